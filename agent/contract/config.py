@@ -1,0 +1,28 @@
+"""The agent's own configuration: one JSON or YAML file per server, written by provisioning or a lab."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agent.contract.frozen import Frozen
+
+
+class AgentConfig(Frozen):
+    """Paths are absolute. heartbeat: how long a silent controller is tolerated by the link.
+
+    controller_url      https://host:port that the agent dials
+    openvswitch_run_dir where ovs-vswitchd puts NAME.mgmt sockets
+    datapath            auto: netdev where the kernel has no openvswitch module
+    protected           interfaces that may never be touched, the management NIC among them
+    """
+
+    server: str
+    controller_url: str
+    certificate_file: str
+    key_file: str
+    authority_file: str
+    state_dir: str
+    ovsdb_remote: str = "unix:/var/run/openvswitch/db.sock"
+    openvswitch_run_dir: str = "/var/run/openvswitch"
+    datapath: Literal["auto", "system", "netdev"] = "auto"
+    protected: tuple[str, ...] = ()

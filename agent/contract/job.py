@@ -1,0 +1,105 @@
+"""What a launcher gives a rank, and what the rank says while it runs.
+
+A rank is started as `python -m agent.job SPEC.json`; it writes one JSON event a line to standard
+output and free text to standard error. It exits 0 when all steps are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from agent.contract.frozen import Frozen
+
+
+class RailInterface(Frozen):
+    rail: str
+    interface: str
+    address: str
+
+
+class OptimizerSpec(Frozen):
+    name: Literal["sgd", "adamw"] = "adamw"
+    lr: float = 1e-3
+    options: Mapping[str, float] = {}
+
+
+class RankSpec(Frozen):
+    """One rank of a placed or replayed job.
+
+    rank order is the order of placement.devices_used; device is this rank's `server/index`.
+    rail_interfaces are in the order of the cluster's rails, the same on every rank: gloo's device k
+    is rail k and messages use tag = message * rails + k. model and graph_file: exactly one is set.
+    time_scale multiplies operator times in a replay. threads pins torch's thread counts.
+    """
+
+    kind: Literal["placed", "replay"]
+    rank: int
+    world_size: int
+    device: str
+    master_address: str
+    master_tcp_port: int
+    rail_interfaces: tuple[RailInterface, ...]
+    placement_file: str
+    model: str | None = None
+    graph_file: str | None = None
+    batch: int = 1
+    optimizer: OptimizerSpec = OptimizerSpec()
+    steps: int
+    seed: int = 0
+    threads: int = 1
+    time_scale: float = 1.0
+    timeout_seconds: float = 120.0
+
+
+class Started(Frozen):
+    event: Literal["started"] = "started"
+    rank: int
+    pid: int
+    structure_hash: str
+
+
+class StepDone(Frozen):
+    """loss only from the rank that computes it; seconds from a barrier before the step."""
+
+    event: Literal["step"] = "step"
+    rank: int
+    step: int
+    seconds: float
+    loss: float | None = None
+
+
+class Traffic(Frozen):
+    """Payload bytes that this rank sent over all steps, by destination device and rail."""
+
+    destination: str
+    rail: str
+    bytes: int
+
+
+class Finished(Frozen):
+    event: Literal["finished"] = "finished"
+    rank: int
+    traffic: tuple[Traffic, ...]
+    peak_memory_bytes: int
+
+
+class Failed(Frozen):
+    event: Literal["failed"] = "failed"
+    rank: int
+    what: str
+    remedy: str = ""
+
+
+RankEvent = Started | StepDone | Finished | Failed
+_EVENT: TypeAdapter[Any] = TypeAdapter(
+    Annotated[RankEvent, Field(discriminator="event")]
+)
+
+
+def parse_rank_event(line: str | bytes) -> RankEvent:
+    """Raises pydantic.ValidationError on anything else."""
+    event: RankEvent = _EVENT.validate_json(line)
+    return event

@@ -1,0 +1,53 @@
+"""Bandwidth measurement: what the controller asks of agents and what they answer.
+
+Rates are payload bits per second: what iperf3's receiver counts.
+"""
+
+from __future__ import annotations
+
+from agent.contract.frozen import Frozen
+
+
+class Transfer(Frozen):
+    """One iperf3 stream: from this source address to a server's address on one rail."""
+
+    source: str
+    destination: str
+    rail: str
+    source_address: str
+    destination_address: str
+    tcp_port: int
+    promised_bits_per_second: float
+
+
+class TransferResult(Frozen):
+    """error is set where iperf3 failed; the rates are then 0."""
+
+    source: str
+    destination: str
+    rail: str
+    measured_bits_per_second: float
+    retransmits: int
+    seconds: float
+    error: str | None = None
+
+
+class LinkMeasurement(Frozen):
+    """promised against measured for one (source, destination, rail)."""
+
+    source: str
+    destination: str
+    rail: str
+    nic: str
+    queue_id: int | None
+    promised_bits_per_second: float
+    wire_bits_per_second: float
+    measured_bits_per_second: float
+    within_tolerance: bool
+    error: str | None = None
+
+
+class InterfaceCounters(Frozen):
+    interface: str
+    transmit_bytes: int
+    receive_bytes: int

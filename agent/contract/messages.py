@@ -1,0 +1,217 @@
+"""The messages between the controller and an agent.
+
+The agent dials out (HTTPS, mutual TLS):
+  POST /v1/hello      Hello     -> Welcome      once per connection attempt
+  POST /v1/poll       Poll      -> Envelope[]   long poll, at most POLL_SECONDS
+  POST /v1/replies    Reply                     as requests finish, in any order
+A request names what it is by `request`; its reply carries the same id and either result or refusal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from agent.contract.frozen import Frozen
+from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from agent.contract.state import (
+    ApplyReport,
+    Change,
+    DesiredState,
+    LeaseState,
+    NicFacts,
+    ObservedState,
+    Refusal,
+)
+
+PROTOCOL_VERSION = 1
+POLL_SECONDS = 10.0
+
+
+class Capabilities(Frozen):
+    """What this server can do, as found by the agent."""
+
+    datapath: Literal["system", "netdev"]
+    set_queue_honoured: bool
+    open_vswitch_version: str
+    kernel_version: str
+    python_version: str
+    nics: tuple[NicFacts, ...]
+
+
+class Hello(Frozen):
+    version: int = PROTOCOL_VERSION
+    server: str
+    agent_pid: int
+    capabilities: Capabilities
+    lease: LeaseState
+
+
+class Welcome(Frozen):
+    session: str
+
+
+class Poll(Frozen):
+    session: str
+
+
+class Observe(Frozen):
+    """-> Observation"""
+
+    request: Literal["observe"] = "observe"
+
+
+class Observation(Frozen):
+    state: ObservedState
+    lease: LeaseState
+
+
+class Preview(Frozen):
+    """The changes that staging `desired` would make; touches nothing. -> Previewed"""
+
+    request: Literal["preview"] = "preview"
+    desired: DesiredState
+
+
+class Previewed(Frozen):
+    changes: tuple[Change, ...]
+    refusals: tuple[Refusal, ...]
+    lease: LeaseState
+
+
+class Stage(Frozen):
+    """Apply and verify `desired` under a lease. -> ApplyReport; on failure already restored."""
+
+    request: Literal["stage"] = "stage"
+    desired: DesiredState
+    lease_seconds: float
+
+
+class Renew(Frozen):
+    """Extend a staged or committed lease. -> LeaseState"""
+
+    request: Literal["renew"] = "renew"
+    generation: int
+    lease_seconds: float
+
+
+class Commit(Frozen):
+    """The decision was to keep it; lease_seconds None: without expiry. -> LeaseState"""
+
+    request: Literal["commit"] = "commit"
+    generation: int
+    lease_seconds: float | None
+
+
+class Restore(Frozen):
+    """End the lease now: bring back its baseline. -> ApplyReport"""
+
+    request: Literal["restore"] = "restore"
+    generation: int
+
+
+class Destroy(Frozen):
+    """Remove all that is ours and put back what was there before. -> ApplyReport"""
+
+    request: Literal["destroy"] = "destroy"
+
+
+class Verify(Frozen):
+    """Read the effective state back and compare with what is committed. -> Verified"""
+
+    request: Literal["verify"] = "verify"
+    generation: int
+
+
+class Verified(Frozen):
+    deviations: tuple[Change, ...]
+    problems: tuple[str, ...]
+
+
+class StartServers(Frozen):
+    """Listen for these transfers (this server is their destination). -> Listening"""
+
+    request: Literal["start_servers"] = "start_servers"
+    transfers: tuple[Transfer, ...]
+    seconds: float
+
+
+class Listening(Frozen):
+    tcp_ports: tuple[int, ...]
+
+
+class RunTransfers(Frozen):
+    """Send all of these at once (this server is their source). -> TransferResults
+
+    start_unix: begin then, so that every server's transfers overlap.
+    """
+
+    request: Literal["run_transfers"] = "run_transfers"
+    transfers: tuple[Transfer, ...]
+    seconds: float
+    start_unix: float
+
+
+class TransferResults(Frozen):
+    results: tuple[TransferResult, ...]
+
+
+class StopServers(Frozen):
+    """-> Listening, with no port"""
+
+    request: Literal["stop_servers"] = "stop_servers"
+
+
+class ReadCounters(Frozen):
+    """-> Counters"""
+
+    request: Literal["read_counters"] = "read_counters"
+    interfaces: tuple[str, ...]
+
+
+class Counters(Frozen):
+    counters: tuple[InterfaceCounters, ...]
+
+
+Request = Annotated[
+    Observe
+    | Preview
+    | Stage
+    | Renew
+    | Commit
+    | Restore
+    | Destroy
+    | Verify
+    | StartServers
+    | RunTransfers
+    | StopServers
+    | ReadCounters,
+    Field(discriminator="request"),
+]
+
+
+class Envelope(Frozen):
+    id: str
+    body: Request
+
+
+class Envelopes(Frozen):
+    envelopes: tuple[Envelope, ...]
+
+
+class Reply(Frozen):
+    """result is the reply type named at the request, as JSON; refusal where it could not be done."""
+
+    session: str
+    id: str
+    result: dict[str, Any] | None = None
+    refusal: Refusal | None = None
+
+
+__all__ = [
+    "ApplyReport", "Capabilities", "Commit", "Counters", "Destroy", "Envelope", "Envelopes",
+    "Hello", "Listening", "Observation", "Observe", "Poll", "Preview", "Previewed", "ReadCounters",
+    "Renew", "Reply", "Request", "Restore", "RunTransfers", "Stage", "StartServers", "StopServers",
+    "TransferResults", "Verified", "Verify", "Welcome",
+]  # fmt: skip

@@ -1,0 +1,163 @@
+"""Desired, observed and change: three types. What a server should be, what it is, the difference."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from agent.contract.entries import (
+    COLLECTIONS,
+    Address,
+    Bridge,
+    Classifier,
+    Entry,
+    Flow,
+    Queue,
+    Route,
+    Rule,
+    Shaper,
+    Sysctl,
+)
+from agent.contract.frozen import Frozen
+
+
+class Collections(Frozen):
+    """The collections that desired and observed states share."""
+
+    bridges: tuple[Bridge, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    sysctls: tuple[Sysctl, ...] = ()
+    shapers: tuple[Shaper, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    flows: tuple[Flow, ...] = ()
+    classifiers: tuple[Classifier, ...] = ()
+    routes: tuple[Route, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in the order in which they can be added."""
+        return tuple(entry for kind in COLLECTIONS for entry in getattr(self, kind.collection))
+
+
+class DesiredState(Collections):
+    """generation only goes up on a server; plan_digest names the decision that this is part of.
+
+    take_over lists the NICs whose own address may move to their bridge; an address found on any
+    other of our NICs is refused.
+    """
+
+    server: str
+    plan_name: str
+    plan_digest: str
+    generation: int
+    take_over: tuple[str, ...] = ()
+
+    @property
+    def content_digest(self) -> str:
+        """What the state says, without its generation."""
+        text = self.model_dump_json(exclude={"generation"})
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class NicFacts(Frozen):
+    """One physical NIC as found; bridge: the bridge it is a port of, ours or another's."""
+
+    name: str
+    mac: str
+    mtu_bytes: int
+    up: bool
+    speed_bits_per_second: int | None
+    driver: str | None
+    rdma: bool
+    addresses: tuple[str, ...]
+    bridge: str | None
+
+
+class EffectiveQueue(Frozen):
+    """An HTB class as the kernel has it (tc), not as OVSDB was asked for it."""
+
+    nic: str
+    queue_id: int
+    min_bits_per_second: int
+    max_bits_per_second: int
+    burst_bytes: int
+
+
+class ObservedState(Collections):
+    """Our entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys, never assumed.
+
+    sysctls holds those that a desired state or the ledger names. addresses holds those on our
+    bridges' interfaces; a NIC's own are in nics. problems lists what is ours but broken, e.g. a
+    queue in OVSDB with no class in the kernel.
+    """
+
+    nics: tuple[NicFacts, ...] = ()
+    effective_queues: tuple[EffectiveQueue, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class TakenOver(Frozen):
+    """What a NIC held before its address moved: put back when its bridge goes."""
+
+    nic: str
+    addresses: tuple[str, ...]
+    routes: tuple[str, ...] = ()  # as `ip route` prints and accepts them
+    was_up: bool = True
+
+
+class Ledger(Frozen):
+    """Foreign values that we changed, as they were before; on disk before anything is touched."""
+
+    nics: tuple[TakenOver, ...] = ()
+    sysctls: tuple[Sysctl, ...] = ()
+
+
+class Change(Frozen):
+    """before is None on add, after is None on remove. In JSON an entry is its plain object."""
+
+    action: Literal["add", "replace", "remove"]
+    collection: str
+    key: str
+    before: str | None
+    after: str | None
+
+
+class Refusal(Frozen):
+    """What cannot be done: what, where (server, NIC, queue, path), and what to do about it."""
+
+    what: str
+    where: str
+    remedy: str
+
+
+LeasePhase = Literal["idle", "applying", "staged", "committed", "restoring", "failed"]
+
+
+class LeaseState(Frozen):
+    """The one thing that carries undoing.
+
+    idle        nothing of ours is in force
+    applying    a change is under way (found on disk after a crash: undo it)
+    staged      generation is in force until expires_unix, then the baseline comes back
+    committed   in force; expires_unix None means kept until told otherwise
+    restoring   the baseline is being brought back
+    failed      restoring failed; detail says what is left
+    """
+
+    phase: LeasePhase
+    generation: int
+    plan_name: str | None = None
+    plan_digest: str | None = None
+    content_digest: str | None = None
+    baseline_generation: int | None = None
+    expires_unix: float | None = None
+    detail: str = ""
+
+
+class ApplyReport(Frozen):
+    server: str
+    generation: int
+    changes: tuple[Change, ...]
+    verified: bool
+    refusals: tuple[Refusal, ...] = ()
+    wall_seconds: float

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Prepares this machine to run Placewire from a checkout: Debian packages, and a virtual environment
+# in .venv from requirements.lock. Idempotent: it returns at once when nothing has changed.
+#
+#   PLACEWIRE_TORCH   which torch to install (default: torch==2.13.0+cpu). Give your own build, for
+#                     example torch==2.13.0+cu130 with PIP_EXTRA_INDEX_URL set, or "keep" to use
+#                     the one that is already in .venv. A CUDA build is never chosen for you.
+#   PYTHON            the interpreter for .venv (default: python3; 3.11 or 3.12)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch=${PLACEWIRE_TORCH:-torch==2.13.0+cpu}
+python=${PYTHON:-python3}
+packages=(openvswitch-switch iperf3 iproute2 ethtool procps util-linux python3-venv)
+
+say() { printf 'setup: %s\n' "$*"; }
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' \
+    || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  if ((EUID != 0)); then
+    say "these Debian packages are missing: ${missing[*]}"
+    say "install them (apt-get install ${missing[*]}) or run this as root"
+    exit 1
+  fi
+  say "installing Debian packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get -qq update
+  # The lab starts its own Open vSwitch; do not start the distribution's service for it.
+  apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+stamp=.venv/placewire.stamp
+wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut -d' ' -f1)" $torch"
+if [[ -f $stamp && $(cat "$stamp") == "$wanted" ]]; then
+  say "nothing to do"
+  exit 0
+fi
+
+"$python" - <<'PY'
+import sys
+if not (3, 11) <= sys.version_info[:2] <= (3, 12):
+    sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
+PY
+[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+
+if [[ $torch != keep ]]; then
+  say "installing $torch"
+  pip install -c requirements.lock "$torch" \
+    || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
+fi
+say "installing the locked packages"
+pip install -r requirements.lock
+pip install --no-deps --no-build-isolation --editable .
+printf '%s' "$wanted" >"$stamp"
+say "done: .venv/bin/controller --help"

@@ -1,0 +1,376 @@
+"""The operator graph of one training step, and its file.
+
+Everything is held in arrays, so that 50,000 operators are cheap. Index conventions used throughout
+the optimizer: `i`, `j` operators (n of them), `e` tensors (m), `k` device types.
+
+A *tensor* is sent once to a device, however many consumers it has there. A tensor of 0 bytes is an
+ordering constraint: it is never sent, and its consumer waits for its producer without a transfer
+(thesis, equation 3.5, first case).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GRAPH_VERSION = 1
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class GraphError(ValueError):
+    """A graph, or a graph file, that is not one: says what and where."""
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Operators and the tensors between them.
+
+    ids, types            n strings each; an id is unique and stable (what files and ranks name)
+    signatures            n strings: shape, stride and dtype of the operator's output, and its
+                          constants; with the edges they make up `structure_hash`; "" where unknown
+    device_types          k names; the columns of `seconds`
+    seconds               float64[n, k], inf where an operator cannot run on that type
+    weight_bytes          int64[n] parameters, their gradients and optimizer state, resident
+    activation_bytes      int64[n] storage that the operator newly allocates (0 for a view)
+    workspace_bytes       int64[n] held only while it runs
+    colocation            int64[n] operators of one number share a device; -1: free
+    tensor_producer       int64[m]
+    tensor_bytes          int64[m]
+    consumers_start       int64[m + 1], consumers int64[...]: CSR, consumers of tensor e are
+                          consumers[consumers_start[e]:consumers_start[e + 1]], distinct
+    """
+
+    ids: tuple[str, ...]
+    types: tuple[str, ...]
+    signatures: tuple[str, ...]
+    device_types: tuple[str, ...]
+    seconds: FloatArray
+    weight_bytes: IntArray
+    activation_bytes: IntArray
+    workspace_bytes: IntArray
+    colocation: IntArray
+    tensor_producer: IntArray
+    tensor_bytes: IntArray
+    consumers_start: IntArray
+    consumers: IntArray
+    name: str = "graph"
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n, m = len(self.ids), len(self.tensor_producer)
+        if len(set(self.ids)) != n:
+            seen: set[str] = set()
+            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
+        for name in ("weight_bytes", "activation_bytes", "workspace_bytes", "colocation"):
+            if getattr(self, name).shape != (n,):
+                raise GraphError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
+        if self.seconds.shape != (n, len(self.device_types)):
+            raise GraphError(
+                f"seconds has shape {self.seconds.shape}, expected ({n}, {len(self.device_types)})"
+            )
+        if n and not (self.seconds >= 0).all():
+            bad = int(np.argwhere(~(self.seconds >= 0))[0][0])
+            raise GraphError(f"operator {self.ids[bad]!r} has a negative or undefined time")
+        if self.consumers_start.shape != (m + 1,) or self.tensor_bytes.shape != (m,):
+            raise GraphError("tensor arrays disagree in length")
+        for array in (self.tensor_producer, self.consumers):
+            if len(array) and (array.min() < 0 or array.max() >= n):
+                raise GraphError("a tensor names an operator that does not exist")
+        if len(self.topological_order) != n:
+            inside = set(range(n)) - set(self.topological_order.tolist())
+            raise GraphError(
+                f"the graph has a cycle; {len(inside)} operators are on or behind it, "
+                f"among them {self.ids[min(inside)]!r}"
+            )
+
+    @property
+    def operator_count(self) -> int:
+        return len(self.ids)
+
+    @property
+    def tensor_count(self) -> int:
+        return len(self.tensor_producer)
+
+    def tensor_consumers(self, tensor: int) -> IntArray:
+        return self.consumers[self.consumers_start[tensor] : self.consumers_start[tensor + 1]]
+
+    @cached_property
+    def index_of(self) -> Mapping[str, int]:
+        return {identifier: index for index, identifier in enumerate(self.ids)}
+
+    @cached_property
+    def edges(self) -> tuple[IntArray, IntArray, IntArray]:
+        """(source operator, target operator, tensor), one row per (tensor, consumer)."""
+        tensor = np.repeat(np.arange(self.tensor_count), np.diff(self.consumers_start))
+        return self.tensor_producer[tensor], self.consumers, tensor
+
+    @cached_property
+    def inputs(self) -> tuple[IntArray, IntArray]:
+        """CSR by consumer: (start int64[n + 1], tensor int64[...])."""
+        _, target, tensor = self.edges
+        order = np.argsort(target, kind="stable")
+        start = np.zeros(self.operator_count + 1, dtype=np.int64)
+        np.cumsum(np.bincount(target, minlength=self.operator_count), out=start[1:])
+        return start, tensor[order]
+
+    @cached_property
+    def outputs(self) -> tuple[IntArray, IntArray]:
+        """CSR by producer: (start int64[n + 1], tensor int64[...])."""
+        order = np.argsort(self.tensor_producer, kind="stable")
+        start = np.zeros(self.operator_count + 1, dtype=np.int64)
+        counts = np.bincount(self.tensor_producer, minlength=self.operator_count)
+        np.cumsum(counts, out=start[1:])
+        return start, order.astype(np.int64)
+
+    def input_tensors(self, operator: int) -> IntArray:
+        start, tensor = self.inputs
+        return tensor[start[operator] : start[operator + 1]]
+
+    def output_tensors(self, operator: int) -> IntArray:
+        start, tensor = self.outputs
+        return tensor[start[operator] : start[operator + 1]]
+
+    @cached_property
+    def topological_order(self) -> IntArray:
+        """Kahn's order, smallest index first among the ready: deterministic; the recorded sort.
+
+        Shorter than n where the graph has a cycle (the constructor then refuses it).
+        """
+        import heapq
+
+        source, target, _ = self.edges
+        waiting = np.bincount(target, minlength=len(self.ids)).tolist()
+        by_source: list[list[int]] = [[] for _ in self.ids]
+        for a, b in zip(source.tolist(), target.tolist(), strict=True):
+            by_source[a].append(b)
+        ready = [i for i, count in enumerate(waiting) if count == 0]
+        order: list[int] = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(i)
+            for j in by_source[i]:
+                waiting[j] -= 1
+                if waiting[j] == 0:
+                    heapq.heappush(ready, j)
+        return np.array(order, dtype=np.int64)
+
+    @cached_property
+    def structure_hash(self) -> str:
+        """What ranks compare: operators, signatures and edges; no costs."""
+        digest = hashlib.sha256()
+        for row in zip(self.ids, self.types, self.signatures, strict=True):
+            digest.update("\x1f".join(row).encode() + b"\x1e")
+        for array in (
+            self.colocation,
+            self.tensor_producer,
+            self.tensor_bytes,
+            self.consumers_start,
+            self.consumers,
+        ):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def profile_digest(self) -> str:
+        """What a cached placement depends on beside the structure: costs and memory."""
+        digest = hashlib.sha256("\x1f".join(self.device_types).encode())
+        digest.update(np.ascontiguousarray(self.seconds, dtype="<f8").tobytes())
+        for array in (self.weight_bytes, self.activation_bytes, self.workspace_bytes):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def with_seconds(self, seconds_by_type: Mapping[str, FloatArray]) -> OperatorGraph:
+        """The same structure with these costs, float64[n] per device type."""
+        names = tuple(seconds_by_type)
+        columns = [np.asarray(seconds_by_type[name], dtype=np.float64) for name in names]
+        seconds = np.stack(columns, axis=1) if columns else np.zeros((self.operator_count, 0))
+        return replace(self, device_types=names, seconds=seconds)
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator as builders and files state it."""
+
+    id: str
+    type: str
+    seconds: Mapping[str, float]
+    signature: str = ""
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    workspace_bytes: int = 0
+    colocation: str | None = None
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    producer: str
+    consumers: tuple[str, ...]
+    bytes: int
+
+
+def build_graph(
+    operators: Sequence[OperatorRow],
+    tensors: Sequence[TensorRow],
+    *,
+    name: str = "graph",
+    device_types: Sequence[str] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> OperatorGraph:
+    """A graph from rows. An operator with no time for a device type cannot run there (inf).
+
+    Raises GraphError where a tensor names an unknown operator, an id is doubled or there is a cycle.
+    """
+    if device_types is None:
+        device_types = list(dict.fromkeys(t for row in operators for t in row.seconds))
+    index = {row.id: i for i, row in enumerate(operators)}
+    groups: dict[str, int] = {}
+    colocation = [
+        -1 if row.colocation is None else groups.setdefault(row.colocation, len(groups))
+        for row in operators
+    ]
+    consumers: list[int] = []
+    start = [0]
+    for position, tensor in enumerate(tensors):
+        for end in (tensor.producer, *tensor.consumers):
+            if end not in index:
+                raise GraphError(f"tensors[{position}] names {end!r}, which is no operator")
+        if tensor.bytes < 0:
+            raise GraphError(f"tensors[{position}] of {tensor.producer!r} has negative bytes")
+        consumers.extend(index[c] for c in dict.fromkeys(tensor.consumers))
+        start.append(len(consumers))
+
+    def integers(values: Sequence[int]) -> IntArray:
+        return np.array(values, dtype=np.int64)
+
+    seconds = np.array(
+        [[row.seconds.get(t, np.inf) for t in device_types] for row in operators], dtype=np.float64
+    ).reshape(len(operators), len(device_types))
+    return OperatorGraph(
+        ids=tuple(row.id for row in operators),
+        types=tuple(row.type for row in operators),
+        signatures=tuple(row.signature for row in operators),
+        device_types=tuple(device_types),
+        seconds=seconds,
+        weight_bytes=integers([row.weight_bytes for row in operators]),
+        activation_bytes=integers([row.activation_bytes for row in operators]),
+        workspace_bytes=integers([row.workspace_bytes for row in operators]),
+        colocation=integers(colocation),
+        tensor_producer=integers([index[t.producer] for t in tensors]),
+        tensor_bytes=integers([t.bytes for t in tensors]),
+        consumers_start=integers(start),
+        consumers=integers(consumers),
+        name=name,
+        notes=dict(notes or {}),
+    )
+
+
+def tensor_rows(graph: OperatorGraph) -> Iterator[TensorRow]:
+    for e in range(graph.tensor_count):
+        yield TensorRow(
+            producer=graph.ids[graph.tensor_producer[e]],
+            consumers=tuple(graph.ids[c] for c in graph.tensor_consumers(e)),
+            bytes=int(graph.tensor_bytes[e]),
+        )
+
+
+def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
+    operators = []
+    for i, identifier in enumerate(graph.ids):
+        row: dict[str, Any] = {
+            "id": identifier,
+            "type": graph.types[i],
+            "seconds": {
+                t: float(graph.seconds[i, k])
+                for k, t in enumerate(graph.device_types)
+                if np.isfinite(graph.seconds[i, k])
+            },
+        }
+        if graph.signatures[i]:
+            row["signature"] = graph.signatures[i]
+        for key in ("weight_bytes", "activation_bytes", "workspace_bytes"):
+            if value := int(getattr(graph, key)[i]):
+                row[key] = value
+        if graph.colocation[i] >= 0:
+            row["colocation"] = str(int(graph.colocation[i]))
+        operators.append(row)
+    tensors = [
+        {"producer": t.producer, "consumers": list(t.consumers), "bytes": t.bytes}
+        for t in tensor_rows(graph)
+    ]
+    return {
+        "version": GRAPH_VERSION,
+        "name": graph.name,
+        "structure_hash": graph.structure_hash,
+        "device_types": list(graph.device_types),
+        "notes": dict(graph.notes),
+        "operators": operators,
+        "tensors": tensors,
+    }
+
+
+def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
+    """Raises GraphError naming the offending place."""
+    if not isinstance(document, dict) or document.get("version") != GRAPH_VERSION:
+        found = document.get("version") if isinstance(document, dict) else type(document).__name__
+        raise GraphError(f"{where}: version is {found!r}; this release reads {GRAPH_VERSION}")
+    known = {
+        "version", "name", "structure_hash", "device_types", "notes", "operators", "tensors",
+    }  # fmt: skip
+    if unknown := set(document) - known:
+        raise GraphError(f"{where}: unknown key {min(unknown)!r}; accepted: {sorted(known)}")
+    try:
+        operators = [OperatorRow(**row) for row in document["operators"]]
+        tensors = [
+            TensorRow(row["producer"], tuple(row["consumers"]), int(row["bytes"]))
+            for row in document["tensors"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise GraphError(f"{where}: {error}") from error
+    graph = build_graph(
+        operators,
+        tensors,
+        name=document.get("name", "graph"),
+        device_types=document.get("device_types"),
+        notes=document.get("notes"),
+    )
+    stated = document.get("structure_hash")
+    if stated is not None and stated != graph.structure_hash:
+        raise GraphError(
+            f"{where}: structure_hash is {stated[:12]}…, but the operators and tensors in the file "
+            f"hash to {graph.structure_hash[:12]}…: the file was changed by hand; drop the key if "
+            "that was intended"
+        )
+    return graph
+
+
+def read_json(path: Path) -> Any:
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Atomically; gzip where the name ends in .gz."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    staged = path.with_name(path.name + ".part")
+    staged.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    staged.replace(path)
+
+
+def load_graph(path: Path) -> OperatorGraph:
+    return graph_from_json(read_json(path), where=str(path))
+
+
+def save_graph(graph: OperatorGraph, path: Path) -> None:
+    write_json(path, graph_to_json(graph))

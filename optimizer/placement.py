@@ -1,0 +1,99 @@
+"""The decision, as the one artefact that simulator, compile, job and measurement read; its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from optimizer.cluster import Cluster, Frozen
+from optimizer.graph import read_json, write_json
+from optimizer.problem import Model, Sharing
+
+PLACEMENT_VERSION = 1
+
+
+class PlacementError(ValueError):
+    """A placement, or its file, that is not one."""
+
+
+class Message(Frozen):
+    """One send of one tensor to one other device.
+
+    producer names the operator, output the tensor among that operator's (0 unless it has several).
+    rank: smaller is sent first among messages that wait (longest remaining path first).
+    rails: share of the bytes per rail, summing to 1; empty inside one server.
+    """
+
+    producer: str
+    output: int = 0
+    source: str
+    destination: str
+    bytes: int
+    rank: int
+    rails: Mapping[str, float]
+
+
+class Placement(Frozen):
+    version: Literal[1] = 1
+    structure_hash: str
+    profile_digest: str
+    cluster: Cluster
+    model: Model
+    sharing: Sharing
+    operators: Mapping[str, str]
+    order: Mapping[str, tuple[str, ...]]
+    # (source server, destination server, rail, payload bits per second)
+    rates_bits_per_second: tuple[tuple[str, str, str, float], ...]
+    messages: tuple[Message, ...]
+    step_seconds: float
+    bound_seconds: float
+    gap: float
+    single_device_seconds: float | None
+    engine: str
+    reduction: str
+    seed: int
+    wall_seconds: Mapping[str, float]
+
+    @cached_property
+    def devices_used(self) -> tuple[str, ...]:
+        return tuple(device for device, order in self.order.items() if order)
+
+    @cached_property
+    def server_pairs(self) -> frozenset[tuple[str, str]]:
+        """(source, destination) servers that exchange messages."""
+        pairs = {(m.source.split("/")[0], m.destination.split("/")[0]) for m in self.messages}
+        return frozenset((a, b) for a, b in pairs if a != b)
+
+    @cached_property
+    def rates(self) -> NDArray[np.float64]:
+        """float64[S, S, R]; 0 where nothing was allocated."""
+        names = {s.name: i for i, s in enumerate(self.cluster.servers)}
+        rails = {rail: i for i, rail in enumerate(self.cluster.rails)}
+        rates = np.zeros((len(names), len(names), len(rails)))
+        for source, destination, rail, rate in self.rates_bits_per_second:
+            rates[names[source], names[destination], rails[rail]] = rate
+        return rates
+
+
+def placement_from_json(document: Any, where: str = "placement") -> Placement:
+    """Raises PlacementError naming the offending place."""
+    try:
+        return Placement.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise PlacementError(f"{where}: {place}: {first['msg']}") from error
+
+
+def load_placement(path: Path) -> Placement:
+    return placement_from_json(read_json(path), where=str(path))
+
+
+def save_placement(placement: Placement, path: Path) -> None:
+    write_json(path, placement.model_dump(mode="json"))

@@ -1,0 +1,63 @@
+"""One placement problem: a graph, a cluster, and the model under which a placement is scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.cluster import Cluster
+from optimizer.graph import OperatorGraph
+
+Model = Literal["thesis", "contended"]
+# What the network does with concurrent transfers; see docs/architecture.md, "Sharing".
+#   strict    each server pair has its own rate per rail: the decision
+#   even      strict with every pair's rate equal: each NIC split evenly over the other servers
+#   unshaped  transfers share the NICs max-min fairly; there are no per-pair rates
+Sharing = Literal["strict", "even", "unshaped"]
+
+# Below this size a message is not cut over several rails: it travels on one.
+CUT_THRESHOLD_BYTES = 64 * 1024
+# Every used pair keeps this part of the NIC for the acknowledgements of the other direction.
+FLOOR_FRACTION = 0.02
+
+
+class InfeasibleError(ValueError):
+    """No placement can exist: says which limit forbids it and what would lift it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    graph: OperatorGraph
+    cluster: Cluster
+    sharing: Sharing = "strict"
+    model: Model = "contended"
+
+    def __post_init__(self) -> None:
+        missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)
+        if missing:
+            raise InfeasibleError(
+                f"the graph has no operator times for device type {min(missing)!r} (it has "
+                f"{', '.join(self.graph.device_types) or 'none'}); profile it on such a device: "
+                "seconds are never borrowed between types"
+            )
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """float64[n, D]: time of each operator on each device."""
+        column = {t: k for k, t in enumerate(self.graph.device_types)}
+        return self.graph.seconds[:, [column[d.type] for d in self.cluster.devices]]
+
+
+@dataclass(frozen=True)
+class SolveSettings:
+    """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
+    (`moves`) gives the same answer; with a time limit alone it need not."""
+
+    gap: float = 0.05
+    time_limit_seconds: float = 60.0
+    seed: int = 0
+    moves: int | None = None
