@@ -1,0 +1,106 @@
+"""Measures that the network delivers what was promised: every transfer at once, on all servers.
+
+The verdict is pure (`judge`); asking the agents is the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agent.contract.measurement import LinkMeasurement, Transfer, TransferResult
+from agent.contract.messages import (
+    Listening,
+    RunTransfers,
+    StartServers,
+    StopServers,
+    TransferResults,
+)
+from controller.compile.network import pair_queue
+from controller.compile.units import wire_rate
+from controller.errors import PlacewireError
+from controller.plan_file import Plan
+
+if TYPE_CHECKING:
+    from controller.agents import Agents
+
+# Slow start and full queues need a moment before a rate means anything; iperf3 leaves it out.
+_SETTLE_SECONDS = 1.0
+_START_DELAY_SECONDS = 1.0
+
+
+async def measure(
+    agents: Agents, plan: Plan, transfers: Sequence[Transfer]
+) -> tuple[LinkMeasurement, ...]:
+    """One measurement per transfer, all at the same time. Nothing promised: nothing measured."""
+    if not transfers:
+        return ()
+    seconds = plan.network.verify_settings.seconds
+    timeout_seconds = seconds + _SETTLE_SECONDS + 20
+    arriving, leaving = defaultdict(list), defaultdict(list)
+    for transfer in transfers:
+        arriving[transfer.destination].append(transfer)
+        leaving[transfer.source].append(transfer)
+    try:
+        await agents.ask_all(
+            {
+                server: StartServers(transfers=tuple(some), seconds=timeout_seconds)
+                for server, some in arriving.items()
+            },
+            Listening,
+            timeout_seconds=10,
+        )
+        start_unix = time.time() + _START_DELAY_SECONDS
+        answers = await agents.ask_all(
+            {
+                server: RunTransfers(transfers=tuple(some), seconds=seconds, start_unix=start_unix)
+                for server, some in leaving.items()
+            },
+            TransferResults,
+            timeout_seconds=timeout_seconds,
+        )
+    finally:
+        await _stop_servers(agents, tuple(arriving))
+    results = [result for answer in answers.values() for result in answer.results]
+    return judge(plan, transfers, results)
+
+
+async def _stop_servers(agents: Agents, servers: Sequence[str]) -> None:
+    """iperf3 servers end by themselves as well; a server that is gone has its own error path."""
+    from contextlib import suppress
+
+    with suppress(PlacewireError):
+        await agents.ask_all({s: StopServers() for s in servers}, Listening, timeout_seconds=5)
+
+
+def judge(
+    plan: Plan, transfers: Sequence[Transfer], results: Sequence[TransferResult]
+) -> tuple[LinkMeasurement, ...]:
+    """promised against measured payload rate, within the plan's tolerance in both directions:
+    too little breaks this promise, too much another's."""
+    nic = {(s.name, n.rail): n.name for s in plan.cluster.servers for n in s.nics}
+    found = {(r.source, r.destination, r.rail): r for r in results}
+    tolerance = plan.network.verify_settings.tolerance
+    measurements = []
+    for t in transfers:
+        result = found.get((t.source, t.destination, t.rail))
+        measured = result.measured_bits_per_second if result else 0.0
+        error = result.error if result else "no result came back"
+        promised = t.promised_bits_per_second
+        measurements.append(
+            LinkMeasurement(
+                source=t.source,
+                destination=t.destination,
+                rail=t.rail,
+                nic=nic[t.source, t.rail],
+                queue_id=pair_queue(plan, t.destination),
+                promised_bits_per_second=promised,
+                wire_bits_per_second=wire_rate(promised),
+                measured_bits_per_second=measured,
+                within_tolerance=error is None and abs(measured - promised) <= tolerance * promised,
+                error=error,
+            )
+        )
+    return tuple(measurements)

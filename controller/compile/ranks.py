@@ -1,0 +1,56 @@
+"""A placement as one RankSpec per device that it uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.contract.job import OptimizerSpec, RailInterface, RankSpec
+from controller.compile.network import bridge_name
+from controller.plan_file import Plan, PlanServer, ReplayJob
+from optimizer.placement import Placement
+
+RENDEZVOUS_TCP_PORT = 29400
+
+
+def rank_specs(
+    plan: Plan, placement: Placement, placement_file: Path, graph_file: Path
+) -> tuple[RankSpec, ...]:
+    """In rank order. graph_file is read by a replay; a placed job captures its model again."""
+    servers = {server.name: server for server in plan.cluster.servers}
+    devices = placement.devices_used
+    master = servers[devices[0].split("/")[0]].management
+    job = plan.job
+    return tuple(
+        RankSpec(
+            kind=job.kind,
+            rank=rank,
+            world_size=len(devices),
+            device=device,
+            master_address=master,
+            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            rail_interfaces=_rail_interfaces(plan, servers[device.split("/")[0]]),
+            placement_file=str(placement_file),
+            model=None if isinstance(job, ReplayJob) else job.model,
+            graph_file=str(graph_file) if isinstance(job, ReplayJob) else None,
+            batch=1 if isinstance(job, ReplayJob) else job.batch,
+            optimizer=OptimizerSpec()
+            if isinstance(job, ReplayJob)
+            else OptimizerSpec(
+                name=job.optimizer.name, lr=job.optimizer.lr, options=job.optimizer.options
+            ),
+            steps=job.steps,
+            seed=0 if isinstance(job, ReplayJob) else job.seed,
+            threads=job.threads,
+            time_scale=job.time_scale if isinstance(job, ReplayJob) else 1.0,
+        )
+        for rank, device in enumerate(devices)
+    )
+
+
+def _rail_interfaces(plan: Plan, server: PlanServer) -> tuple[RailInterface, ...]:
+    by_rail = {nic.rail: nic for nic in server.nics}
+    return tuple(
+        RailInterface(rail=rail, interface=bridge_name(by_rail[rail]), address=by_rail[rail].ip)
+        for rail in plan.rails
+        if rail in by_rail
+    )

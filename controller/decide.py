@@ -1,0 +1,259 @@
+"""plan.yaml to a placement: capture and profile (or a graph file), then solve, each cached.
+
+Capture, profile and solve run as processes of their own: the user's model is imported by none of
+ours, an interrupt ends them at once, and the controller stays light. A cached answer is used again
+only while everything that it was made from is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.compile.cluster import cluster_of
+from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
+from controller.plan_file import PlacedJob, Plan, ReplayJob
+
+if TYPE_CHECKING:
+    from optimizer.placement import Placement
+    from optimizer.problem import Sharing
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """placement is the best predicted of considered, which holds one per sharing that was tried.
+
+    graph_file: the operator graph as the placement was found for it (for a replay, the user's).
+    """
+
+    graph_file: Path
+    placement_file: Path
+    placement: Placement
+    considered: tuple[Placement, ...]
+
+
+async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision:
+    """Raises InfeasiblePlacement where nothing fits, PlanError where the job cannot be read."""
+    from optimizer.placement import load_placement
+
+    cache.mkdir(parents=True, exist_ok=True)
+    graph_file = await _graph(plan, plan_file, cache, say)
+    sharings: Sequence[Sharing] = (
+        ("strict", "unshaped", "even") if plan.network.sharing == "auto" else (plan.network.sharing,)
+    )
+    files = [
+        await _solve(plan, graph_file, sharing, len(sharings), cache, say) for sharing in sharings
+    ]
+    considered = [load_placement(file) for file in files]
+    best = min(range(len(files)), key=lambda k: considered[k].step_seconds)
+    return Decision(graph_file, files[best], considered[best], tuple(considered))
+
+
+async def _graph(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Path:
+    if isinstance(plan.job, ReplayJob):
+        return await asyncio.to_thread(_replay_graph, plan.job, plan_file, cache)
+    device_types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
+    for server, device_type in ((s.name, d.type) for s in plan.cluster.servers for d in s.devices):
+        if device_type.split(":")[0] != "cpu":
+            raise PlanError(
+                str(plan_file),
+                [
+                    (
+                        f"cluster.servers ({server})",
+                        f"there is no profile for device type {device_type!r}: this release "
+                        "measures CPUs only; give a graph file with its times (job.kind: replay)",
+                    )
+                ],
+            )
+    if len(device_types) > 1:
+        raise PlanError(
+            str(plan_file),
+            [
+                (
+                    "cluster.servers",
+                    f"device types {', '.join(device_types)}: this release measures one CPU type "
+                    "per plan; use one type, or a graph file that holds the times of each",
+                )
+            ],
+        )
+    return await _profiled_graph(plan.job, plan_file, next(iter(device_types)), cache, say)
+
+
+async def _profiled_graph(
+    job: PlacedJob, plan_file: Path, device_type: str, cache: Path, say: Say
+) -> Path:
+    question = {
+        "model": job.model,
+        "batch": job.batch,
+        "optimizer": optimizer_json(job),
+        "seed": job.seed,
+        "threads": job.threads,
+        "device_type": device_type,
+        "processor": processor_model(),
+        "torch": importlib.metadata.version("torch"),
+        "roots": import_roots(job, plan_file),
+    }
+    graph_file = cache / f"graph-{_digest(question)}.json.gz"
+    if graph_file.is_file() and await asyncio.to_thread(_sources_unchanged, graph_file):
+        say(f"capture: {job.model}, from the cache")
+        return graph_file
+    say(f"capture: {job.model}, batch {job.batch}; profile on {question['processor']}")
+    staged = graph_file.with_name("staged-" + graph_file.name)
+    # fmt: off
+    await _run(
+        [sys.executable, "-m", "optimizer.profile", job.model, "--batch", str(job.batch),
+         "--optimizer", json.dumps(question["optimizer"]), "--seed", str(job.seed),
+         "--device-type", device_type, "--threads", str(job.threads),
+         "--cache", str(cache), "--out", str(staged)],
+        say, job=job, plan_file=plan_file,
+    )
+    # fmt: on
+    staged.replace(graph_file)
+    return graph_file
+
+
+def optimizer_json(job: PlacedJob) -> dict[str, object]:
+    return {
+        "name": job.optimizer.name,
+        "lr": job.optimizer.lr,
+        "options": dict(job.optimizer.options),
+    }
+
+
+def import_roots(job: PlacedJob | ReplayJob, plan_file: Path) -> list[str]:
+    """Where the job's modules are looked for: its working directory, then beside the plan."""
+    return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
+
+
+def processor_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _sources_unchanged(graph_file: Path) -> bool:
+    """Whether the user's files that the captured graph was made from still say the same."""
+    from optimizer.graph import read_json
+
+    sources = read_json(graph_file)["notes"].get("sources", {})
+    return bool(sources) and all(
+        Path(file).is_file() and hashlib.sha256(Path(file).read_bytes()).hexdigest() == digest
+        for file, digest in sources.items()
+    )
+
+
+def _replay_graph(job: ReplayJob, plan_file: Path, cache: Path) -> Path:
+    """The user's graph with its operators slowed by the time scale, for the solver."""
+    from optimizer.graph import GraphError, load_graph, save_graph
+
+    roots = [Path.cwd(), plan_file.resolve().parent]
+    path = next(root / job.graph for root in roots if (root / job.graph).is_file())
+    try:
+        graph = load_graph(path)
+    except (GraphError, ValueError) as error:
+        raise PlanError(str(plan_file), [("job.graph", str(error))]) from error
+    slowed = graph.with_seconds(
+        {t: graph.seconds[:, k] * job.time_scale for k, t in enumerate(graph.device_types)}
+    )
+    digest = _digest([slowed.structure_hash, slowed.profile_digest])
+    file = cache / f"replay-{digest}.json.gz"
+    if not file.is_file():
+        save_graph(slowed, file)
+    return file
+
+
+async def _solve(
+    plan: Plan, graph_file: Path, sharing: Sharing, share: int, cache: Path, say: Say
+) -> Path:
+    """share: the time limit is divided by this."""
+    cluster = cluster_of(plan)
+    limit_seconds = plan.solve.time_limit_seconds / share
+    graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
+    question = [
+        graph_digest, cluster.digest, sharing, plan.solve.model_dump(), limit_seconds,
+        _optimizer_digest(),
+    ]  # fmt: skip
+    file = cache / f"placement-{_digest(question)}.json"
+    if file.is_file():
+        say(f"solve: {sharing}, from the cache")
+        return file
+    cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"
+    cluster_file.write_text(cluster.model_dump_json())
+    say(f"solve: {plan.solve.engine} under {sharing}, at most {limit_seconds:g} s")
+    staged = file.with_name("staged-" + file.name)
+    # fmt: off
+    await _run(
+        [sys.executable, "-m", "optimizer.cli", "solve", str(graph_file),
+         "--cluster", str(cluster_file), "--engine", plan.solve.engine, "--sharing", sharing,
+         "--gap", str(plan.solve.gap), "--time-limit", str(limit_seconds),
+         "--seed", str(plan.solve.seed), "--out", str(staged)],
+        say,
+    )
+    # fmt: on
+    staged.replace(file)
+    return file
+
+
+def _optimizer_digest() -> str:
+    """Changes when the optimizer's own code does: a placement of an older engine is not reused."""
+    import optimizer
+
+    digest = hashlib.sha256()
+    for file in sorted(Path(optimizer.__path__[0]).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(question: object) -> str:
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
+
+
+async def _run(
+    argv: list[str], say: Say, *, job: PlacedJob | None = None, plan_file: Path | None = None
+) -> None:
+    """Relays what the process says; it is killed when this task is cancelled."""
+    environment = dict(os.environ)
+    if job is not None and plan_file is not None:
+        paths = [*import_roots(job, plan_file), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+        cwd=job.workdir if job is not None else None,
+    )
+    lines: list[str] = []
+    assert process.stderr is not None
+    try:
+        async for line in process.stderr:
+            lines.append(line.decode(errors="replace").rstrip())
+            say("  " + lines[-1])
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if code == 4:
+        raise InfeasiblePlacement("\n".join(lines[-3:]) or "no placement fits the cluster")
+    if code == 3 and plan_file is not None:
+        raise PlanError(str(plan_file), [("job.model", "\n".join(lines[-3:]))])
+    if code != 0:
+        raise PlacewireError(
+            f"{argv[2]} ended with {code}",
+            where=" ".join(argv[2:4]),
+            remedy="\n  ".join(lines[-12:]),
+        )

@@ -1,0 +1,109 @@
+"""What can go wrong, by who must act and by exit code.
+
+    PlacewireError
+    ├── UsageError             2  the command line
+    ├── PlanError              3  plan.yaml: every mistake with its YAML path
+    ├── InfeasiblePlacement    4  no placement fits the cluster
+    ├── AgentProblem           5  a server
+    │   ├── AgentUnreachable      does not answer
+    │   └── AgentRefused          answers that it cannot, and why
+    ├── VerificationFailed     6  the network is not as promised; everything was restored
+    ├── JobFailed              7  a rank
+    └── RestoreFailed          8  something is left; says what and where
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent.contract.state import Refusal
+
+
+class PlacewireError(Exception):
+    """what happened, where (YAML path, server, NIC, queue, rank), and what to do."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.remedy = what, where, remedy
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        advice = f"\n  {self.remedy}" if self.remedy else ""
+        return f"{place}{self.what}{advice}"
+
+
+class UsageError(PlacewireError):
+    exit_code = 2
+
+
+class PlanError(PlacewireError):
+    """All mistakes of one plan: (YAML path, what was found, what would be accepted)."""
+
+    exit_code = 3
+
+    def __init__(self, file: str, mistakes: Sequence[tuple[str, str]]) -> None:
+        self.mistakes = tuple(mistakes)
+        lines = [f"  {path or 'plan'}: {message}" for path, message in self.mistakes]
+        super().__init__("\n".join([f"{file} is not a valid plan:", *lines]))
+
+
+class InfeasiblePlacement(PlacewireError):
+    exit_code = 4
+
+
+class AgentProblem(PlacewireError):
+    """answered: replies of the servers that did answer in the same round, by server."""
+
+    exit_code = 5
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        remedy: str = "",
+        answered: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.answered = dict(answered or {})
+
+
+class AgentUnreachable(AgentProblem):
+    def __init__(
+        self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None
+    ) -> None:
+        self.servers = tuple(servers)
+        super().__init__(
+            f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
+            where=", ".join(servers),
+            remedy="check that the agent runs there (`agent status`) and reaches the controller",
+            answered=answered,
+        )
+
+
+class AgentRefused(AgentProblem):
+    def __init__(
+        self, server: str, refusal: Refusal, *, answered: Mapping[str, Any] | None = None
+    ) -> None:
+        self.server, self.refusal = server, refusal
+        super().__init__(
+            refusal.what,
+            where=f"{server} {refusal.where}".strip(),
+            remedy=refusal.remedy,
+            answered=answered,
+        )
+
+
+class VerificationFailed(PlacewireError):
+    exit_code = 6
+
+
+class JobFailed(PlacewireError):
+    exit_code = 7
+
+
+class RestoreFailed(PlacewireError):
+    exit_code = 8

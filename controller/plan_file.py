@@ -1,0 +1,425 @@
+"""plan.yaml, parsed once into frozen types.
+
+Every mistake is reported with its YAML path, what was found and what would be accepted, all of them
+at once, before anything is touched. Rates here are the NICs' own (wire) rates; only compile turns
+them into payload rates.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+
+from controller.errors import PlanError
+from controller.quantities import (
+    parse_bits_per_second,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+)
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _name(limit: int) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not _NAME.fullmatch(text) or len(text) > limit:
+            raise ValueError(
+                f"{text!r} is not a name; accepted: a letter, then letters, digits and dashes, "
+                f"lower case, at most {limit} in all"
+            )
+        return text
+
+    return check
+
+
+def _ipv4(text: object) -> str:
+    try:
+        address = ipaddress.ip_address(str(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv4 address, like 10.9.0.1") from None
+    if address.version == 6:
+        raise ValueError(f"{text} is IPv6, which is not supported; give an IPv4 address")
+    return str(address)
+
+
+def _ipv4_interface(text: object) -> str:
+    try:
+        interface = ipaddress.ip_interface(str(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no IPv4 address with its prefix, like 10.7.0.1/24") from None
+    if interface.version == 6:
+        raise ValueError(f"{text} is IPv6, which is not supported; give an IPv4 address")
+    network = interface.network
+    if network.prefixlen > 30:
+        raise ValueError(f"{text}: a rail's subnet needs room for its servers: a prefix of at most /30")
+    if interface.ip in (network.network_address, network.broadcast_address):
+        raise ValueError(f"{text}: {interface.ip} is the network or broadcast address of {network}")
+    return str(interface)
+
+
+def _positive(what: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not value > 0:
+            raise ValueError(f"{what} must be more than 0")
+        return value
+
+    return check
+
+
+def _between(low: float, high: float) -> Callable[[float], float]:
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
+        return value
+
+    return check
+
+
+Rate = Annotated[float, BeforeValidator(parse_bits_per_second), AfterValidator(_positive("a rate"))]
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+Duration = Annotated[float, BeforeValidator(parse_seconds), AfterValidator(_positive("a time"))]
+Memory = Annotated[int, BeforeValidator(parse_bytes), AfterValidator(_positive("memory"))]
+Fraction = Annotated[float, BeforeValidator(parse_fraction), AfterValidator(_between(0, 1))]
+PositiveInteger = Annotated[int, AfterValidator(_positive("this number"))]
+
+
+class PlanDevice(Frozen):
+    type: str
+    memory_bytes: Memory = Field(alias="memory")
+
+
+class PlanNic(Frozen):
+    """address is the server's on this rail. take_over lets that address move to our bridge."""
+
+    # "pw-" and the name make the bridge's name, which the kernel limits to 15 characters.
+    name: Annotated[str, AfterValidator(_name(12))]
+    rail: Annotated[str, AfterValidator(_name(12))]
+    address: Annotated[str, BeforeValidator(_ipv4_interface)]
+    rate_bits_per_second: Rate = Field(alias="rate")
+    gateway: Annotated[str, BeforeValidator(_ipv4)] | None = None
+    take_over: bool = False
+
+    @property
+    def network(self) -> ipaddress.IPv4Network:
+        return ipaddress.IPv4Interface(self.address).network
+
+    @property
+    def ip(self) -> str:
+        return str(ipaddress.IPv4Interface(self.address).ip)
+
+
+class PlanServer(Frozen):
+    name: Annotated[str, AfterValidator(_name(20))]
+    management: Annotated[str, BeforeValidator(_ipv4)]
+    devices: Annotated[tuple[PlanDevice, ...], Field(min_length=1)]
+    nics: Annotated[tuple[PlanNic, ...], Field(min_length=1)]
+
+
+class PlanCluster(Frozen):
+    setup_latency_seconds: Seconds = Field(alias="setup_latency")
+    intra_server_bits_per_second: Rate = Field(alias="intra_server_bandwidth")
+    servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)]
+
+    @property
+    def rails(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(nic.rail for server in self.servers for nic in server.nics))
+
+
+class PlanOptimizer(Frozen):
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: Annotated[float, AfterValidator(_positive("a learning rate"))] = 1e-3
+    momentum: float | None = None
+    weight_decay: float | None = None
+
+    @property
+    def options(self) -> Mapping[str, float]:
+        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class PlacedJob(Frozen):
+    """Runs the captured model. python, workdir and env say how ranks start on the servers."""
+
+    kind: Literal["placed"]
+    model: str
+    batch: PositiveInteger
+    optimizer: PlanOptimizer = PlanOptimizer()
+    steps: PositiveInteger
+    seed: int = 0
+    backend: Literal["auto", "gloo"] = "auto"
+    threads: PositiveInteger = 1
+    python: str | None = None
+    workdir: str | None = None
+    env: Mapping[str, str] = {}
+
+
+class ReplayJob(Frozen):
+    """Runs a graph file's timings with real transfers; time_scale slows its operators."""
+
+    kind: Literal["replay"]
+    graph: str
+    steps: PositiveInteger
+    time_scale: Annotated[float, AfterValidator(_positive("a time scale"))] = 1.0
+    backend: Literal["auto", "gloo"] = "auto"
+    threads: PositiveInteger = 1
+    python: str | None = None
+    workdir: str | None = None
+    env: Mapping[str, str] = {}
+
+
+Job = Annotated[PlacedJob | ReplayJob, Field(discriminator="kind")]
+
+
+class PlanSolve(Frozen):
+    engine: Literal["auto", "heft", "single"] = "auto"
+    gap: Fraction = 0.05
+    time_limit_seconds: Duration = Field(alias="time_limit", default=60.0)
+    seed: int = 0
+
+
+class PlanVerify(Frozen):
+    tolerance: Fraction = 0.10
+    seconds: Annotated[float, AfterValidator(_between(1, 60))] = 3.0
+
+
+class PlanNetwork(Frozen):
+    """rails: only these carry the job (all by default)."""
+
+    sharing: Literal["auto", "strict", "even", "unshaped"] = "auto"
+    verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
+    on_exit: Literal["restore", "keep"] = "restore"
+    rails: tuple[str, ...] | None = None
+
+
+class Plan(Frozen):
+    version: Literal[1]
+    name: Annotated[str, AfterValidator(_name(24))]
+    cluster: PlanCluster
+    job: Job
+    solve: PlanSolve = PlanSolve()
+    network: PlanNetwork = PlanNetwork()
+
+    @property
+    def rails(self) -> tuple[str, ...]:
+        """The rails that carry the job."""
+        return self.network.rails or self.cluster.rails
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML lets a key occur twice and keeps the last; a plan must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} occurs twice (line {line})", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_plan(path: Path) -> Plan:
+    """Raises PlanError with every mistake found."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
+    try:
+        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}" if mark else ""
+        raise PlanError(
+            str(path), [(place, f"not YAML: {getattr(error, 'problem', error)}")]
+        ) from error
+    return parse_plan(document, str(path), base=path.resolve().parent)
+
+
+def parse_plan(document: object, file: str, base: Path) -> Plan:
+    """base: where relative graph files are looked for, beside the working directory."""
+    if not isinstance(document, dict):
+        raise PlanError(file, [("", "a plan is a mapping with version, name, cluster and job")])
+    try:
+        plan = Plan.model_validate(document)
+    except ValidationError as error:
+        raise PlanError(file, [_explain(e, document) for e in error.errors()]) from error
+    mistakes = [*_cluster_mistakes(plan), *_job_mistakes(plan, base)]
+    if mistakes:
+        raise PlanError(file, mistakes)
+    return plan
+
+
+def _yaml_path(parts: tuple[int | str, ...], document: object) -> tuple[str, object]:
+    """The path as a person would point at it; discriminator tags are no part of the YAML."""
+    path, here = "", document
+    for part in parts:
+        if isinstance(part, int) and isinstance(here, list) and part < len(here):
+            path, here = f"{path}[{part}]", here[part]
+        elif isinstance(here, dict) and part in here:
+            path, here = f"{path}.{part}" if path else str(part), here[part]
+        elif isinstance(here, dict) and here.get("kind") == part:
+            continue
+        else:
+            path, here = f"{path}.{part}" if path else str(part), None
+    return path, here
+
+
+def _accepted(parts: tuple[int | str, ...]) -> str:
+    """The keys that the mapping around an unknown key takes."""
+    model: Any = Plan
+    for part in parts[:-1]:
+        if isinstance(part, int):
+            continue
+        if part in ("placed", "replay"):
+            model = PlacedJob if part == "placed" else ReplayJob
+            continue
+        field = next(
+            (f for n, f in model.model_fields.items() if part in (n, f.alias)), None
+        )
+        if field is None:
+            return ""
+        model = _inner_model(field.annotation) or model
+    return ", ".join(f.alias or name for name, f in model.model_fields.items())
+
+
+def _inner_model(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _inner_model(argument):
+            return found
+    return None
+
+
+def _explain(error: Any, document: object) -> tuple[str, str]:
+    path, found = _yaml_path(error["loc"], document)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return path, f"unknown key; accepted here: {_accepted(error['loc'])}"
+    if kind == "missing":
+        return path, "missing; it must be given"
+    if kind == "value_error":
+        return path, str(context.get("error", error["msg"]))
+    if kind == "literal_error":
+        return path, f"found {found!r}; accepted: {context['expected']}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = found.get("kind") if isinstance(found, dict) else found
+        return f"{path}.kind", f"found {tag!r}; accepted: 'placed' or 'replay'"
+    return path, f"found {found!r}; {error['msg'].lower()}"
+
+
+def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[tuple[str, str]]:
+    first: dict[str, str] = {}
+    for path, value in values:
+        if value in first:
+            yield path, f"{what} {value!r} is already taken by {first[value]}; give another"
+        first.setdefault(value, path)
+
+
+def _cluster_mistakes(plan: Plan) -> Iterator[tuple[str, str]]:
+    servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(plan.cluster.servers)]
+    nics = [
+        (f"{path}.nics[{k}]", server, nic)
+        for path, server in servers
+        for k, nic in enumerate(server.nics)
+    ]
+    yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
+    yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
+    yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
+    for path, server in servers:
+        own = [(f"{p}.name", n.name) for p, s, n in nics if s is server]
+        yield from _doubles(own, f"on server {server.name}, NIC name")
+        rails = [(f"{p}.rail", n.rail) for p, s, n in nics if s is server]
+        for place, message in _doubles(rails, f"on server {server.name}, rail"):
+            yield place, f"{message}: a server has one NIC on a rail"
+    yield from _subnet_mistakes(plan, nics)
+    if plan.network.rails is not None:
+        for k, rail in enumerate(plan.network.rails):
+            if rail not in plan.cluster.rails:
+                known = ", ".join(plan.cluster.rails)
+                yield f"network.rails[{k}]", f"no NIC is on rail {rail!r}; accepted: {known}"
+
+
+def _subnet_mistakes(
+    plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]
+) -> Iterator[tuple[str, str]]:
+    subnet: dict[str, tuple[str, ipaddress.IPv4Network]] = {}
+    for path, _, nic in nics:
+        where, network = subnet.setdefault(nic.rail, (path, nic.network))
+        if nic.network != network:
+            yield (
+                f"{path}.address",
+                f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
+                "one rail is one subnet",
+            )
+        if nic.gateway is not None and ipaddress.IPv4Address(nic.gateway) not in nic.network:
+            yield f"{path}.gateway", f"{nic.gateway} is outside the subnet {nic.network}"
+    rails = list(subnet.items())
+    for k, (rail, (path, network)) in enumerate(rails):
+        for other, (_, earlier) in rails[:k]:
+            if network.overlaps(earlier):
+                yield (
+                    f"{path}.address",
+                    f"rail {rail!r}'s subnet {network} overlaps rail {other!r}'s {earlier}; "
+                    "traffic is steered by destination, so rails need subnets of their own",
+                )
+        for s, server in enumerate(plan.cluster.servers):
+            if ipaddress.IPv4Address(server.management) in network:
+                yield (
+                    f"cluster.servers[{s}].management",
+                    f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
+                    "traffic must not depend on a rail",
+                )
+
+
+def _job_mistakes(plan: Plan, base: Path) -> Iterator[tuple[str, str]]:
+    if isinstance(plan.job, ReplayJob):
+        if not any((root / plan.job.graph).is_file() for root in (Path.cwd(), base)):
+            yield "job.graph", f"{plan.job.graph} is no file (looked in {Path.cwd()} and {base})"
+        return
+    module, _, function = plan.job.model.partition(":")
+    parts = module.split(".")
+    if not function.isidentifier() or not all(part.isidentifier() for part in parts):
+        yield "job.model", f"{plan.job.model!r} is no model path; accepted: package.module:function"
+        return
+    roots = [plan.job.workdir or str(Path.cwd()), str(base)]
+    source = locate_module(module, roots)
+    if source is None:
+        yield "job.model", f"module {module!r} was not found; looked in {', '.join(roots)} and sys.path"
+    elif not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", source.read_text(), re.M):
+        yield "job.model", f"{source} defines no function {function!r} at its top level"
+
+
+def locate_module(module: str, roots: list[str]) -> Path | None:
+    """The module's source file, found without importing anything of it."""
+    import sys
+
+    search: list[str] | None = [*roots, *sys.path]
+    for part in module.split("."):
+        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec.origin else None

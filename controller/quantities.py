@@ -1,0 +1,72 @@
+"""Quantities as people write them in plan.yaml, into one unit each: 50us, 400Gbit, 600MiB, 5%."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ%]*)\s*")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+_BYTES = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def _split(text: object, example: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity; write it with its unit, like {example}")
+    return float(match[1]), match[2]
+
+
+def _scaled(text: object, units: dict[str, float], example: str) -> float:
+    number, unit = _split(text, example)
+    factor = units.get(unit) or units.get(unit.lower())
+    if factor is None:
+        found = f"unit {unit!r}" if unit else "no unit"
+        raise ValueError(f"{text!r} has {found}; accepted: {', '.join(units)}, like {example}")
+    return number * factor
+
+
+def parse_seconds(text: object) -> float:
+    return _scaled(text, _SECONDS, "50us")
+
+
+def parse_bits_per_second(text: object) -> float:
+    return _scaled(text, _BITS, "50Mbit")
+
+
+def parse_bytes(text: object) -> int:
+    return int(_scaled(text, {k: float(v) for k, v in _BYTES.items()}, "600MiB"))
+
+
+def parse_fraction(text: object) -> float:
+    """5% or 0.05, as 0.05."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text)
+    number, unit = _split(text, "5%")
+    if unit not in ("%", ""):
+        raise ValueError(f"{text!r} has unit {unit!r}; write a percentage, like 5%")
+    return number / 100 if unit == "%" else number
+
+
+def format_bits_per_second(rate: float) -> str:
+    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if abs(rate) >= factor:
+            return f"{rate / factor:.3g} {unit}" if rate / factor < 100 else f"{rate / factor:.0f} {unit}"
+    return f"{rate:.0f} bit/s"
+
+
+def format_bytes(count: float) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
