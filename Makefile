@@ -1,0 +1,32 @@
+# make setup   prepare this machine (Debian packages, .venv); idempotent
+# make demo    the main job on this machine: lab, placement, network, training, report, restore
+# make test    everything, as a new user's machine would see it (root; under 15 minutes)
+# make check   format, lint, types, import rules and the fast tests, in about a minute
+# make bench   figures, as ratios within one run
+.PHONY: setup demo test check bench lock
+BIN := .venv/bin
+
+setup:
+	deploy/setup.sh
+
+demo: setup
+	$(BIN)/controller demo
+
+test: setup static
+	$(BIN)/pytest -q
+
+check: setup static
+	$(BIN)/pytest -q -m "not network and not slow"
+
+.PHONY: static
+static:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+lock:
+	deploy/lock.sh

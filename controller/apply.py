@@ -1,0 +1,189 @@
+"""The one story: plan in, training job on a proven network out, everything put back.
+
+    decide ─▶ compile ─▶ preview ─▶ stage ─▶ measure ─▶ commit ─▶ job ─▶ keep or restore ─▶ report
+
+No detail lives here. Left of `stage` nothing is touched; from there on every way out of this
+function leaves each server on one whole state (controller/change.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.contract.job import RankEvent
+from agent.contract.measurement import LinkMeasurement
+from agent.contract.messages import Previewed
+from agent.contract.state import DesiredState
+from controller.bandwidth_check import measure
+from controller.change import NetworkChange, preview
+from controller.compile.network import compile_network
+from controller.compile.ranks import rank_specs
+from controller.compile.transfers import promised_transfers
+from controller.decide import Decision, decide
+from controller.errors import UsageError, VerificationFailed
+from controller.plan_file import Plan
+from controller.report import (
+    RunReport,
+    losses,
+    sharing_rows,
+    step_times,
+    traffic_rows,
+    typical_step,
+)
+
+if TYPE_CHECKING:
+    from controller.agents import Agents
+    from controller.journal import Journal
+    from controller.launch.launcher import Launcher
+    from controller.show import Show
+
+
+@dataclass(frozen=True)
+class Request:
+    """network_only: stop after the measurement, without a job. confirm: asked before a change."""
+
+    plan: Plan
+    plan_file: Path
+    network_only: bool
+    confirm: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The effects that the story uses."""
+
+    agents: Agents
+    journal: Journal
+    launcher: Launcher
+    cache: Path
+    show: Show
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        self.show.stage(name)
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - started
+
+
+@dataclass(frozen=True)
+class Proposal:
+    decision: Decision
+    desired: dict[str, DesiredState]
+    previewed: dict[str, Previewed]
+
+
+async def propose(request: Request, tools: Tools) -> Proposal:
+    """Decide and ask every server what it would change. Touches nothing."""
+    plan, show = request.plan, tools.show
+    servers = [server.name for server in plan.cluster.servers]
+    with tools.stage("agents"):
+        await tools.agents.wait_for(servers, timeout_seconds=10)
+    with tools.stage("decide"):
+        decision = await decide(plan, request.plan_file, tools.cache, show.progress)
+    show.decision(decision)
+    with tools.stage("preview"):
+        hello = {server: tools.agents.hello[server] for server in servers}
+        desired = compile_network(
+            plan,
+            decision.placement,
+            {server: h.capabilities for server, h in hello.items()},
+            {s: tools.journal.next_generation(s, h.lease.generation) for s, h in hello.items()},
+        )
+        previewed = await preview(tools.agents, desired)
+    show.changes(previewed)
+    return Proposal(decision, desired, previewed)
+
+
+async def apply(request: Request, tools: Tools) -> RunReport:
+    """Raises a PlacewireError whose exit code says how far it came; see controller/errors.py."""
+    plan, show = request.plan, tools.show
+    proposal = await propose(request, tools)
+    if not request.confirm():
+        raise UsageError("not confirmed; nothing was changed")
+    placement = proposal.decision.placement
+    events: list[RankEvent] = []
+    async with NetworkChange(tools.agents, tools.journal, proposal.desired) as change:
+        with tools.stage("stage"):
+            await change.stage()
+        with tools.stage("measure"):
+            links = await measure(tools.agents, plan, promised_transfers(plan, placement))
+        show.links(links)
+        require_delivered(links)
+        await change.commit()
+        if not request.network_only:
+            with tools.stage("job"):
+                events = await run_job(request, tools, proposal.decision)
+        if change.lost_lease is not None:
+            raise change.lost_lease
+        if plan.network.on_exit == "keep":
+            await change.keep()
+    report = make_report(request, tools, proposal, change.changes, links, events)
+    show.report(report)
+    return report
+
+
+def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
+    late = [link for link in links if not link.within_tolerance]
+    if late:
+        worst = min(late, key=lambda m: m.measured_bits_per_second / m.promised_bits_per_second)
+        raise VerificationFailed(
+            f"{len(late)} of {len(links)} promised rates were not delivered; the worst got "
+            f"{worst.measured_bits_per_second / 1e6:.1f} of "
+            f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s" + (f" ({worst.error})" if worst.error else ""),
+            where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
+            remedy="every server was put back on its former state; look for other traffic on that "
+            "NIC, or raise network.verify.tolerance",
+        )
+
+
+async def run_job(request: Request, tools: Tools, decision: Decision) -> list[RankEvent]:
+    from controller.launch.ranks import run_ranks
+
+    specs = rank_specs(
+        request.plan, decision.placement, decision.placement_file, decision.graph_file
+    )
+    return await run_ranks(tools.launcher, specs, on_event=tools.show.event)
+
+
+def make_report(
+    request: Request,
+    tools: Tools,
+    proposal: Proposal,
+    changes: dict[str, int],
+    links: tuple[LinkMeasurement, ...],
+    events: list[RankEvent],
+) -> RunReport:
+    plan, decision = request.plan, proposal.decision
+    placement, steps = decision.placement, step_times(events)
+    return RunReport(
+        plan_name=plan.name,
+        plan_digest=next(iter(proposal.desired.values())).plan_digest,
+        generations={server: state.generation for server, state in proposal.desired.items()},
+        changes=changes,
+        engine=placement.engine,
+        sharing=placement.sharing,
+        operators=len(placement.operators),
+        devices=placement.devices_used,
+        server_pairs=tuple(sorted(placement.server_pairs)),
+        considered=sharing_rows(decision.considered, placement),
+        predicted_step_seconds=placement.step_seconds,
+        bound_seconds=placement.bound_seconds,
+        gap=placement.gap,
+        single_device_seconds=placement.single_device_seconds,
+        links=links,
+        step_seconds=steps,
+        measured_step_seconds=typical_step(steps),
+        losses=losses(events),
+        traffic=traffic_rows(placement, events, len(steps)) if steps else (),
+        network="kept" if plan.network.on_exit == "keep" else "restored",
+        stage_seconds=dict(tools.seconds),
+    )

@@ -1,0 +1,101 @@
+"""The `controller` command: arguments, exit codes, and which command runs. No work is done here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_EPILOG = """\
+exit codes: 0 done, 2 usage, 3 the plan is wrong, 4 no feasible placement, 5 an agent is unreachable
+or refuses, 6 verification failed and everything was restored, 7 the job failed, 8 restore itself
+failed (the message says what is left and where), 130 interrupted and restored.
+
+try it on this machine, as root:
+  controller lab up examples/plans/quickstart.yaml
+  controller preview examples/plans/quickstart.yaml
+  controller apply examples/plans/quickstart.yaml
+  controller lab down examples/plans/quickstart.yaml
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="controller",
+        description="Places a PyTorch training step over servers, shapes their network for it, "
+        "proves the rates, runs the job, and puts everything back.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, *, plan: bool = True) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        if plan:
+            sub.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
+            sub.add_argument("--json", action="store_true", help="one JSON document on stdout")
+            sub.add_argument(
+                "--state-dir",
+                type=Path,
+                default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
+                help="certificates, journal and cache (default: %(default)s)",
+            )
+            sub.add_argument(
+                "--listen",
+                default="0.0.0.0:7440",
+                metavar="HOST:PORT",
+                help="where agents dial in (default: %(default)s)",
+            )
+            sub.add_argument(
+                "--no-lab", action="store_true", help="do not enter a lab of this plan's name"
+            )
+        return sub
+
+    command("preview", "show every change that apply would make; touches nothing")
+    apply = command("apply", "place, shape the network, measure, run the job, restore")
+    apply.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    apply.add_argument(
+        "--network-only", action="store_true", help="shape and measure the network, run no job"
+    )
+    apply.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
+    command("status", "what is in force on every server of the plan")
+    destroy = command("destroy", "remove all that Placewire made on the plan's servers")
+    destroy.add_argument("--yes", action="store_true", help="do not ask")
+    _add_lab(commands)
+    demo = command("demo", "the main job on this machine, in a lab of its own", plan=False)
+    demo.add_argument("--keep-files", type=Path, metavar="DIR", help="keep plans and reports here")
+    return top
+
+
+def _add_lab(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "a cluster on this machine: namespaces, real Open vSwitch, real agents (needs root)"
+    lab = commands.add_parser("lab", help=text, description=text)
+    actions = lab.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="build the cluster of a plan")
+    up.add_argument("plan", type=Path, metavar="PLAN")
+    down = actions.add_parser("down", help="remove all that `lab up` made, also after a crash")
+    down.add_argument("plan", metavar="PLAN|NAME")
+    actions.add_parser("list", help="labs on this machine")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser().parse_args(argv)
+    from controller import commands
+    from controller.errors import PlacewireError
+
+    try:
+        code = commands.run(arguments)
+    except PlacewireError as error:
+        sys.stdout.flush()
+        print(f"controller: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("controller: interrupted", file=sys.stderr)
+        code = 130
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

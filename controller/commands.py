@@ -1,0 +1,263 @@
+"""What each command of the `controller` does: wiring of the rooms, and the choice of launcher."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from controller.errors import PlacewireError, RestoreFailed, UsageError
+from controller.plan_file import Plan, load_plan
+
+if TYPE_CHECKING:
+    from controller.apply import Request, Tools
+    from controller.lab import Lab
+    from controller.launch.launcher import Launcher
+    from controller.show import Show
+
+LAB_VARIABLE = "PLACEWIRE_LAB"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "lab":
+        return _lab(arguments)
+    if arguments.command == "demo":
+        from controller.demo import demo
+
+        return demo(arguments.keep_files)
+    plan = load_plan(arguments.plan)
+    _enter_lab(plan, arguments)
+    commands: dict[str, Callable[..., Coroutine[Any, Any, int]]] = {
+        "preview": _preview,
+        "apply": _apply,
+        "status": _status,
+        "destroy": _destroy,
+    }
+    return _interruptible(commands[arguments.command](plan, arguments))
+
+
+def _interruptible(work: Coroutine[Any, Any, int]) -> int:
+    """SIGINT and SIGTERM cancel the work, which restores what it changed on its way out."""
+
+    async def watched() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Where a lab of the plan's name is up, the command goes on inside its controller's namespace."""
+    if arguments.no_lab or LAB_VARIABLE in os.environ:
+        return
+    from controller.lab import find_lab
+
+    lab = find_lab(plan.name)
+    if lab is None:
+        return
+    print(f"controller: using the lab {plan.name!r} on this machine", file=sys.stderr)
+    sys.stderr.flush()
+    lab.run_in_controller([sys.executable, "-m", "controller.cli", *sys.argv[1:]])
+
+
+def _inside_lab() -> Lab | None:
+    name = os.environ.get(LAB_VARIABLE)
+    if name is None:
+        return None
+    from controller.lab import find_lab
+
+    return find_lab(name)
+
+
+def _launcher() -> Launcher:
+    from controller.launch.launcher import NoLauncher
+
+    lab = _inside_lab()
+    if lab is None:
+        return NoLauncher()
+    from controller.launch.lab import LabLauncher
+
+    return LabLauncher(lab)
+
+
+async def _with_tools(
+    arguments: argparse.Namespace, show: Show, work: Callable[[Tools], Coroutine[Any, Any, int]]
+) -> int:
+    from controller.agents import Agents
+    from controller.apply import Tools
+    from controller.ca import Authority
+    from controller.journal import Journal
+
+    state: Path = arguments.state_dir
+    host, _, port = arguments.listen.rpartition(":")
+    if not port.isdigit():
+        raise UsageError(f"--listen {arguments.listen!r}: give HOST:PORT, like 0.0.0.0:7440")
+    authority = Authority.load(state / "ca")
+    with Journal.open(state) as journal:
+        async with Agents.listening(host or "0.0.0.0", int(port), authority) as agents:
+            return await work(Tools(agents, journal, _launcher(), state / "cache", show))
+
+
+def _request(
+    plan: Plan, arguments: argparse.Namespace, confirm: Callable[[], bool] = lambda: True
+) -> Request:
+    from controller.apply import Request
+
+    network_only = getattr(arguments, "network_only", False)
+    return Request(plan, arguments.plan, network_only, confirm)
+
+
+async def _preview(plan: Plan, arguments: argparse.Namespace) -> int:
+    from controller.apply import propose
+    from controller.show import Show
+
+    async def work(tools: Tools) -> int:
+        proposal = await propose(_request(plan, arguments), tools)
+        if arguments.json:
+            _print_json(
+                {
+                    "plan": plan.name,
+                    "predicted_step_seconds": proposal.decision.placement.step_seconds,
+                    "changes": {
+                        server: [change.model_dump() for change in answer.changes]
+                        for server, answer in proposal.previewed.items()
+                    },
+                }
+            )
+        return 0
+
+    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+
+
+async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
+    from controller.apply import apply
+    from controller.show import Show
+
+    async def work(tools: Tools) -> int:
+        if not arguments.network_only:
+            tools.launcher.require_ready()
+        with tools.journal.exclusive():
+            report = await apply(_request(plan, arguments, _confirmation(arguments)), tools)
+            tools.journal.record_run(report.plan_name, report.model_dump_json())
+        if arguments.out is not None:
+            arguments.out.write_text(report.model_dump_json(indent=2) + "\n")
+        if arguments.json:
+            _print_json(report.model_dump(mode="json"))
+        return 0
+
+    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+
+
+def _confirmation(arguments: argparse.Namespace) -> Callable[[], bool]:
+    def ask() -> bool:
+        if arguments.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "there is no terminal to confirm at; nothing was changed", remedy="give --yes"
+            )
+        return input("Change these servers? [y/N] ").strip().lower() in ("y", "yes")
+
+    return ask
+
+
+async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
+    from agent.contract.messages import Observation, Observe
+    from controller.errors import AgentProblem, AgentUnreachable
+    from controller.show import Show
+
+    async def work(tools: Tools) -> int:
+        servers = [server.name for server in plan.cluster.servers]
+        missing: tuple[str, ...] = ()
+        try:
+            await tools.agents.wait_for(servers, timeout_seconds=3)
+        except AgentUnreachable as problem:
+            missing = problem.servers
+        observations: dict[str, Observation | None] = dict.fromkeys(servers)
+        try:
+            present = {server: Observe() for server in servers if server not in missing}
+            observations |= await tools.agents.ask_all(present, Observation, timeout_seconds=10)
+        except AgentProblem as problem:
+            observations |= problem.answered
+        if arguments.json:
+            _print_json(
+                {
+                    server: None if answer is None else answer.model_dump(mode="json")
+                    for server, answer in observations.items()
+                }
+            )
+        else:
+            tools.show.status(observations)
+        return 5 if None in observations.values() else 0
+
+    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+
+
+async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
+    from agent.contract.messages import Destroy
+    from agent.contract.state import ApplyReport
+    from controller.show import Show
+
+    async def work(tools: Tools) -> int:
+        servers = [server.name for server in plan.cluster.servers]
+        await tools.agents.wait_for(servers, timeout_seconds=10)
+        if not _confirmation(arguments)():
+            raise UsageError("not confirmed; nothing was changed")
+        with tools.journal.exclusive():
+            reports = await tools.agents.ask_all(
+                dict.fromkeys(servers, Destroy()), ApplyReport, timeout_seconds=60
+            )
+        left = {server: r.refusals for server, r in reports.items() if not r.verified}
+        if left:
+            raise RestoreFailed(
+                "; ".join(refusal.what for some in left.values() for refusal in some),
+                where=", ".join(left),
+                remedy="run `agent restore` there, then `agent status`",
+            )
+        counts = {server: len(report.changes) for server, report in reports.items()}
+        if arguments.json:
+            _print_json({"changes": counts})
+        else:
+            tools.show.say(
+                "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
+                + " changes; every server is as it was before, read back"
+            )  # fmt: skip
+        return 0
+
+    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    from controller.lab import lab_down, lab_names, lab_up
+
+    if arguments.action == "list":
+        for name in lab_names():
+            print(name)
+        return 0
+    if arguments.action == "up":
+        lab_up(load_plan(arguments.plan), print)
+        return 0
+    path = Path(arguments.plan)
+    name = load_plan(path).name if path.is_file() else arguments.plan
+    if name not in lab_names():
+        raise PlacewireError(f"there is no lab {name!r}", remedy="`controller lab list` names them")
+    lab_down(name, print)
+    return 0
+
+
+def _print_json(document: object) -> None:
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")

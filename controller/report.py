@@ -1,0 +1,133 @@
+"""What was promised, predicted and measured: run.json and the tables drawn from it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from agent.contract.job import Finished, RankEvent, StepDone
+from agent.contract.measurement import LinkMeasurement
+
+if TYPE_CHECKING:
+    from optimizer.placement import Placement
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TrafficRow(Frozen):
+    """Payload bytes of one step from device to device on one rail."""
+
+    source: str
+    destination: str
+    rail: str
+    planned_bytes: float
+    sent_bytes: float
+
+
+class SharingRow(Frozen):
+    """One sharing that was considered, as predicted."""
+
+    sharing: str
+    step_seconds: float
+    bound_seconds: float
+    devices: int
+    chosen: bool
+
+
+class RunReport(Frozen):
+    """Seconds are of one training step. measured_step_seconds is the median of all steps but the
+    first, which warms caches and connections up; a step takes as long as its slowest rank."""
+
+    version: Literal[1] = 1
+    plan_name: str
+    plan_digest: str
+    generations: Mapping[str, int]
+    changes: Mapping[str, int]
+    engine: str
+    sharing: str
+    operators: int
+    devices: tuple[str, ...]
+    server_pairs: tuple[tuple[str, str], ...]
+    considered: tuple[SharingRow, ...]
+    predicted_step_seconds: float
+    bound_seconds: float
+    gap: float
+    single_device_seconds: float | None
+    links: tuple[LinkMeasurement, ...]
+    step_seconds: tuple[float, ...] = ()
+    measured_step_seconds: float | None = None
+    losses: tuple[float, ...] = ()
+    traffic: tuple[TrafficRow, ...] = ()
+    peak_memory_bytes: Mapping[str, int] = {}
+    network: Literal["restored", "kept"]
+    stage_seconds: Mapping[str, float]
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(measured - predicted) / predicted"""
+        if self.measured_step_seconds is None:
+            return None
+        return self.measured_step_seconds / self.predicted_step_seconds - 1
+
+
+def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
+    """Seconds per step: the slowest rank's."""
+    slowest: dict[int, float] = defaultdict(float)
+    for event in events:
+        if isinstance(event, StepDone):
+            slowest[event.step] = max(slowest[event.step], event.seconds)
+    return tuple(slowest[step] for step in sorted(slowest))
+
+
+def losses(events: Sequence[RankEvent]) -> tuple[float, ...]:
+    by_step = {e.step: e.loss for e in events if isinstance(e, StepDone) and e.loss is not None}
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def typical_step(steps: Sequence[float]) -> float | None:
+    return statistics.median(steps[1:] if len(steps) > 1 else steps) if steps else None
+
+
+def traffic_rows(
+    placement: Placement, events: Sequence[RankEvent], steps: int
+) -> tuple[TrafficRow, ...]:
+    """Planned against sent, for every (source, destination, rail) that either knows of."""
+    planned: dict[tuple[str, str, str], float] = defaultdict(float)
+    for message in placement.messages:
+        for rail, share in (message.rails or {"": 1.0}).items():
+            planned[message.source, message.destination, rail] += message.bytes * share
+    sent: dict[tuple[str, str, str], float] = defaultdict(float)
+    for event in events:
+        if isinstance(event, Finished):
+            source = placement.devices_used[event.rank]
+            for row in event.traffic:
+                sent[source, row.destination, row.rail] += row.bytes / steps
+    return tuple(
+        TrafficRow(
+            source=key[0],
+            destination=key[1],
+            rail=key[2],
+            planned_bytes=planned[key],
+            sent_bytes=sent[key],
+        )
+        for key in sorted(planned.keys() | sent.keys())
+    )
+
+
+def sharing_rows(considered: Sequence[Placement], chosen: Placement) -> tuple[SharingRow, ...]:
+    return tuple(
+        SharingRow(
+            sharing=p.sharing,
+            step_seconds=p.step_seconds,
+            bound_seconds=p.bound_seconds,
+            devices=len(p.devices_used),
+            chosen=p is chosen,
+        )
+        for p in considered
+    )

@@ -1,0 +1,272 @@
+"""What people see: stages with elapsed time, the diff, tables that fit 100 columns, the report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent.contract.job import Failed, Finished, RankEvent, Started, StepDone
+from agent.contract.measurement import LinkMeasurement
+from agent.contract.messages import Observation, Previewed
+from agent.contract.state import Change
+from controller.decide import Decision
+from controller.quantities import format_bits_per_second, format_bytes, format_seconds
+from controller.report import RunReport
+
+if TYPE_CHECKING:
+    from optimizer.placement import Placement
+
+_STAGES = {
+    "agents": "waiting for every agent",
+    "decide": "deciding placement and rates",
+    "preview": "asking every server what would change",
+    "stage": "staging on every server, under a lease",
+    "measure": "measuring all promised rates at once",
+    "job": "running the job",
+}
+_MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
+# A server's diff is shown in full up to here; then by collection, unless asked for all of it.
+_FULL_DIFF_LINES = 60
+
+
+class Show:
+    """to_error: everything goes to standard error, so that standard output stays JSON."""
+
+    def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
+        self.console = Console(stderr=to_error, highlight=False, soft_wrap=True)
+        self._every_change = every_change
+        self._began = time.monotonic()
+        self._last_step = -1
+
+    def stage(self, name: str) -> None:
+        self.say(f"[bold]{_STAGES[name]}[/bold]")
+
+    def say(self, text: str) -> None:
+        elapsed = time.monotonic() - self._began
+        self.console.print(f"[dim]{elapsed:6.1f} s[/dim]  {text}")
+
+    def progress(self, text: str) -> None:
+        elapsed = time.monotonic() - self._began
+        line = Text(f"{elapsed:6.1f} s  ", style="dim")
+        self.console.print(line + Text("  " + text[:90], style=""))
+
+    def decision(self, decision: Decision) -> None:
+        placement = decision.placement
+        self.console.print()
+        self.console.print(_placement_table(placement))
+        for line in why(placement):
+            self.console.print("  " + line)
+        if len(decision.considered) > 1:
+            self.console.print(_considered_table(decision))
+        self.console.print()
+
+    def changes(self, previewed: Mapping[str, Previewed]) -> None:
+        total = sum(len(p.changes) for p in previewed.values())
+        if total == 0:
+            self.say(f"0 changes on every server ({', '.join(previewed)}): it is as the plan says")
+            return
+        for server, preview in previewed.items():
+            count = Counter(change.action for change in preview.changes)
+            summary = ", ".join(f"{count[a]} to {a}" for a in _MARKS if count[a]) or "0 changes"
+            self.console.print(f"[bold]{server}[/bold]: {summary}")
+            full = self._every_change and len(preview.changes) <= _FULL_DIFF_LINES
+            for line in diff_lines(preview.changes) if full else _by_collection(preview.changes):
+                self.console.print(line)
+        self.console.print()
+
+    def links(self, links: Sequence[LinkMeasurement]) -> None:
+        if not links:
+            self.say("no rate is promised between servers; nothing to measure")
+            return
+        table = Table(title="Promised and measured, payload rates", title_justify="left")
+        for heading in ("from", "to", "NIC", "queue"):
+            table.add_column(heading)
+        for heading in ("HTB rate", "promised", "measured", "off by", ""):
+            table.add_column(heading, justify="right")
+        for m in links:
+            off = m.measured_bits_per_second / m.promised_bits_per_second - 1
+            table.add_row(
+                m.source, m.destination, m.nic, str(m.queue_id),
+                format_bits_per_second(m.wire_bits_per_second),
+                format_bits_per_second(m.promised_bits_per_second),
+                format_bits_per_second(m.measured_bits_per_second),
+                f"{off:+.1%}",
+                "[green]kept[/green]" if m.within_tolerance else f"[red]{m.error or 'not kept'}[/red]",
+            )  # fmt: skip
+        self.console.print(table)
+
+    def event(self, event: RankEvent) -> None:
+        if isinstance(event, Started):
+            self.progress(f"rank {event.rank} runs, pid {event.pid}")
+        elif isinstance(event, StepDone) and (event.loss is not None or event.step > self._last_step):
+            self._last_step = max(self._last_step, event.step)
+            loss = f", loss {event.loss:.6f}" if event.loss is not None else ""
+            self.progress(f"step {event.step}: {event.seconds:.3f} s{loss}")
+        elif isinstance(event, Finished):
+            self.progress(f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most")
+        elif isinstance(event, Failed):
+            self.progress(f"rank {event.rank} failed: {event.what}")
+
+    def report(self, report: RunReport) -> None:
+        self.console.print()
+        if report.traffic:
+            self.console.print(_traffic_table(report))
+        table = Table(title=f"{report.plan_name}: predicted and measured", title_justify="left")
+        for heading in ("", "step", "what"):
+            table.add_column(heading)
+        table.add_row("bound", format_seconds(report.bound_seconds), "no placement can be faster")
+        table.add_row(
+            "predicted",
+            format_seconds(report.predicted_step_seconds),
+            f"{len(report.devices)} devices, {report.sharing}, gap {report.gap:.1%}",
+        )
+        if report.measured_step_seconds is not None and report.prediction_error is not None:
+            steps = len(report.step_seconds)
+            table.add_row(
+                "measured",
+                format_seconds(report.measured_step_seconds),
+                f"median of {max(1, steps - 1)} steps, {report.prediction_error:+.1%} off",
+            )
+        if report.single_device_seconds is not None:
+            table.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
+        self.console.print(table)
+        changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
+        kept = "stays as it is" if report.network == "kept" else "is back on its former state, read back"
+        self.say(f"changes made: {changed}; the network {kept}")
+
+    def status(self, observations: Mapping[str, Observation | None]) -> None:
+        table = Table(title="Servers", title_justify="left")
+        for heading in ("server", "phase", "plan", "decision", "generation", "lease", "problems"):
+            table.add_column(heading)
+        for server, observation in observations.items():
+            if observation is None:
+                table.add_row(server, "[red]unreachable[/red]", "", "", "", "", "")
+                continue
+            lease = observation.lease
+            left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
+            table.add_row(
+                server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
+                str(lease.generation), left, "; ".join(observation.state.problems),
+            )  # fmt: skip
+        self.console.print(table)
+        digests = {o.lease.plan_digest for o in observations.values() if o is not None}
+        if len(digests) > 1:
+            self.console.print("[yellow]mixed: the servers are on different decisions[/yellow]")
+
+
+def diff_lines(changes: Sequence[Change]) -> list[Text]:
+    """One line a change: + added, ~ replaced, - removed."""
+    lines = []
+    for change in changes:
+        mark, colour = _MARKS[change.action]
+        value = change.after if change.action != "remove" else change.before
+        text = f"  {mark} {change.collection[:-1]:<11} {change.key}"
+        detail = _detail(value, change.key)
+        lines.append(Text(f"{text}  {detail}"[:100], style=colour))
+    return lines
+
+
+def _detail(value: str | None, key: str) -> str:
+    """The entry's fields that its key does not already say."""
+    import json
+
+    if value is None:
+        return ""
+    try:
+        fields = json.loads(value)
+    except ValueError:
+        return value
+    words = []
+    for name, field in fields.items():
+        if field is None or str(field) in key.split():
+            continue
+        if name.endswith("_bits_per_second"):
+            words.append(f"{name.removesuffix('_bits_per_second')} {format_bits_per_second(field)}")
+        elif name.endswith("_bits"):
+            words.append(f"{name.removesuffix('_bits')} {format_bytes(field / 8)}")
+        else:
+            words.append(f"{name} {field}")
+    return ", ".join(words)
+
+
+def _by_collection(changes: Sequence[Change]) -> list[Text]:
+    counts = Counter((change.action, change.collection) for change in changes)
+    return [
+        Text(f"  {_MARKS[action][0]} {count} {collection}", style=_MARKS[action][1])
+        for (action, collection), count in counts.items()
+    ]
+
+
+def why(placement: Placement) -> list[str]:
+    """The decision in sentences: how far from the bound, against one device, and what crosses."""
+    step, single = placement.step_seconds, placement.single_device_seconds
+    lines = [
+        f"predicted step {format_seconds(step)}; no placement can do better than "
+        f"{format_seconds(placement.bound_seconds)} (gap {placement.gap:.1%})"
+    ]
+    used = len(placement.devices_used)
+    if single is None:
+        lines.append("no single device can hold the model: it must be distributed")
+    elif used == 1:
+        lines.append("do not distribute this: one device is the fastest that was found")
+    else:
+        lines.append(f"the best single device would take {format_seconds(single)}: {single / step:.2f}×")
+    sent = sum(message.bytes for message in placement.messages)
+    pairs = len(placement.server_pairs)
+    lines.append(
+        f"{len(placement.messages)} messages, {format_bytes(sent)} a step between {pairs} pairs of "
+        f"servers; network sharing: {placement.sharing}"
+    )
+    return lines
+
+
+def _placement_table(placement: Placement) -> Table:
+    count = Counter(placement.operators.values())
+    sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    for message in placement.messages:
+        sent[message.source] += message.bytes
+        received[message.destination] += message.bytes
+    table = Table(title=f"Placement of {len(placement.operators)} operators", title_justify="left")
+    table.add_column("device")
+    for heading in ("operators", "sends a step", "receives a step"):
+        table.add_column(heading, justify="right")
+    for device in placement.cluster.device_names:
+        table.add_row(
+            device, str(count[device]), format_bytes(sent[device]), format_bytes(received[device])
+        )
+    return table
+
+
+def _considered_table(decision: Decision) -> Table:
+    table = Table(title="Sharings considered, each with its own placement", title_justify="left")
+    for heading in ("sharing", "predicted step", "devices", ""):
+        table.add_column(heading)
+    for placement in decision.considered:
+        table.add_row(
+            placement.sharing,
+            format_seconds(placement.step_seconds),
+            str(len(placement.devices_used)),
+            "taken" if placement is decision.placement else "",
+        )
+    return table
+
+
+def _traffic_table(report: RunReport) -> Table:
+    table = Table(title="Bytes of a step, planned and sent", title_justify="left")
+    for heading in ("from", "to", "rail"):
+        table.add_column(heading)
+    for heading in ("planned", "sent"):
+        table.add_column(heading, justify="right")
+    for row in report.traffic:
+        table.add_row(
+            row.source, row.destination, row.rail,
+            format_bytes(row.planned_bytes), format_bytes(row.sent_bytes),
+        )  # fmt: skip
+    return table
