@@ -1,0 +1,151 @@
+"""What a placement asks of the network, and the speed of each channel for it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.kernels.compiled import compiled
+from optimizer.kernels.tables import Tables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@compiled
+def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
+    """float64[D, D] bits of all messages; one message per (tensor, destination device)."""
+    devices = len(tables.server)
+    traffic = np.zeros((devices, devices))
+    seen = np.full(devices, -1, dtype=np.int64)
+    for e in range(len(tables.producer)):
+        if tables.bits[e] == 0.0:
+            continue
+        a = device[tables.producer[e]]
+        for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
+            b = device[tables.consumers[k]]
+            if b != a and seen[b] != e:
+                seen[b] = e
+                traffic[a, b] += tables.bits[e]
+    return traffic
+
+
+@compiled
+def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> FloatArray:
+    """float64[D, D, R]: device pairs in use of one server pair share its rate equally."""
+    devices, servers, rails = len(tables.server), rates.shape[0], rates.shape[2]
+    in_use = np.zeros((servers, servers))
+    for a in range(devices):
+        for b in range(devices):
+            if traffic[a, b] > 0.0:
+                in_use[tables.server[a], tables.server[b]] += 1.0
+    channels = np.zeros((devices, devices, rails))
+    for a in range(devices):
+        for b in range(devices):
+            s, t = tables.server[a], tables.server[b]
+            if traffic[a, b] > 0.0 and s != t:
+                for r in range(rails):
+                    channels[a, b, r] = rates[s, t, r] / in_use[s, t]
+    return channels
+
+
+@compiled
+def send(
+    tables: Tables,
+    channels: FloatArray,
+    free: FloatArray,
+    a: int,
+    b: int,
+    bits: float,
+    queued: float,
+    part_start: FloatArray,
+    part_finish: FloatArray,
+) -> float:
+    """Puts one message on its first-come channels; returns its arrival, and the times of its part
+    per rail in part_start and part_finish float64[R] (-1 where it has none).
+
+    free float64[D, D, R] is when each channel is done with what it has, and is advanced. Inside one
+    server slot 0 stands for the one channel there is. An unserved message arrives at infinity.
+    """
+    part_start[:] = -1.0
+    part_finish[:] = -1.0
+    if tables.server[a] == tables.server[b]:
+        part_start[0] = max(queued, free[a, b, 0])
+        part_finish[0] = part_start[0] + tables.setup_seconds + bits / tables.intra_rate
+        free[a, b, 0] = part_finish[0]
+        return float(part_finish[0])
+    rails = channels.shape[2]
+    total, fastest = 0.0, 0
+    for r in range(rails):
+        total += channels[a, b, r]
+        if channels[a, b, r] > channels[a, b, fastest]:
+            fastest = r
+    if total <= 0.0:
+        return np.inf
+    if bits < tables.cut_bits:
+        part_start[fastest] = max(queued, free[a, b, fastest])
+        took = tables.setup_seconds + bits / channels[a, b, fastest]
+        part_finish[fastest] = part_start[fastest] + took
+        free[a, b, fastest] = part_finish[fastest]
+        return float(part_finish[fastest])
+    # Cut in proportion to the rates: every part takes as long as the whole over their sum.
+    took = tables.setup_seconds + bits / total
+    arrival = 0.0
+    for r in range(rails):
+        if channels[a, b, r] > 0.0:
+            part_start[r] = max(queued, free[a, b, r])
+            part_finish[r] = part_start[r] + took
+            free[a, b, r] = part_finish[r]
+            arrival = max(arrival, part_finish[r])
+    return arrival
+
+
+@compiled
+def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
+    """float64[S, S, R]: admissible rates for this traffic, by a rule instead of a program.
+
+    Each pair that talks, and its reverse direction, keeps the floor; what is left of every NIC is
+    split in proportion to the square root of the pair's volume, the optimum for transfers that
+    follow each other on one path. A second round spends what the other end's limit left over.
+    """
+    servers, rails = tables.nic_rates.shape
+    weight = np.zeros((servers, servers))
+    for a in range(len(tables.server)):
+        for b in range(len(tables.server)):
+            if tables.server[a] != tables.server[b]:
+                weight[tables.server[a], tables.server[b]] += traffic[a, b]
+    active = np.zeros((servers, servers), dtype=np.bool_)
+    for s in range(servers):
+        for t in range(servers):
+            active[s, t] = weight[s, t] > 0.0 or weight[t, s] > 0.0
+    weight = np.sqrt(weight)
+    rates = np.zeros((servers, servers, rails))
+    floor = min(tables.floor, 0.5 / max(servers - 1, 1))
+    transmit = np.empty(servers)
+    receive = np.empty(servers)
+    transmit_weight = np.empty(servers)
+    receive_weight = np.empty(servers)
+    for r in range(rails):
+        for s in range(servers):
+            for t in range(servers):
+                if active[s, t]:
+                    narrow = min(tables.nic_rates[s, r], tables.nic_rates[t, r])
+                    rates[s, t, r] = floor * narrow
+        for _ in range(2):
+            for s in range(servers):
+                transmit[s] = tables.nic_rates[s, r] - rates[s, :, r].sum()
+                receive[s] = tables.nic_rates[s, r] - rates[:, s, r].sum()
+            transmit_weight[:] = 0.0
+            receive_weight[:] = 0.0
+            for s in range(servers):
+                for t in range(servers):
+                    if transmit[s] > 0.0 and receive[t] > 0.0:
+                        transmit_weight[s] += weight[s, t]
+                        receive_weight[t] += weight[s, t]
+            for s in range(servers):
+                for t in range(servers):
+                    if weight[s, t] > 0.0 and transmit[s] > 0.0 and receive[t] > 0.0:
+                        rates[s, t, r] += weight[s, t] * min(
+                            transmit[s] / transmit_weight[s], receive[t] / receive_weight[t]
+                        )
+    return rates
