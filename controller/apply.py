@@ -138,7 +138,8 @@ def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
         raise VerificationFailed(
             f"{len(late)} of {len(links)} promised rates were not delivered; the worst got "
             f"{worst.measured_bits_per_second / 1e6:.1f} of "
-            f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s" + (f" ({worst.error})" if worst.error else ""),
+            f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s"
+            + (f" ({worst.error})" if worst.error else ""),
             where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
             remedy="every server was put back on its former state; look for other traffic on that "
             "NIC, or raise network.verify.tolerance",
@@ -186,4 +187,5 @@ def make_report(
         traffic=traffic_rows(placement, events, len(steps)) if steps else (),
         network="kept" if plan.network.on_exit == "keep" else "restored",
         stage_seconds=dict(tools.seconds),
+        files={"graph": str(decision.graph_file), "placement": str(decision.placement_file)},
     )

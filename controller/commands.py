@@ -60,7 +60,7 @@ def _interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
-    """Where a lab of the plan's name is up, the command goes on inside its controller's namespace."""
+    """Where a lab of the plan's name is up, go on inside its controller's namespace."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
         return
     from controller.lab import find_lab

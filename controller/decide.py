@@ -50,7 +50,9 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
     cache.mkdir(parents=True, exist_ok=True)
     graph_file = await _graph(plan, plan_file, cache, say)
     sharings: Sequence[Sharing] = (
-        ("strict", "unshaped", "even") if plan.network.sharing == "auto" else (plan.network.sharing,)
+        ("strict", "unshaped", "even")
+        if plan.network.sharing == "auto"
+        else (plan.network.sharing,)
     )
     files = [
         await _solve(plan, graph_file, sharing, len(sharings), cache, say) for sharing in sharings

@@ -1,15 +1,15 @@
 """What can go wrong, by who must act and by exit code.
 
-    PlacewireError
-    ├── UsageError             2  the command line
-    ├── PlanError              3  plan.yaml: every mistake with its YAML path
-    ├── InfeasiblePlacement    4  no placement fits the cluster
-    ├── AgentProblem           5  a server
-    │   ├── AgentUnreachable      does not answer
-    │   └── AgentRefused          answers that it cannot, and why
-    ├── VerificationFailed     6  the network is not as promised; everything was restored
-    ├── JobFailed              7  a rank
-    └── RestoreFailed          8  something is left; says what and where
+PlacewireError
+├── UsageError             2  the command line
+├── PlanError              3  plan.yaml: every mistake with its YAML path
+├── InfeasiblePlacement    4  no placement fits the cluster
+├── AgentProblem           5  a server
+│   ├── AgentUnreachable      does not answer
+│   └── AgentRefused          answers that it cannot, and why
+├── VerificationFailed     6  the network is not as promised; everything was restored
+├── JobFailed              7  a rank
+└── RestoreFailed          8  something is left; says what and where
 """
 
 from __future__ import annotations

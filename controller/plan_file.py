@@ -7,10 +7,9 @@ them into payload rates.
 
 from __future__ import annotations
 
-import importlib.machinery
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from controller.errors import PlanError
+from controller.plan_checks import mistakes_of
 from controller.quantities import (
     parse_bits_per_second,
     parse_bytes,
@@ -70,7 +70,9 @@ def _ipv4_interface(text: object) -> str:
         raise ValueError(f"{text} is IPv6, which is not supported; give an IPv4 address")
     network = interface.network
     if network.prefixlen > 30:
-        raise ValueError(f"{text}: a rail's subnet needs room for its servers: a prefix of at most /30")
+        raise ValueError(
+            f"{text}: a rail's subnet needs room for its servers: a prefix of at most /30"
+        )
     if interface.ip in (network.network_address, network.broadcast_address):
         raise ValueError(f"{text}: {interface.ip} is the network or broadcast address of {network}")
     return str(interface)
@@ -230,7 +232,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise yaml.constructor.ConstructorError(
@@ -247,7 +249,7 @@ def load_plan(path: Path) -> Plan:
     except OSError as error:
         raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
     try:
-        document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        document = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else ""
@@ -265,8 +267,7 @@ def parse_plan(document: object, file: str, base: Path) -> Plan:
         plan = Plan.model_validate(document)
     except ValidationError as error:
         raise PlanError(file, [_explain(e, document) for e in error.errors()]) from error
-    mistakes = [*_cluster_mistakes(plan), *_job_mistakes(plan, base)]
-    if mistakes:
+    if mistakes := list(mistakes_of(plan, base)):
         raise PlanError(file, mistakes)
     return plan
 
@@ -295,9 +296,7 @@ def _accepted(parts: tuple[int | str, ...]) -> str:
         if part in ("placed", "replay"):
             model = PlacedJob if part == "placed" else ReplayJob
             continue
-        field = next(
-            (f for n, f in model.model_fields.items() if part in (n, f.alias)), None
-        )
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
         if field is None:
             return ""
         model = _inner_model(field.annotation) or model
@@ -328,98 +327,3 @@ def _explain(error: Any, document: object) -> tuple[str, str]:
         tag = found.get("kind") if isinstance(found, dict) else found
         return f"{path}.kind", f"found {tag!r}; accepted: 'placed' or 'replay'"
     return path, f"found {found!r}; {error['msg'].lower()}"
-
-
-def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[tuple[str, str]]:
-    first: dict[str, str] = {}
-    for path, value in values:
-        if value in first:
-            yield path, f"{what} {value!r} is already taken by {first[value]}; give another"
-        first.setdefault(value, path)
-
-
-def _cluster_mistakes(plan: Plan) -> Iterator[tuple[str, str]]:
-    servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(plan.cluster.servers)]
-    nics = [
-        (f"{path}.nics[{k}]", server, nic)
-        for path, server in servers
-        for k, nic in enumerate(server.nics)
-    ]
-    yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
-    yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
-    yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
-    for path, server in servers:
-        own = [(f"{p}.name", n.name) for p, s, n in nics if s is server]
-        yield from _doubles(own, f"on server {server.name}, NIC name")
-        rails = [(f"{p}.rail", n.rail) for p, s, n in nics if s is server]
-        for place, message in _doubles(rails, f"on server {server.name}, rail"):
-            yield place, f"{message}: a server has one NIC on a rail"
-    yield from _subnet_mistakes(plan, nics)
-    if plan.network.rails is not None:
-        for k, rail in enumerate(plan.network.rails):
-            if rail not in plan.cluster.rails:
-                known = ", ".join(plan.cluster.rails)
-                yield f"network.rails[{k}]", f"no NIC is on rail {rail!r}; accepted: {known}"
-
-
-def _subnet_mistakes(
-    plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]
-) -> Iterator[tuple[str, str]]:
-    subnet: dict[str, tuple[str, ipaddress.IPv4Network]] = {}
-    for path, _, nic in nics:
-        where, network = subnet.setdefault(nic.rail, (path, nic.network))
-        if nic.network != network:
-            yield (
-                f"{path}.address",
-                f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
-                "one rail is one subnet",
-            )
-        if nic.gateway is not None and ipaddress.IPv4Address(nic.gateway) not in nic.network:
-            yield f"{path}.gateway", f"{nic.gateway} is outside the subnet {nic.network}"
-    rails = list(subnet.items())
-    for k, (rail, (path, network)) in enumerate(rails):
-        for other, (_, earlier) in rails[:k]:
-            if network.overlaps(earlier):
-                yield (
-                    f"{path}.address",
-                    f"rail {rail!r}'s subnet {network} overlaps rail {other!r}'s {earlier}; "
-                    "traffic is steered by destination, so rails need subnets of their own",
-                )
-        for s, server in enumerate(plan.cluster.servers):
-            if ipaddress.IPv4Address(server.management) in network:
-                yield (
-                    f"cluster.servers[{s}].management",
-                    f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
-                    "traffic must not depend on a rail",
-                )
-
-
-def _job_mistakes(plan: Plan, base: Path) -> Iterator[tuple[str, str]]:
-    if isinstance(plan.job, ReplayJob):
-        if not any((root / plan.job.graph).is_file() for root in (Path.cwd(), base)):
-            yield "job.graph", f"{plan.job.graph} is no file (looked in {Path.cwd()} and {base})"
-        return
-    module, _, function = plan.job.model.partition(":")
-    parts = module.split(".")
-    if not function.isidentifier() or not all(part.isidentifier() for part in parts):
-        yield "job.model", f"{plan.job.model!r} is no model path; accepted: package.module:function"
-        return
-    roots = [plan.job.workdir or str(Path.cwd()), str(base)]
-    source = locate_module(module, roots)
-    if source is None:
-        yield "job.model", f"module {module!r} was not found; looked in {', '.join(roots)} and sys.path"
-    elif not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", source.read_text(), re.M):
-        yield "job.model", f"{source} defines no function {function!r} at its top level"
-
-
-def locate_module(module: str, roots: list[str]) -> Path | None:
-    """The module's source file, found without importing anything of it."""
-    import sys
-
-    search: list[str] | None = [*roots, *sys.path]
-    for part in module.split("."):
-        spec = importlib.machinery.PathFinder.find_spec(part, search)
-        if spec is None:
-            return None
-        search = list(spec.submodule_search_locations or [])
-    return Path(spec.origin) if spec.origin else None

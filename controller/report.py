@@ -42,7 +42,8 @@ class SharingRow(Frozen):
 
 class RunReport(Frozen):
     """Seconds are of one training step. measured_step_seconds is the median of all steps but the
-    first, which warms caches and connections up; a step takes as long as its slowest rank."""
+    first, which warms caches and connections up; a step takes as long as its slowest rank.
+    files: where the graph and the placement of this run are."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -67,6 +68,7 @@ class RunReport(Frozen):
     peak_memory_bytes: Mapping[str, int] = {}
     network: Literal["restored", "kept"]
     stage_seconds: Mapping[str, float]
+    files: Mapping[str, str]
 
     @property
     def prediction_error(self) -> float | None:

@@ -72,7 +72,7 @@ class Show:
             self.say(f"0 changes on every server ({', '.join(previewed)}): it is as the plan says")
             return
         for server, preview in previewed.items():
-            count = Counter(change.action for change in preview.changes)
+            count = Counter[str](change.action for change in preview.changes)
             summary = ", ".join(f"{count[a]} to {a}" for a in _MARKS if count[a]) or "0 changes"
             self.console.print(f"[bold]{server}[/bold]: {summary}")
             full = self._every_change and len(preview.changes) <= _FULL_DIFF_LINES
@@ -97,19 +97,23 @@ class Show:
                 format_bits_per_second(m.promised_bits_per_second),
                 format_bits_per_second(m.measured_bits_per_second),
                 f"{off:+.1%}",
-                "[green]kept[/green]" if m.within_tolerance else f"[red]{m.error or 'not kept'}[/red]",
+                "[green]kept[/green]" if m.within_tolerance else f"[red]{m.error or 'broken'}[/red]",
             )  # fmt: skip
         self.console.print(table)
 
     def event(self, event: RankEvent) -> None:
         if isinstance(event, Started):
             self.progress(f"rank {event.rank} runs, pid {event.pid}")
-        elif isinstance(event, StepDone) and (event.loss is not None or event.step > self._last_step):
+        elif isinstance(event, StepDone) and (
+            event.loss is not None or event.step > self._last_step
+        ):
             self._last_step = max(self._last_step, event.step)
             loss = f", loss {event.loss:.6f}" if event.loss is not None else ""
             self.progress(f"step {event.step}: {event.seconds:.3f} s{loss}")
         elif isinstance(event, Finished):
-            self.progress(f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most")
+            self.progress(
+                f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most"
+            )
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
 
@@ -137,7 +141,11 @@ class Show:
             table.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
         self.console.print(table)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
-        kept = "stays as it is" if report.network == "kept" else "is back on its former state, read back"
+        kept = (
+            "stays as it is"
+            if report.network == "kept"
+            else "is back on its former state, read back"
+        )
         self.say(f"changes made: {changed}; the network {kept}")
 
     def status(self, observations: Mapping[str, Observation | None]) -> None:
@@ -216,7 +224,9 @@ def why(placement: Placement) -> list[str]:
     elif used == 1:
         lines.append("do not distribute this: one device is the fastest that was found")
     else:
-        lines.append(f"the best single device would take {format_seconds(single)}: {single / step:.2f}×")
+        lines.append(
+            f"the best single device would take {format_seconds(single)}: {single / step:.2f}×"
+        )
     sent = sum(message.bytes for message in placement.messages)
     pairs = len(placement.server_pairs)
     lines.append(

@@ -1,4 +1,4 @@
-"""plan.yaml's cluster as the optimizer sees it: payload rates, only the rails that carry the job."""
+"""plan.yaml's cluster as the optimizer sees it: payload rates, the rails that carry the job."""
 
 from __future__ import annotations
 

@@ -1,0 +1,159 @@
+"""`controller demo`: the main job on this machine, by the commands that a user would type.
+
+One lab of four servers with two NICs each, two acts:
+  (a) it trains right: AlexNet on device memories that no single device could hold, placed over
+      servers; its losses equal, to the last bit, those of the same program on one rank;
+  (b) it predicts right: the same model's graph with operator costs of a faster device, replayed
+      under five plans, each with its own best placement; predicted against measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from controller.errors import JobFailed, PlacewireError
+from controller.quantities import format_seconds
+from controller.report import RunReport
+
+QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
+
+# Act (b) emulates a cluster of faster devices and faster links in slow motion. A device of
+# SPEEDUP times this processor, slowed by TIME_SCALE, takes TIME_SCALE / SPEEDUP of the measured
+# CPU time, while 50 Mbit/s NICs stand for NICs TIME_SCALE times as fast (30 Gbit/s).
+SPEEDUP = 50.0
+TIME_SCALE = 600.0
+REPLAY_STEPS = 4
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "joint placement and rates": {"network": {"sharing": "strict"}},
+    "even split of the NICs": {"network": {"sharing": "even"}},
+    "all NICs, unshaped": {"network": {"sharing": "unshaped"}},
+    "one NIC, unshaped": {"network": {"sharing": "unshaped", "rails": ["a"]}},
+    "best single device": {"solve": {"engine": "single"}},
+}
+
+
+def demo(keep_files: Path | None) -> int:
+    console = Console(highlight=False, soft_wrap=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="placewire-demo-") as scratch:
+        folder = keep_files or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _controller(console, "lab", "up", str(QUICKSTART))
+            trained = _trains_right(console, folder)
+            results = _predicts_right(console, folder, trained)
+        finally:
+            _controller(console, "lab", "down", str(QUICKSTART))
+    console.print()
+    console.print(_summary(results))
+    console.print(
+        f"The demo took {time.monotonic() - began:.0f} s. The network of every server was restored "
+        "and read back after each run, and the lab is gone."
+    )
+    return 0
+
+
+def _trains_right(console: Console, folder: Path) -> RunReport:
+    _title(console, "(a) It trains right: placed over servers because one device cannot hold it")
+    document = yaml.safe_load(QUICKSTART.read_text())
+    placed = _apply(console, folder, "placed", document)
+    _title(console, "(a) The same program on one rank, with the memory for it")
+    roomy = copy.deepcopy(document)
+    for server in roomy["cluster"]["servers"]:
+        for device in server["devices"]:
+            device["memory"] = "8GiB"
+    roomy["solve"] = {"engine": "single"}
+    alone = _apply(console, folder, "one-rank", roomy)
+    table = Table(title="Losses, step by step", title_justify="left")
+    for heading in ("step", f"{len(placed.devices)} ranks", "one rank", "equal"):
+        table.add_column(heading)
+    for step, (a, b) in enumerate(zip(placed.losses, alone.losses, strict=True)):
+        table.add_row(str(step), repr(a), repr(b), "==" if a == b else "DIFFERENT")
+    console.print(table)
+    if not placed.losses or placed.losses != alone.losses:
+        raise JobFailed("the placed run and the one-rank run disagree", where="act (a)")
+    return placed
+
+
+def _predicts_right(
+    console: Console, folder: Path, trained: RunReport
+) -> list[tuple[str, RunReport]]:
+    from optimizer.graph import load_graph, save_graph
+    from optimizer.profile.scale import with_scaled_seconds
+
+    graph = load_graph(Path(trained.files["graph"]))
+    replayed = folder / "alexnet-faster.json.gz"
+    save_graph(with_scaled_seconds(graph, 1 / SPEEDUP), replayed)
+    results = []
+    for name, difference in VARIANTS.items():
+        _title(console, f"(b) It predicts right: {name}")
+        document = yaml.safe_load(QUICKSTART.read_text())
+        for server in document["cluster"]["servers"]:
+            for device in server["devices"]:
+                device["memory"] = "8GiB"
+        document["job"] = {
+            "kind": "replay",
+            "graph": str(replayed),
+            "steps": REPLAY_STEPS,
+            "time_scale": TIME_SCALE,
+        }
+        for section, values in difference.items():
+            document[section] = {**document[section], **values}
+        results.append((name, _apply(console, folder, name.replace(" ", "-"), document)))
+    return results
+
+
+def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) -> RunReport:
+    """Runs `controller apply` on this plan and reads its report."""
+    plan, report = folder / f"{name}.yaml", folder / f"{name}.run.json"
+    plan.write_text(yaml.safe_dump(document, sort_keys=False))
+    _controller(console, "apply", str(plan), "--yes", "--out", str(report))
+    return RunReport.model_validate_json(report.read_text())
+
+
+def _controller(console: Console, *arguments: str) -> None:
+    console.print(f"\n[bold]$ controller {' '.join(arguments)}[/bold]")
+    command = [sys.executable, "-m", "controller.cli", *arguments]
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        failed = PlacewireError(f"`controller {arguments[0]}` ended with {code}, see above")
+        failed.exit_code = code
+        raise failed
+
+
+def _title(console: Console, text: str) -> None:
+    console.print()
+    console.rule(f"[bold]{text}[/bold]", align="left")
+
+
+def _summary(results: list[tuple[str, RunReport]]) -> Table:
+    table = Table(
+        title=f"Act (b): {len(results)} plans, steps in slow motion ({TIME_SCALE:.0f}×)",
+        title_justify="left",
+    )
+    for heading in ("plan", "devices", "predicted", "measured", "off by", "against one device"):
+        table.add_column(heading, justify="left" if heading == "plan" else "right")
+    alone = dict(results)["best single device"].measured_step_seconds
+    for name, report in results:
+        measured, error = report.measured_step_seconds, report.prediction_error
+        assert measured is not None and error is not None and alone is not None
+        table.add_row(
+            name,
+            str(len(report.devices)),
+            format_seconds(report.predicted_step_seconds),
+            format_seconds(measured),
+            f"{error:+.1%}",
+            f"{alone / measured:.2f}×",
+        )
+    return table

@@ -1,0 +1,119 @@
+"""What a plan's parts must hold together: names, addresses, rails and the job's files.
+
+Each check yields (YAML path, message). Fields on their own are checked where they are parsed.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import ipaddress
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controller.plan_file import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
+
+Mistake = tuple[str, str]
+
+
+def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
+    """base: where relative files of the job are looked for, beside the working directory."""
+    yield from _cluster_mistakes(plan)
+    yield from _job_mistakes(plan.job, base)
+
+
+def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for path, value in values:
+        if value in first:
+            yield path, f"{what} {value!r} is already taken by {first[value]}; give another"
+        first.setdefault(value, path)
+
+
+def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
+    servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(plan.cluster.servers)]
+    nics = [
+        (f"{path}.nics[{k}]", server, nic)
+        for path, server in servers
+        for k, nic in enumerate(server.nics)
+    ]
+    yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
+    yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
+    yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
+    for _, server in servers:
+        own = [(f"{p}.name", n.name) for p, s, n in nics if s is server]
+        yield from _doubles(own, f"on server {server.name}, NIC name")
+        rails = [(f"{p}.rail", n.rail) for p, s, n in nics if s is server]
+        for place, message in _doubles(rails, f"on server {server.name}, rail"):
+            yield place, f"{message}: a server has one NIC on a rail"
+    yield from _subnet_mistakes(plan, nics)
+    if plan.network.rails is not None:
+        for k, rail in enumerate(plan.network.rails):
+            if rail not in plan.cluster.rails:
+                known = ", ".join(plan.cluster.rails)
+                yield f"network.rails[{k}]", f"no NIC is on rail {rail!r}; accepted: {known}"
+
+
+def _subnet_mistakes(plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[Mistake]:
+    subnet: dict[str, tuple[str, ipaddress.IPv4Network]] = {}
+    for path, _, nic in nics:
+        where, network = subnet.setdefault(nic.rail, (path, nic.network))
+        if nic.network != network:
+            yield (
+                f"{path}.address",
+                f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
+                "one rail is one subnet",
+            )
+        if nic.gateway is not None and ipaddress.IPv4Address(nic.gateway) not in nic.network:
+            yield f"{path}.gateway", f"{nic.gateway} is outside the subnet {nic.network}"
+    rails = list(subnet.items())
+    for k, (rail, (path, network)) in enumerate(rails):
+        for other, (_, earlier) in rails[:k]:
+            if network.overlaps(earlier):
+                yield (
+                    f"{path}.address",
+                    f"rail {rail!r}'s subnet {network} overlaps rail {other!r}'s {earlier}; "
+                    "traffic is steered by destination, so rails need subnets of their own",
+                )
+        for s, server in enumerate(plan.cluster.servers):
+            if ipaddress.IPv4Address(server.management) in network:
+                yield (
+                    f"cluster.servers[{s}].management",
+                    f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
+                    "traffic must not depend on a rail",
+                )
+
+
+def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
+    if job.kind == "replay":
+        if not any((root / job.graph).is_file() for root in (Path.cwd(), base)):
+            yield "job.graph", f"{job.graph} is no file (looked in {Path.cwd()} and {base})"
+        return
+    module, _, function = job.model.partition(":")
+    parts = module.split(".")
+    if not function.isidentifier() or not all(part.isidentifier() for part in parts):
+        yield "job.model", f"{job.model!r} is no model path; accepted: package.module:function"
+        return
+    roots = [job.workdir or str(Path.cwd()), str(base)]
+    source = locate_module(module, roots)
+    if source is None:
+        yield (
+            "job.model",
+            f"module {module!r} was not found; looked in {', '.join(roots)} and sys.path",
+        )
+    elif not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", source.read_text(), re.M):
+        yield "job.model", f"{source} defines no function {function!r} at its top level"
+
+
+def locate_module(module: str, roots: list[str]) -> Path | None:
+    """The module's source file, found without importing anything of it."""
+    search: list[str] | None = [*roots, *sys.path]
+    for part in module.split("."):
+        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec is not None and spec.origin else None

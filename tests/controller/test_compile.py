@@ -1,0 +1,132 @@
+"""The compile to network state: what each server gets, and that no NIC is promised away."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plans import capabilities, placement, plan, plan_document
+
+from agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
+from agent.contract.state import DesiredState
+from controller.compile.cluster import cluster_of
+from controller.compile.network import compile_network
+from controller.compile.transfers import promised_transfers
+from controller.compile.units import burst_bits, payload_capacity, payload_fraction, wire_rate
+from optimizer.placement import Placement
+
+Rates = tuple[tuple[str, str, str, float], ...]
+
+
+def _compiled(rates: Rates, *, set_queue: bool = False) -> dict[str, DesiredState]:
+    of = plan()
+    names = [server.name for server in of.cluster.servers]
+    able = {name: capabilities(set_queue_honoured=set_queue) for name in names}
+    return compile_network(of, placement(of, rates), able, dict.fromkeys(names, 7))
+
+
+def test_full_frames_carry_what_iperf3_counts() -> None:
+    # 1448 bytes of payload in a frame that HTB counts as 1514: iperf3 sees 0.956 of the HTB rate.
+    assert payload_fraction() == pytest.approx(0.9564, abs=1e-4)
+    assert wire_rate(payload_fraction() * 50e6) == 50_000_000
+    assert payload_capacity(50e6) < payload_fraction() * 50e6
+    assert burst_bits(1e6) >= 8 * 1514 * 8
+
+
+def test_a_pair_gets_queue_flow_and_classifier_on_its_own_rail() -> None:
+    state = _compiled((("s1", "s3", "b", 20e6),))["s1"]
+    assert [s.nic for s in state.shapers] == ["nic1"]
+    pair = next(q for q in state.queues if q.queue_id > ACKNOWLEDGEMENT_QUEUE)
+    assert (pair.nic, pair.max_bits_per_second) == ("nic1", wire_rate(20e6))
+    assert pair.min_bits_per_second == pair.max_bits_per_second
+    assert [(f.bridge, f.destination, f.queue_id) for f in state.flows] == [
+        ("pw-nic1", "10.7.1.3", pair.queue_id)
+    ]
+    assert {(c.destination, c.queue_id) for c in state.classifiers} == {
+        (None, ACKNOWLEDGEMENT_QUEUE), ("10.7.1.3", pair.queue_id),
+    }  # fmt: skip
+
+
+def test_a_datapath_that_honours_set_queue_needs_no_classifier() -> None:
+    state = _compiled((("s1", "s3", "b", 20e6),), set_queue=True)["s1"]
+    assert state.classifiers == () and len(state.flows) == 1
+    assert {bridge.datapath for bridge in state.bridges} == {"system"}
+
+
+def test_a_server_without_rates_is_joined_but_not_shaped() -> None:
+    state = _compiled((("s1", "s3", "b", 20e6),))["s2"]
+    assert (state.shapers, state.queues, state.flows) == ((), (), ())
+    assert len(state.bridges) == len(state.addresses) == len(state.rules) == 2
+
+
+def test_every_address_moves_to_its_bridge_and_has_its_own_table() -> None:
+    state = _compiled(())["s2"]
+    assert {a.key for a in state.addresses} == {"pw-nic0 10.7.0.2/24", "pw-nic1 10.7.1.2/24"}
+    assert len({rule.table for rule in state.rules}) == 2
+    for rule in state.rules:
+        route = next(r for r in state.routes if r.table == rule.table)
+        assert f"{route.source}/32" == rule.source
+        assert ipaddress.ip_address(route.source) in ipaddress.ip_network(route.destination)
+
+
+def test_one_digest_for_the_decision_and_another_for_another() -> None:
+    one, again = _compiled((("s1", "s3", "b", 20e6),)), _compiled((("s1", "s3", "b", 20e6),))
+    other = _compiled((("s1", "s3", "b", 21e6),))
+    assert len({state.plan_digest for state in one.values()}) == 1
+    assert one == again
+    assert one["s2"].plan_digest != other["s2"].plan_digest
+
+
+@st.composite
+def _admissible(draw: st.DrawFn) -> Rates:
+    """Any rates that use a NIC up to its payload capacity."""
+    capacity = cluster_of(plan()).nic_rates
+    servers, rails, rates = ["s1", "s2", "s3"], ["a", "b"], []
+    for s, source in enumerate(servers):
+        for r, rail in enumerate(rails):
+            share = draw(st.floats(0, 1))
+            others = [d for d in servers if d != source]
+            for destination, part in zip(others, (share, 1 - share), strict=True):
+                rates.append((source, destination, rail, part * capacity[s, r]))
+    return tuple(rates)
+
+
+@settings(max_examples=30, deadline=None)
+@given(_admissible())
+def test_minimums_never_exceed_the_nic(rates: Rates) -> None:
+    for state in _compiled(rates).values():
+        for shaper in state.shapers:
+            queues = [q for q in state.queues if q.nic == shaper.nic]
+            assert sum(q.min_bits_per_second for q in queues) <= shaper.max_bits_per_second
+            assert DEFAULT_QUEUE in {q.queue_id for q in queues}
+            assert len({q.queue_id for q in queues}) == len(queues)
+            for q in queues:
+                assert 0 < q.min_bits_per_second <= q.max_bits_per_second
+                assert q.max_bits_per_second <= shaper.max_bits_per_second
+
+
+def test_transfers_of_one_server_have_ports_of_their_own() -> None:
+    of = plan()
+    rates: Rates = tuple(
+        (s, d, rail, 1e6) for s in ("s1", "s2", "s3") for d in ("s1", "s2", "s3") if s != d
+        for rail in "ab"
+    )  # fmt: skip
+    transfers = promised_transfers(of, placement(of, rates))
+    assert len(transfers) == len(rates)
+    assert len({(t.destination, t.tcp_port) for t in transfers}) == len(rates)
+    for t in transfers:
+        subnet = ipaddress.ip_network(f"{t.source_address}/24", strict=False)
+        assert ipaddress.ip_address(t.destination_address) in subnet
+
+
+def test_rails_that_do_not_carry_the_job_are_no_part_of_the_cluster() -> None:
+    document = plan_document()
+    document["network"]["rails"] = ["b"]
+    assert cluster_of(plan(document)).rails == ("b",)
+
+
+def test_placement_file_survives_a_round_trip() -> None:
+    of = placement(plan(), (("s1", "s2", "a", 1e6),))
+    assert Placement.model_validate_json(of.model_dump_json()) == of

@@ -1,0 +1,81 @@
+"""The pure verdicts: promised against measured, and what a run's events add up to."""
+
+from __future__ import annotations
+
+import pytest
+from plans import placement, plan
+
+from agent.contract.job import Finished, StepDone, Traffic
+from agent.contract.measurement import LinkMeasurement, TransferResult
+from controller.apply import require_delivered
+from controller.bandwidth_check import judge
+from controller.compile.transfers import promised_transfers
+from controller.errors import VerificationFailed
+from controller.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
+from controller.report import losses, step_times, traffic_rows, typical_step
+
+
+def _judged(measured: float, error: str | None = None) -> LinkMeasurement:
+    of = plan()
+    transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
+    result = TransferResult(
+        source="s1", destination="s3", rail="b", measured_bits_per_second=measured,
+        retransmits=0, seconds=2, error=error,
+    )  # fmt: skip
+    return judge(of, transfers, [result])[0]
+
+
+@pytest.mark.parametrize(
+    ("measured", "kept"), [(20e6, True), (18.1e6, True), (17.9e6, False), (22.1e6, False)]
+)
+def test_a_rate_is_kept_within_the_tolerance_both_ways(measured: float, kept: bool) -> None:
+    assert _judged(measured).within_tolerance is kept
+
+
+def test_a_failed_measurement_keeps_nothing() -> None:
+    assert not _judged(20e6, error="connection refused").within_tolerance
+
+
+def test_a_missing_measurement_keeps_nothing() -> None:
+    of = plan()
+    transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
+    assert [m.error for m in judge(of, transfers, [])] == ["no result came back"]
+
+
+def test_the_verdict_names_server_nic_and_queue() -> None:
+    with pytest.raises(VerificationFailed) as raised:
+        require_delivered((_judged(20e6), _judged(5e6)))
+    assert raised.value.exit_code == 6
+    assert "s1 nic1 queue 4 to s3" in str(raised.value)
+    assert "5.0 of 20.0 Mbit/s" in str(raised.value)
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    events = [
+        StepDone(rank=0, step=0, seconds=3.0, loss=2.5),
+        StepDone(rank=1, step=0, seconds=4.0),
+        StepDone(rank=1, step=1, seconds=1.0),
+        StepDone(rank=0, step=1, seconds=2.0, loss=2.25),
+    ]
+    assert step_times(events) == (4.0, 2.0)
+    assert losses(events) == (2.5, 2.25)
+    assert typical_step((9.0, 2.0, 3.0, 2.5)) == 2.5
+    assert typical_step(()) is None
+
+
+def test_traffic_is_planned_against_sent_per_rail() -> None:
+    of = placement(plan(), ())
+    sent = (Traffic(destination="s2/0", rail="a", bytes=1_500_000),)
+    rows = traffic_rows(of, [Finished(rank=0, traffic=sent, peak_memory_bytes=1)], steps=2)
+    first = {(r.source, r.destination, r.rail): r for r in rows}
+    assert first["s1/0", "s2/0", "a"].planned_bytes == first["s1/0", "s2/0", "a"].sent_bytes
+    assert (first["s1/0", "s2/0", "b"].planned_bytes, first["s1/0", "s2/0", "b"].sent_bytes) == (
+        250_000, 0,
+    )  # fmt: skip
+
+
+def test_quantities_read_and_print() -> None:
+    assert parse_seconds("50µs") == parse_seconds("50us") == pytest.approx(5e-5)
+    assert parse_bytes("1.5 KiB") == 1536
+    assert format_bits_per_second(16_250_000) == "16.2 Mbit/s"
+    assert format_bytes(3 * 2**20) == "3.0 MiB"
