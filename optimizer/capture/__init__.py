@@ -1,0 +1,13 @@
+"""A PyTorch training step as an operator graph.
+
+    protocol    what a model file provides: `module:function` -> TrainingStep
+    joint       the joint forward and backward graph (the one place that calls torch's private API)
+    rewrite     that graph made placeable: split convolutions, merged ties, one update per parameter
+    layout      how a tensor of given shape and strides crosses a wire
+    execute     how one operator runs, on whatever rank: seeds, layouts
+    updates     one optimizer step for one parameter
+    operators   the rewritten graph as an OperatorGraph
+    step        capture(): all of it
+
+Nothing is imported here: torch is loaded only by who captures.
+"""

@@ -1,0 +1,39 @@
+"""Arguments that the capture and profile commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from optimizer.capture.errors import CaptureError
+
+if TYPE_CHECKING:
+    from optimizer.capture.updates import OptimizerChoice
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", help="module:function, for example examples.models.mlp:training_step"
+    )
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument(
+        "--optimizer", default="{}", help='JSON: {"name": "adamw", "lr": 0.001, "options": {}}'
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", required=True, help="graph file to write; gzip where it ends in .gz"
+    )
+
+
+def parse_optimizer(text: str) -> OptimizerChoice:
+    """Raises CaptureError for what is no optimizer."""
+    from optimizer.capture.updates import OptimizerChoice
+
+    try:
+        document = json.loads(text)
+        return OptimizerChoice(**document)
+    except (TypeError, json.JSONDecodeError) as error:
+        raise CaptureError(
+            f"--optimizer {text!r}: {error}; accepted: a JSON object with name, lr and options"
+        ) from error

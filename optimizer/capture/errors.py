@@ -1,0 +1,34 @@
+"""What can go wrong in a capture that the author of the model can put right."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+
+class CaptureError(ValueError):
+    """The step cannot be captured: says what, where in the user's source, and what to do."""
+
+
+def user_location(error: BaseException) -> str:
+    """`file:line: source` of the innermost frame outside installed packages, "" if there is none."""
+    installed = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
+    own = str(Path(__file__).resolve().parent)
+    chosen = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith("<"):
+            continue
+        path = str(Path(frame.filename).resolve())
+        if path.startswith(own) or "site-packages" in path:
+            continue
+        if any(path.startswith(f"{root}/lib/python") for root in installed):
+            continue
+        chosen = f"{frame.filename}:{frame.lineno}: `{frame.line}`"
+    return chosen
+
+
+def one_line(error: BaseException) -> str:
+    """The type and first line of an exception's message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

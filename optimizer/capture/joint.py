@@ -1,0 +1,178 @@
+"""The joint forward and backward graph of a step: the one place that calls torch's private API.
+
+`aot_export_joint_with_descriptors` is private and changes between releases, so torch is pinned
+exactly, and everything that depends on the form of its result is in this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from optimizer.capture.errors import CaptureError, one_line, user_location
+from optimizer.capture.protocol import Tensors
+
+
+@dataclass(frozen=True)
+class JointGraph:
+    """A graph whose placeholders and outputs have known roles.
+
+    Keys are names (`model.0.weight`) of the module as exported, or positions of inputs. The graph
+    is functional: gradients and new buffer values are results, nothing is written in place.
+    values holds the real parameters and buffers; tied parameters are one object under two names.
+    """
+
+    graph: fx.Graph
+    constants: Mapping[str, torch.Tensor]
+    values: Mapping[str, torch.Tensor]
+    parameters: Mapping[str, fx.Node]
+    buffers: Mapping[str, fx.Node]
+    inputs: Mapping[int, fx.Node]
+    tangents: tuple[fx.Node, ...]
+    loss: fx.Node
+    gradients: Mapping[str, fx.Node]
+    new_buffers: Mapping[str, fx.Node]
+
+
+def joint_graph(module: torch.nn.Module, inputs: Tensors, where: str) -> JointGraph:
+    """Raises CaptureError, with the user's source line where torch gives one."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    try:
+        with _quiet_torch(), contextlib.ExitStack() as stack:
+            exported = torch.export.export(module, inputs, strict=False).module(check_guards=False)
+            joint = aot_export_joint_with_descriptors(stack, exported, inputs)
+    except Exception as error:
+        raise CaptureError(_explained(error, where)) from error
+    values = {
+        **dict(exported.named_parameters(remove_duplicate=False)),
+        **dict(exported.named_buffers(remove_duplicate=False)),
+    }
+    return _with_roles(joint.graph_module, values, where)
+
+
+def _with_roles(
+    module: fx.GraphModule, values: Mapping[str, torch.Tensor], where: str
+) -> JointGraph:
+    from torch._functorch._aot_autograd import descriptors as d
+
+    parameters: dict[str, fx.Node] = {}
+    buffers: dict[str, fx.Node] = {}
+    inputs: dict[int, fx.Node] = {}
+    tangents: list[fx.Node] = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        role = node.meta["desc"]
+        if isinstance(role, d.ParamAOTInput):
+            parameters[role.target] = node
+        elif isinstance(role, d.BufferAOTInput):
+            buffers[role.target] = node
+        elif isinstance(role, d.PlainAOTInput):
+            inputs[role.idx] = node
+        elif isinstance(role, d.TangentAOTInput):
+            tangents.append(node)
+        else:
+            raise CaptureError(f"{where}: inputs of kind {type(role).__name__} are not supported")
+
+    losses: list[Any] = []
+    gradients: dict[str, fx.Node] = {}
+    new_buffers: dict[str, fx.Node] = {}
+    output = module.graph.output_node()
+    for value, role in zip(output.args[0], output.meta["desc"], strict=True):
+        if isinstance(role, d.PlainAOTOutput):
+            losses.append(value)
+        elif isinstance(role, d.InputMutationAOTOutput):
+            if not isinstance(role.mutated_input, d.BufferAOTInput):
+                raise CaptureError(
+                    f"{where}: the step writes into {role.mutated_input} in place; inputs and "
+                    "parameters must be left as they are (clone them first)"
+                )
+            new_buffers[role.mutated_input.target] = value
+        elif isinstance(role, d.GradAOTOutput) and value is not None:
+            if isinstance(role.grad_of, d.ParamAOTInput):
+                gradients[role.grad_of.target] = value
+    return JointGraph(
+        graph=module.graph,
+        constants=_constants(module),
+        values=values,
+        parameters=parameters,
+        buffers=buffers,
+        inputs=inputs,
+        tangents=tuple(tangents),
+        loss=_scalar_loss(losses, gradients, where),
+        gradients=gradients,
+        new_buffers=new_buffers,
+    )
+
+
+def _constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    return {name: getattr(module, name) for name in sorted(names)}
+
+
+def _scalar_loss(losses: list[Any], gradients: Mapping[str, fx.Node], where: str) -> fx.Node:
+    if len(losses) != 1 or not isinstance(losses[0], fx.Node):
+        raise CaptureError(
+            f"{where}: the step returns {len(losses)} values; it must return the scalar loss alone"
+        )
+    value = losses[0].meta["val"]
+    if value.numel() != 1:
+        raise CaptureError(
+            f"{where}: the step returns a tensor of shape {tuple(value.shape)}; it must return "
+            "the scalar loss (give TrainingStep a `loss`, or reduce it in the model)"
+        )
+    if not gradients:
+        raise CaptureError(
+            f"{where}: the loss depends on no trainable parameter: there is nothing to train"
+        )
+    return losses[0]
+
+
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """torch prints partial graphs and tracebacks when an export fails; the error says it better.
+
+    What the user's model prints goes to standard error: standard output may carry events.
+    """
+    before, printed = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            yield
+        sys.stderr.write(printed.getvalue())
+    finally:
+        logging.disable(before)
+
+
+_SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
+
+# What torch calls the things that no fixed graph can hold.
+_DATA_DEPENDENT = {
+    "GuardOnDataDependentSymNode": "a branch on the values of a tensor",
+    "DataDependentOutputException": "a Python number taken out of a tensor",
+    "DynamicOutputShapeException": "a tensor whose shape depends on values",
+}
+
+
+def _explained(error: Exception, where: str) -> str:
+    lines = [m for m in _SOURCE_LINE.findall(str(error)) if "site-packages" not in m[0]]
+    place = user_location(error)
+    if lines:
+        file, number, source = lines[-1]
+        place = f"{file}:{number}: `{source.strip()}`"
+    place = place or where
+    kind = _DATA_DEPENDENT.get(type(error).__name__)
+    if kind:
+        return (
+            f"{place}: {kind} (data-dependent control flow) cannot be part of a step that is fixed "
+            "before it runs; use torch.where or masks, or move the decision out of the model"
+        )
+    return f"{place}: the step cannot be captured: {one_line(error)}"

@@ -1,0 +1,129 @@
+"""How a tensor of captured shape and strides crosses a wire, and comes out the same.
+
+Kernels may choose another order of summation for other strides, so a receiver gets exactly the
+captured strides back, not a contiguous copy. What is sent is compact: an expanded dimension
+(stride 0) counts once, and the gaps of a strided view are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shape, strides in elements, and type of one operator's tensor."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(value: torch.Tensor) -> Layout:
+        return Layout(
+            tuple(int(s) for s in value.shape), tuple(int(s) for s in value.stride()), value.dtype
+        )
+
+    @cached_property
+    def _core(self) -> tuple[int, ...]:
+        """Dimensions that hold distinct elements, outermost in memory first."""
+        kept = [
+            d for d, (n, s) in enumerate(zip(self.size, self.stride, strict=True)) if s and n != 1
+        ]
+        return tuple(sorted(kept, key=lambda d: -self.stride[d]))
+
+    @cached_property
+    def elements(self) -> int:
+        """Distinct elements: what is sent."""
+        return prod(self.size[d] for d in self._core) if 0 not in self.size else 0
+
+    @property
+    def wire_bytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+    @cached_property
+    def _dense(self) -> bool:
+        expected = 1
+        for d in reversed(self._core):
+            if self.stride[d] != expected:
+                return False
+            expected *= self.size[d]
+        return True
+
+    @cached_property
+    def _overlapping(self) -> bool:
+        """Elements of different core dimensions share memory (as in a sliding window)."""
+        extent = 1
+        for d in reversed(self._core):
+            if self.stride[d] < extent:
+                return True
+            extent += self.stride[d] * (self.size[d] - 1)
+        return False
+
+    def _compact(self, value: torch.Tensor) -> torch.Tensor:
+        """value without its expanded dimensions, outermost in memory first."""
+        for d in range(len(self.size)):
+            if d not in self._core:
+                value = value.narrow(d, 0, 1)
+        rest = [d for d in range(len(self.size)) if d not in self._core]
+        return value.permute(*self._core, *rest)
+
+    def pack(self, value: torch.Tensor) -> torch.Tensor:
+        """uint8[wire_bytes], sharing memory with value where that is possible."""
+        if not self.elements:
+            return torch.empty(0, dtype=torch.uint8)
+        value = as_captured(value, self.size, self.stride)
+        if self._dense:
+            flat = value.as_strided((self.elements,), (1,), value.storage_offset())
+        else:
+            flat = self._compact(value).reshape(-1)
+        return flat.view(torch.uint8)
+
+    def unpack(self, wire: torch.Tensor) -> torch.Tensor:
+        """The tensor with its captured strides; shares memory with wire where it can."""
+        flat = wire.view(self.dtype)
+        if not self.elements:
+            return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        if self._dense:
+            return flat.as_strided(self.size, self.stride)
+        if self._overlapping:
+            stride = torch.empty(self.size, device="meta").stride()
+            value = torch.empty_strided(self.size, stride, dtype=self.dtype)
+            value.copy_(self._expanded(flat))
+            return value
+        value = torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        self._compact(value).copy_(self._sent_shape(flat))
+        return value
+
+    def _sent_shape(self, flat: torch.Tensor) -> torch.Tensor:
+        ones = (1,) * (len(self.size) - len(self._core))
+        return flat.view(*(self.size[d] for d in self._core), *ones)
+
+    def _expanded(self, flat: torch.Tensor) -> torch.Tensor:
+        rest = [d for d in range(len(self.size)) if d not in self._core]
+        order = [*self._core, *rest]
+        back = [order.index(d) for d in range(len(order))]
+        return self._sent_shape(flat).permute(*back).expand(self.size)
+
+
+def as_captured(
+    value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    """value with the captured strides: itself, or a copy where the kernel chose other ones.
+
+    A rank that receives the tensor has the captured strides; so must one that computes it, or
+    their next operators could differ in the last bit. Raises ValueError for another shape.
+    """
+    if value.stride() == stride and value.shape == size:
+        return value
+    if tuple(value.shape) != size:
+        raise ValueError(
+            f"an operator gave shape {tuple(value.shape)} where {size} was captured: the step's "
+            "shapes depend on its data"
+        )
+    same = all(n == 1 or a == b for n, a, b in zip(size, value.stride(), stride, strict=True))
+    return value if same else torch.empty_strided(size, stride, dtype=value.dtype).copy_(value)

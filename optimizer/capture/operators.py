@@ -1,0 +1,227 @@
+"""The placeable graph as an OperatorGraph.
+
+One node is one operator and yields at most one tensor. Operators of type `parameter`, `buffer` and
+`input` stand for values that are there when a step begins; `update` and `aten.copy_.default` write
+a parameter or buffer in place, on the device that holds it. Constants are no operators: each rank
+keeps a copy. What shares a device (co-location): a value that is written and its writer; whatever
+produces a tuple, or a Python number, and who takes it apart, because tuples are never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from optimizer.capture.errors import CaptureError
+from optimizer.capture.layout import Layout
+from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What the nodes say about memory.
+
+    nodes      the operators, in captured order (a topological order); ids are node names
+    layouts    by id, where the operator yields a tensor
+    fresh      ids that allocate the storage of their tensor
+    random     ids that draw from torch's generator, with their position in `nodes`
+    sharing    by writer id: the ids whose tensors lie in the memory that it writes
+    """
+
+    nodes: tuple[fx.Node, ...]
+    layouts: Mapping[str, Layout]
+    fresh: frozenset[str]
+    random: Mapping[str, int]
+    sharing: Mapping[str, frozenset[str]]
+
+
+def analyse(placeable: PlaceableGraph) -> Analysis:
+    """Raises CaptureError where a shape is not known before the step runs."""
+    nodes = tuple(node for node in placeable.graph.nodes if node.op != "get_attr")
+    layouts: dict[str, Layout] = {}
+    owner: dict[int, str] = {}  # storage -> the first node that has it
+    storage_of: dict[str, int] = {}
+    for node in placeable.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
+            raise CaptureError(
+                f"operator {node.target} gives a shape that depends on values: "
+                f"{_source_of(node)}; use masks of fixed shape"
+            )
+        storage = value.untyped_storage()._cdata
+        storage_of[node.name] = storage
+        owner.setdefault(storage, node.name)
+        layouts[node.name] = Layout.of(value)
+    operators = {node.name for node in nodes}
+    sharing = {
+        writer: frozenset(
+            name
+            for name, storage in storage_of.items()
+            if storage == storage_of[written] and name in operators
+        )
+        for writer, written in placeable.writers.items()
+    }
+    return Analysis(
+        nodes=nodes,
+        layouts={name: layout for name, layout in layouts.items() if name in operators},
+        fresh=frozenset(name for name in owner.values() if name in operators),
+        random={node.name: i for i, node in enumerate(nodes) if _is_random(node)},
+        sharing=sharing,
+    )
+
+
+def operator_graph(
+    placeable: PlaceableGraph,
+    analysis: Analysis,
+    choice: OptimizerChoice,
+    name: str,
+    notes: Mapping[str, Any],
+) -> OperatorGraph:
+    """With no device types yet: the profile adds the seconds."""
+    groups = _colocation(placeable, analysis)
+    rows = [
+        OperatorRow(
+            id=node.name,
+            type=operator_type(node, placeable),
+            seconds={},
+            signature=_signature(node, analysis, choice),
+            weight_bytes=_weight_bytes(node, placeable, choice),
+            activation_bytes=_activation_bytes(node, placeable, analysis),
+            colocation=groups[node.name],
+        )
+        for node in analysis.nodes
+    ]
+    tensors = [*_data_tensors(analysis), *_order_tensors(placeable, analysis)]
+    position = {node.name: i for i, node in enumerate(analysis.nodes)}
+    tensors.sort(key=lambda tensor: position[tensor.producer])  # stable: data before order
+    return build_graph(rows, tensors, name=name, device_types=(), notes=notes)
+
+
+def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
+    if node.op == "placeholder":
+        if node.name in placeable.inputs:
+            return "input"
+        return "parameter" if node.name in placeable.parameters else "buffer"
+    if node.op == "call_module":
+        return "update"
+    return "getitem" if is_tuple_item(node) else str(node.target)
+
+
+def _is_random(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+
+
+def _source_of(node: fx.Node) -> str:
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
+    return " ".join(lines[-2:]) or node.name
+
+
+def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> str:
+    layout = analysis.layouts.get(node.name)
+    value = f"{layout.dtype}{layout.size}{layout.stride}" if layout else "-"
+    if node.op == "placeholder":
+        return value
+    if node.op == "call_module":
+        return choice.signature
+    arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Name(n.name))
+    return f"{value} {arguments}"
+
+
+class _Name(str):
+    """An argument that is another operator, printed without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"%{self}"
+
+
+def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
+    """A parameter with its optimizer state (its gradient is an activation), or a buffer."""
+    if (buffer := placeable.buffers.get(node.name)) is not None:
+        return buffer.nbytes
+    parameter = placeable.parameters.get(node.name)
+    if parameter is None:
+        return 0
+    trained = node.name in placeable.writers.values()
+    return parameter.nbytes + (choice.state_bytes(parameter.nbytes) if trained else 0)
+
+
+def _activation_bytes(node: fx.Node, placeable: PlaceableGraph, analysis: Analysis) -> int:
+    """Of the whole storage that the operator allocates; the items of a tuple count their own."""
+    if node.name in placeable.parameters or node.name in placeable.buffers:
+        return 0
+    if node.name not in analysis.fresh:
+        return 0
+    return int(node.meta["val"].untyped_storage().nbytes())
+
+
+def _colocation(placeable: PlaceableGraph, analysis: Analysis) -> dict[str, str | None]:
+    """Union-find over what must share a device; the key is the group's first operator."""
+    parent = {node.name: node.name for node in analysis.nodes}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    position = {node.name: i for i, node in enumerate(analysis.nodes)}
+    pairs = [*placeable.writers.items()]
+    for node in analysis.nodes:
+        for source in _operands(node):
+            if source.name not in analysis.layouts:
+                pairs.append((node.name, source.name))
+    for a, b in pairs:
+        first, second = sorted((root(a), root(b)), key=position.__getitem__)
+        parent[second] = first
+    grouped = {root(a) for pair in pairs for a in pair}
+    return {name: root(name) if root(name) in grouped else None for name in parent}
+
+
+def _operands(node: fx.Node) -> Iterator[fx.Node]:
+    return (source for source in node.all_input_nodes if source.op != "get_attr")
+
+
+def _data_tensors(analysis: Analysis) -> list[TensorRow]:
+    """Each operator's value; of 0 bytes where it is a tuple, a number or empty."""
+    rows = []
+    for node in analysis.nodes:
+        if consumers := tuple(dict.fromkeys(user.name for user in node.users)):
+            layout = analysis.layouts.get(node.name)
+            rows.append(TensorRow(node.name, consumers, layout.wire_bytes if layout else 0))
+    return rows
+
+
+def _order_tensors(placeable: PlaceableGraph, analysis: Analysis) -> list[TensorRow]:
+    """Whoever reads what an update overwrites comes before it, through a tensor of 0 bytes.
+
+    Readers are the consumers of the parameter and of its views. One that is already an ancestor of
+    the update (its gradient depends on it) needs nothing more. A reader on another device reads its
+    own copy there, so that it suffices for the runtime to complete that send before the update.
+    """
+    index = {node.name: i for i, node in enumerate(analysis.nodes)}
+    ancestors: list[int] = []  # bit sets
+    for node in analysis.nodes:
+        above = 0
+        for source in _operands(node):
+            above |= ancestors[index[source.name]] | 1 << index[source.name]
+        ancestors.append(above)
+    later: dict[str, list[str]] = {}
+    for writer in placeable.writers:
+        for node in analysis.nodes:
+            reads = any(source.name in analysis.sharing[writer] for source in _operands(node))
+            if not reads or node.name == writer or node.name in analysis.sharing[writer]:
+                continue
+            if not ancestors[index[writer]] >> index[node.name] & 1:
+                later.setdefault(node.name, []).append(writer)
+    return [TensorRow(reader, tuple(writers), 0) for reader, writers in later.items()]

@@ -1,0 +1,102 @@
+"""What a model file provides.
+
+A plan names `module:function`. The function is called as `function(batch=…, seed=…)` and returns a
+TrainingStep. Just before the call torch's generator is seeded with `seed`, so that every process
+builds the same parameters; the function must not depend on anything else (time, host, other seeds).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from optimizer.capture.errors import CaptureError, one_line, user_location
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One training step, of fixed shapes.
+
+    model           in training mode. With `loss` None, `model(*inputs)` returns the scalar loss
+    example_inputs  tensors of the shapes, strides and types of every batch
+    batches         step number (from 0) -> inputs of that step; the same on every process, and
+                    without use of torch's global generator
+    loss            if given, the scalar loss is `loss(model(*inputs[:-1]), inputs[-1])`
+    """
+
+    model: torch.nn.Module
+    example_inputs: Tensors
+    batches: Callable[[int], Tensors]
+    loss: torch.nn.Module | None = None
+
+
+class ModelWithLoss(torch.nn.Module):
+    """The last input is the target."""
+
+    def __init__(self, model: torch.nn.Module, loss: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.loss(self.model(*inputs[:-1]), inputs[-1])
+        return result
+
+
+def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
+    """Imports the model's module and builds its step under the seed.
+
+    Modules are looked for in the working directory and on PYTHONPATH. Raises CaptureError.
+    """
+    function = _find_function(model_path)
+    torch.manual_seed(seed)
+    try:
+        step = function(batch=batch, seed=seed)
+    except Exception as error:
+        raise CaptureError(
+            f"{model_path}(batch={batch}, seed={seed}) failed at "
+            f"{user_location(error) or model_path}: {one_line(error)}"
+        ) from error
+    if not isinstance(step, TrainingStep):
+        raise CaptureError(
+            f"{model_path} returned {type(step).__name__}; it must return "
+            "optimizer.capture.protocol.TrainingStep"
+        )
+    if not all(isinstance(x, torch.Tensor) for x in step.example_inputs):
+        raise CaptureError(f"{model_path}: example_inputs must be a tuple of tensors")
+    return step
+
+
+def _find_function(model_path: str) -> Callable[..., Any]:
+    module_name, colon, name = model_path.partition(":")
+    if not (module_name and colon and name):
+        raise CaptureError(
+            f"model {model_path!r} is not of the form `module:function`, "
+            "for example examples.models.alexnet:training_step"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name + ".").startswith(error.name + "."):
+            raise CaptureError(
+                f"model {model_path!r}: there is no module {error.name!r} in the working directory "
+                "or on PYTHONPATH"
+            ) from error
+        raise CaptureError(
+            f"model {model_path!r} imports {error.name!r}, which is not installed here "
+            f"({user_location(error)})"
+        ) from error
+    except Exception as error:
+        raise CaptureError(
+            f"model {model_path!r} cannot be imported: {one_line(error)} ({user_location(error)})"
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise CaptureError(f"model {model_path!r}: {module_name} has no function {name!r}")
+    return function  # type: ignore[no-any-return]

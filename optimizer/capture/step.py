@@ -1,0 +1,82 @@
+"""capture(): a model path to a training step that can be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from optimizer.capture.joint import joint_graph
+from optimizer.capture.layout import Layout
+from optimizer.capture.operators import Analysis, analyse, operator_graph
+from optimizer.capture.protocol import ModelWithLoss, Tensors, load_training_step
+from optimizer.capture.rewrite import PlaceableGraph, placeable
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.graph import OperatorGraph
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """A captured training step; operator ids are node names of `code.graph`.
+
+    operators   the same as an OperatorGraph, without seconds
+    code        the nodes, the real parameters and buffers before the first step, constants, loss
+    analysis    layouts, which operators allocate, draw random numbers, share memory
+    batches     step number -> inputs, by position
+    """
+
+    optimizer: OptimizerChoice
+    seed: int
+    operators: OperatorGraph
+    code: PlaceableGraph
+    analysis: Analysis
+    batches: Callable[[int], Tensors]
+
+    @property
+    def nodes(self) -> Mapping[str, fx.Node]:
+        return {node.name: node for node in self.analysis.nodes}
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        return self.analysis.layouts
+
+    @property
+    def loss(self) -> str:
+        """The operator whose tensor is the loss."""
+        return self.code.loss
+
+    @property
+    def values(self) -> Mapping[str, torch.Tensor]:
+        """Parameters and buffers by operator id."""
+        return {**self.code.parameters, **self.code.buffers}
+
+
+def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) -> CapturedStep:
+    """Imports the model, builds it under the seed, and captures its step.
+
+    Two processes with the same arguments, torch and sources get the same operators
+    (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
+    """
+    step = load_training_step(model_path, batch, seed)
+    module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
+    code = placeable(joint_graph(module, step.example_inputs, model_path))
+    analysis = analyse(code)
+    notes = {
+        "model": model_path,
+        "batch": batch,
+        "optimizer": optimizer.signature,
+        "loss": code.loss,
+        "inputs": sorted(code.inputs, key=code.inputs.__getitem__),
+        "parameter_bytes": sum(value.nbytes for value in code.parameters.values()),
+    }
+    name = f"{model_path} batch {batch}"
+    return CapturedStep(
+        optimizer=optimizer,
+        seed=seed,
+        operators=operator_graph(code, analysis, optimizer, name, notes),
+        code=code,
+        analysis=analysis,
+        batches=step.batches,
+    )

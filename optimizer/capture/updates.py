@@ -1,0 +1,116 @@
+"""One optimizer step for one parameter, in place.
+
+The fused kernels of torch make one pass over memory and need no workspace. A parameter's update
+uses only its own gradient and state, so it gives the same bits wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from optimizer.capture.errors import CaptureError
+
+# Accepted options and their defaults, which are those of torch.optim.
+DEFAULTS: Mapping[str, Mapping[str, float]] = {
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": 0.0},
+}
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """name: adamw or sgd; options as in DEFAULTS. Raises CaptureError for others."""
+
+    name: str = "adamw"
+    lr: float = 1e-3
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in DEFAULTS:
+            raise CaptureError(
+                f"optimizer {self.name!r} is not known; accepted: {', '.join(DEFAULTS)}"
+            )
+        if unknown := set(self.options) - set(DEFAULTS[self.name]):
+            raise CaptureError(
+                f"optimizer {self.name} has no option {min(unknown)!r}; accepted: "
+                f"{', '.join(DEFAULTS[self.name])}"
+            )
+
+    @property
+    def all_options(self) -> Mapping[str, float]:
+        return {**DEFAULTS[self.name], **self.options}
+
+    def state_bytes(self, parameter_bytes: int) -> int:
+        """What the optimizer keeps for a parameter of that size."""
+        if self.name == "adamw":
+            return 2 * parameter_bytes
+        return parameter_bytes if self.all_options["momentum"] else 0
+
+    @property
+    def signature(self) -> str:
+        options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
+        return f"{self.name}(lr={self.lr!r},{options})"
+
+
+class AdamW(torch.nn.Module):
+    """Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2."""
+
+    def __init__(self, choice: OptimizerChoice, parameter: torch.Tensor) -> None:
+        super().__init__()
+        self.choice = choice
+        self.average = torch.zeros_like(parameter)
+        self.average_of_squares = torch.zeros_like(parameter)
+        self.steps = torch.zeros(())
+
+    def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        options = self.choice.all_options
+        adamw(
+            [parameter],
+            [gradient],
+            [self.average],
+            [self.average_of_squares],
+            [],
+            [self.steps],
+            fused=True,
+            amsgrad=False,
+            beta1=options["beta1"],
+            beta2=options["beta2"],
+            lr=self.choice.lr,
+            weight_decay=options["weight_decay"],
+            eps=options["eps"],
+            maximize=False,
+        )
+
+
+class Sgd(torch.nn.Module):
+    """With torch's convention: the first momentum buffer is the first gradient, undamped."""
+
+    def __init__(self, choice: OptimizerChoice) -> None:
+        super().__init__()
+        self.choice = choice
+        self.momentum_buffers: list[torch.Tensor | None] = [None]
+
+    def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        options = self.choice.all_options
+        sgd(
+            [parameter],
+            [gradient],
+            self.momentum_buffers,
+            fused=True,
+            weight_decay=options["weight_decay"],
+            momentum=options["momentum"],
+            lr=self.choice.lr,
+            dampening=options["dampening"],
+            nesterov=bool(options["nesterov"]),
+            maximize=False,
+        )
+
+
+def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> torch.nn.Module:
+    """A module (parameter, gradient) -> None that holds the optimizer state of the parameter."""
+    return AdamW(choice, parameter) if choice.name == "adamw" else Sgd(choice)
