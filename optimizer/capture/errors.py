@@ -12,7 +12,7 @@ class CaptureError(ValueError):
 
 
 def user_location(error: BaseException) -> str:
-    """`file:line: source` of the innermost frame outside installed packages, "" if there is none."""
+    """`file:line: source` of the innermost frame outside installed packages, or ""."""
     installed = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
     own = str(Path(__file__).resolve().parent)
     chosen = ""

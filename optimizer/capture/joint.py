@@ -86,7 +86,8 @@ def _with_roles(
     gradients: dict[str, fx.Node] = {}
     new_buffers: dict[str, fx.Node] = {}
     output = module.graph.output_node()
-    for value, role in zip(output.args[0], output.meta["desc"], strict=True):
+    results: Any = output.args[0]
+    for value, role in zip(results, output.meta["desc"], strict=True):
         if isinstance(role, d.PlainAOTOutput):
             losses.append(value)
         elif isinstance(role, d.InputMutationAOTOutput):
@@ -96,8 +97,8 @@ def _with_roles(
                     "parameters must be left as they are (clone them first)"
                 )
             new_buffers[role.mutated_input.target] = value
-        elif isinstance(role, d.GradAOTOutput) and value is not None:
-            if isinstance(role.grad_of, d.ParamAOTInput):
+        elif isinstance(role, d.GradAOTOutput) and isinstance(role.grad_of, d.ParamAOTInput):
+            if value is not None:
                 gradients[role.grad_of.target] = value
     return JointGraph(
         graph=module.graph,

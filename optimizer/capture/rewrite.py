@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -72,8 +73,8 @@ def placeable(joint: JointGraph) -> PlaceableGraph:
 def _without_identity_views(joint: JointGraph) -> JointGraph:
     """detach, and chains such as t(t(x)), give back what they were made from."""
     instead: dict[fx.Node, fx.Node] = {}
-    for node in joint.graph.find_nodes(op="call_function"):
-        original = _identical_ancestor(node)
+    for node in list(joint.graph.nodes):
+        original = _identical_ancestor(node) if node.op == "call_function" else None
         if original is not None:
             node.replace_all_uses_with(original)
             instead[node] = original
@@ -104,11 +105,10 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
 
 
 def _share_storage(a: fx.Node, b: fx.Node) -> bool:
-    values = [node.meta.get("val") for node in (a, b)]
-    if not all(isinstance(value, torch.Tensor) for value in values):
+    one, other = a.meta.get("val"), b.meta.get("val")
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
         return False
-    one, other = (value.untyped_storage()._cdata for value in values)
-    return bool(one == other)
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _constants_of_placeholders(joint: JointGraph) -> dict[str, torch.Tensor]:
@@ -138,18 +138,20 @@ def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
 
     Weight and bias stay together: the kernel computes the one with the other.
     """
-    *rest, mask = node.args
+    arguments: tuple[Any, ...] = node.args
+    *rest, mask = arguments
     if not (mask[0] and (mask[1] or mask[2])):
         return
     for part in ([True, False, False], [False, mask[1], mask[2]]):
         with graph.inserting_before(node):
-            split = graph.call_function(node.target, (*rest, part), dict(node.kwargs))
+            split = graph.create_node("call_function", node.target, (*rest, part))
         split.meta = dict(node.meta)
         split.meta["val"] = tuple(
             value if wanted else None for value, wanted in zip(node.meta["val"], part, strict=True)
         )
         for item in list(node.users):
-            if part[item.args[1]]:
+            position: Any = item.args[1]
+            if part[position]:
                 item.replace_input_with(node, split)
     graph.erase_node(node)
 
