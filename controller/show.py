@@ -97,7 +97,7 @@ class Show:
                 format_bits_per_second(m.promised_bits_per_second),
                 format_bits_per_second(m.measured_bits_per_second),
                 f"{off:+.1%}",
-                "[green]kept[/green]" if m.within_tolerance else f"[red]{m.error or 'broken'}[/red]",
+                "[green]kept[/]" if m.within_tolerance else f"[red]{m.error or 'broken'}[/]",
             )  # fmt: skip
         self.console.print(table)
 
