@@ -97,3 +97,19 @@ class Cluster(Frozen):
             setup_latency_seconds=self.setup_latency_seconds,
             intra_server_bits_per_second=self.intra_server_bits_per_second,
         )
+
+
+def widest_rates(cluster: Cluster) -> NDArray[np.float64]:
+    """float64[S, S, R]: what each server pair could have on each rail with nobody else there."""
+    nics = cluster.nic_rates
+    rates: NDArray[np.float64] = np.minimum(nics[:, None, :], nics[None, :, :])
+    rates[np.arange(len(nics)), np.arange(len(nics))] = 0.0
+    return rates
+
+
+def even_rates(cluster: Cluster) -> NDArray[np.float64]:
+    """float64[S, S, R]: each NIC split evenly over the other servers on its rail."""
+    nics = cluster.nic_rates
+    others = np.maximum((nics > 0).sum(axis=0) - 1, 1)
+    rates: NDArray[np.float64] = widest_rates(cluster) / others
+    return rates

@@ -1,5 +1,6 @@
 """Simulated annealing over devices and priorities, compiled whole."""
 
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -76,9 +77,7 @@ def step_and_peak(
             )
         else:
             channels = channel_rates(tables, traffic, rates)
-            step = by_priority(
-                tables, device, priority, channels, start, finish, sent, position
-            )
+            step = by_priority(tables, device, priority, channels, start, finish, sent, position)
     if not scoring.check_memory or step == np.inf:
         return step, np.empty(0)
     if scoring.thesis:
@@ -131,8 +130,8 @@ def anneal(
     cold: float,
     seed: int,
 ) -> tuple[float, float]:
-    """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority in
-    place, keeps the best seen in best_device and best_priority; returns (current, best) costs."""
+    """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority
+    in place, keeps the best seen in best_device, best_priority; returns (current, best) costs."""
     np.random.seed(seed)
     n, devices = len(device), len(tables.server)
     sets = len(neighbourhood.start) - 1

@@ -1,5 +1,8 @@
 """Unshaped networks: transfers that are under way share the NICs max-min fairly, rail by rail."""
 
+# Compiled loops: one function each, as objects and small calls would cost what is gained.
+# ruff: noqa: PLR0912, PLR0915
+
 from __future__ import annotations
 
 import numpy as np
@@ -86,9 +89,9 @@ def share_rail(
         tight = np.zeros((2, servers), dtype=np.bool_)
         for side in range(2):
             for s in range(servers):
-                tight[side, s] = (
-                    users[side, s] > 0.0 and spare[side, s] / users[side, s] <= level * (1 + 1e-12)
-                )
+                tight[side, s] = users[side, s] > 0.0 and spare[side, s] / users[
+                    side, s
+                ] <= level * (1 + 1e-12)
         kept = 0
         for k in range(open_count):
             c = open_flow[k]

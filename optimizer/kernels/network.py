@@ -1,5 +1,8 @@
 """What a placement asks of the network, and the speed of each channel for it."""
 
+# Compiled loops: one function each, as objects and small calls would cost what is gained.
+# ruff: noqa: PLR0912
+
 from __future__ import annotations
 
 import numpy as np

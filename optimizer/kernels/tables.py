@@ -51,7 +51,8 @@ def view_operators(problem: Problem) -> NDArray[np.bool_]:
     graph = problem.graph
     sized = np.zeros(graph.operator_count, dtype=np.bool_)
     sized[graph.tensor_producer[graph.tensor_bytes > 0]] = True
-    return sized & (graph.activation_bytes == 0)
+    views: NDArray[np.bool_] = sized & (graph.activation_bytes == 0)
+    return views
 
 
 def make_tables(problem: Problem) -> Tables:
