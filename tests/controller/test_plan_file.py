@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import ROOT, plan_document
 
 from controller.errors import PlanError
 from controller.plan_file import Plan, load_plan, parse_plan
+from plans import ROOT, plan_document
 
 Edit = Callable[[dict[str, Any]], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from plans import placement, plan
 
 from agent.contract.job import Finished, StepDone, Traffic
 from agent.contract.measurement import LinkMeasurement, TransferResult
@@ -13,6 +12,7 @@ from controller.compile.transfers import promised_transfers
 from controller.errors import VerificationFailed
 from controller.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
 from controller.report import losses, step_times, traffic_rows, typical_step
+from plans import placement, plan
 
 
 def _judged(measured: float, error: str | None = None) -> LinkMeasurement:

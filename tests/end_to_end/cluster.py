@@ -1,0 +1,138 @@
+"""The lab that end-to-end tests share, and the `controller` as a user runs it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plans import plan_document
+from snapshots import server_snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVERS = ("s1", "s2", "s3")
+# Half of the small model's memory: no single device can hold it.
+TIGHT_MEMORY = "9MiB"
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    output: str
+    seconds: float
+
+
+@dataclass
+class TestCluster:
+    """One lab of three servers; `folder` holds the plans that tests write."""
+
+    __test__ = False
+
+    name: str
+    folder: Path
+
+    def document(self) -> dict[str, Any]:
+        document = plan_document(len(SERVERS), name=self.name, rate="40Mbit")
+        for server in document["cluster"]["servers"]:
+            server["devices"][0]["memory"] = TIGHT_MEMORY
+        document["solve"] = {"time_limit": "6s", "seed": 1}
+        return copy.deepcopy(document)
+
+    def plan(self, document: Mapping[str, Any], name: str = "plan") -> Path:
+        file = self.folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(dict(document), sort_keys=False))
+        return file
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "controller.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+        )
+
+    def run(
+        self,
+        *arguments: str,
+        on_line: Callable[[str, subprocess.Popen[str]], None] = lambda line, process: None,
+        timeout_seconds: float = 180,
+    ) -> Finished:
+        began = time.monotonic()
+        process = self.start(*arguments)
+        watchdog = threading.Timer(timeout_seconds, process.kill)
+        watchdog.start()
+        lines = []
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                on_line(line, process)
+            code = process.wait()
+        finally:
+            watchdog.cancel()
+            if process.poll() is None:
+                process.kill()
+        return Finished(code, "".join(lines), time.monotonic() - began)
+
+    def namespace(self, server: str) -> str:
+        from controller.lab import find_lab
+
+        lab = find_lab(self.name)
+        assert lab is not None
+        return lab.namespace(server)
+
+    def snapshots(self) -> dict[str, Mapping[str, Any]]:
+        from controller.lab import find_lab
+
+        lab = find_lab(self.name)
+        assert lab is not None
+        return {s: server_snapshot(lab.namespace(s), lab.ovsdb_socket(s)) for s in SERVERS}
+
+    def ranks(self) -> list[int]:
+        """Pids of this lab's rank programs: those whose network namespace is a server's."""
+        spaces = {Path(f"/run/netns/{self.namespace(s)}").stat().st_ino for s in SERVERS}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes()
+                if b"agent.job" in command and (entry / "ns/net").stat().st_ino in spaces:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+
+def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:
+    """Calls `act` when a line with these words is first printed."""
+    done = []
+
+    def on_line(line: str, process: subprocess.Popen[str]) -> None:
+        if words in line and not done:
+            done.append(line)
+            act(process)
+
+    return on_line
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+def read_report(path: Path) -> Any:
+    return json.loads(path.read_text())

@@ -1,0 +1,106 @@
+"""What a server's network is, as its own tools print it: compared before and after.
+
+Counters, timers and other values that change by themselves are left out; everything else counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_TABLES = ("Bridge", "Port", "Interface", "QoS", "Queue")
+# ofport numbers, statistics and the like move without anyone changing anything.
+_COLUMNS = {
+    "Bridge": "name,datapath_type,ports,external_ids,other_config,fail_mode",
+    "Port": "name,interfaces,qos,external_ids,other_config,tag",
+    "Interface": "name,type,external_ids,other_config,mtu_request",
+    "QoS": "_uuid,type,queues,external_ids,other_config",
+    "Queue": "_uuid,external_ids,other_config",
+}
+
+
+def run(namespace: str, *argv: str) -> str:
+    command = ["ip", "netns", "exec", namespace, *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _json(namespace: str, *argv: str) -> Any:
+    text = run(namespace, *argv)
+    return json.loads(text) if text.strip() else []
+
+
+def _links(namespace: str) -> list[Any]:
+    keep = ("ifname", "address", "mtu", "flags", "qdisc", "master", "link")
+    return sorted(
+        ({key: link.get(key) for key in keep} for link in _json(namespace, "ip", "-j", "link")),
+        key=lambda link: str(link["ifname"]),
+    )
+
+
+def _traffic_control(namespace: str) -> list[str]:
+    lines = []
+    for link in _links(namespace):
+        for what in ("qdisc", "class", "filter"):
+            text = run(namespace, "tc", what, "show", "dev", link["ifname"])
+            lines += [f"{link['ifname']} {what} {line.strip()}" for line in text.splitlines()]
+    # A qdisc that the kernel made by itself gets the next free handle.
+    return sorted(re.sub(r"qdisc (\w+) \w+: ", r"qdisc \1 ", line) for line in lines)
+
+
+def _sysctls(namespace: str) -> list[str]:
+    return sorted(run(namespace, "sysctl", "-a", "-r", r"^net\.(ipv4|core)").splitlines())
+
+
+def _open_vswitch(namespace: str, database: Path) -> Mapping[str, Any]:
+    return {
+        table: sorted(
+            run(
+                namespace, "ovs-vsctl", f"--db=unix:{database}", "--no-wait", "--format=list",
+                f"--columns={_COLUMNS[table]}", "list", table,
+            ).split("\n\n")
+        )
+        for table in _TABLES
+    }  # fmt: skip
+
+
+def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
+    addresses = [
+        (link["ifname"], address["family"], address["local"], address["prefixlen"])
+        for link in _json(namespace, "ip", "-j", "address")
+        for address in link.get("addr_info", [])
+    ]
+    return {
+        "links": _links(namespace),
+        "addresses": sorted(addresses),
+        "rules": sorted(run(namespace, "ip", "rule").splitlines()),
+        "routes": sorted(run(namespace, "ip", "route", "show", "table", "all").splitlines()),
+        "traffic control": _traffic_control(namespace),
+        "sysctls": _sysctls(namespace),
+        "open vswitch": _open_vswitch(namespace, database),
+    }
+
+
+def machine_snapshot() -> Mapping[str, Any]:
+    """The root namespace and what a lab could leave on the machine."""
+
+    def lines(*argv: str) -> list[str]:
+        text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        return sorted(text.splitlines())
+
+    processes = lines("ps", "-eo", "args")
+    ours = re.compile(r"ovs-vswitchd|ovsdb-server|agent\.main|agent\.job|iperf3|controller\.cli")
+    return {
+        "namespaces": lines("ip", "netns", "list"),
+        "links": lines("ip", "-o", "-br", "link"),
+        "addresses": lines("ip", "-o", "-br", "address"),
+        "rules": lines("ip", "rule"),
+        "routes": lines("ip", "route", "show", "table", "all"),
+        "sysctls": lines("sysctl", "-a", "-r", r"^net\.(core\.[rw]mem|ipv4\.(ip_forward|conf))"),
+        "processes": sorted(line for line in processes if ours.search(line)),
+        "runtime files": sorted(str(path) for path in Path("/run").glob("placewire*/**/*")),
+        "temporary files": sorted(str(path) for path in Path("/tmp").glob("placewire*")),
+    }

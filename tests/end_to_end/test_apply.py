@@ -1,0 +1,220 @@
+"""The main job on a real lab (Open vSwitch, HTB, agents, iperf3, torch), as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import SERVERS, TestCluster, interrupt, once, read_report
+from snapshots import machine_snapshot, run
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """The lab stands for the whole file; afterwards the machine is as it was."""
+    before = machine_snapshot()
+    cluster = TestCluster("e2e", tmp_path_factory.mktemp("plans"))
+    up = cluster.run("lab", "up", str(cluster.plan(cluster.document(), "lab")))
+    try:
+        assert up.code == 0, up.output
+        yield cluster
+    finally:
+        down = cluster.run("lab", "down", cluster.name)
+    assert down.code == 0, down.output
+    after = machine_snapshot()
+    for what in before:
+        assert after[what] == before[what], what
+
+
+@pytest.fixture
+def untouched(cluster: TestCluster) -> Iterator[None]:
+    """Every server is, byte for byte, what it was before the test."""
+    before = cluster.snapshots()
+    yield
+    after = cluster.snapshots()
+    for server in SERVERS:
+        for what in before[server]:
+            assert after[server][what] == before[server][what], f"{server}: {what}"
+
+
+def test_placed_over_servers_trains_exactly_as_on_one(
+    cluster: TestCluster, untouched: None
+) -> None:
+    report_file = cluster.folder / "run.json"
+    done = cluster.run(
+        "apply", str(cluster.plan(cluster.document())), "--yes", "--out", str(report_file)
+    )
+    assert done.code == 0, done.output
+    report = read_report(report_file)
+    assert report["server_pairs"], "no two servers talk"
+    assert report["single_device_seconds"] is None, "one device could hold it"
+    assert report["links"] and all(link["within_tolerance"] for link in report["links"])
+    assert len(report["losses"]) == 3
+    assert report["network"] == "restored"
+    for row in report["traffic"]:
+        assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
+    assert "predicted" in done.output and "measured" in done.output
+
+    roomy = cluster.document()
+    for server in roomy["cluster"]["servers"]:
+        server["devices"][0]["memory"] = "2GiB"
+    roomy["solve"] = {"engine": "single"}
+    alone = cluster.run(
+        "apply", str(cluster.plan(roomy, "roomy")), "--yes", "--out", str(report_file)
+    )
+    assert alone.code == 0, alone.output
+    assert read_report(report_file)["losses"] == report["losses"]
+
+
+def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
+    cluster: TestCluster, untouched: None
+) -> None:
+    document = cluster.document()
+    document["network"]["on_exit"] = "keep"
+    plan = str(cluster.plan(document, "keep"))
+    report = cluster.folder / "keep.run.json"
+    arguments = ("apply", plan, "--network-only", "--yes", "--out", str(report))
+    first = cluster.run(*arguments)
+    assert first.code == 0, first.output
+    assert all(count > 0 for count in read_report(report)["changes"].values())
+    between = cluster.snapshots()
+
+    second = cluster.run(*arguments)
+    assert second.code == 0, second.output
+    assert set(read_report(report)["changes"].values()) == {0}
+    assert "0 changes on every server" in second.output
+    assert cluster.snapshots() == between
+
+    status = cluster.run("status", plan)
+    assert status.code == 0 and status.output.count("committed") == len(SERVERS), status.output
+    destroyed = cluster.run("destroy", plan, "--yes")
+    assert destroyed.code == 0, destroyed.output
+
+
+def test_preview_shows_the_difference_and_touches_nothing(
+    cluster: TestCluster, untouched: None
+) -> None:
+    done = cluster.run("preview", str(cluster.plan(cluster.document())))
+    assert done.code == 0, done.output
+    for server in SERVERS:
+        assert f"{server}: " in done.output
+    assert "+ queue" in done.output and "+ bridge" in done.output
+
+
+def test_a_wrong_plan_is_exit_3(cluster: TestCluster, untouched: None) -> None:
+    document = cluster.document()
+    document["cluster"]["servers"][0]["nics"][0]["rate"] = "quick"
+    done = cluster.run("apply", str(cluster.plan(document, "wrong")), "--yes")
+    assert done.code == 3 and "cluster.servers[0].nics[0].rate" in done.output
+
+
+def test_what_fits_nowhere_is_exit_4(cluster: TestCluster, untouched: None) -> None:
+    document = cluster.document()
+    for server in document["cluster"]["servers"]:
+        server["devices"][0]["memory"] = "100KiB"
+    done = cluster.run("apply", str(cluster.plan(document, "tiny")), "--yes")
+    assert done.code == 4, done.output
+
+
+def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) -> None:
+    pid = _agent_pid(cluster, "s2")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        done = cluster.run("apply", str(cluster.plan(cluster.document())), "--yes")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert done.code == 5 and "s2" in done.output, done.output
+
+
+def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouched: None) -> None:
+    def throttle(process: subprocess.Popen[str]) -> None:
+        for nic in ("nic0", "nic1"):
+            classes = run(cluster.namespace("s1"), "tc", "class", "show", "dev", nic)
+            for line in classes.splitlines():
+                name = line.split()[2]
+                if line.startswith("class htb 1:") and " parent " in line and name > "1:2":
+                    # fmt: off
+                    run(cluster.namespace("s1"), "tc", "class", "change", "dev", nic, "parent",
+                        "1:fffe", "classid", name, "htb", "rate", "1mbit", "ceil", "1mbit")
+                    # fmt: on
+
+    plan = str(cluster.plan(cluster.document()))
+    done = cluster.run("apply", plan, "--yes", on_line=once("measuring all promised", throttle))
+    assert done.code == 6, done.output
+    assert "s1" in done.output and "queue" in done.output
+
+
+def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
+    cluster: TestCluster, untouched: None
+) -> None:
+    killed: list[float] = []
+
+    def kill_one(process: subprocess.Popen[str]) -> None:
+        os.kill(cluster.ranks()[-1], signal.SIGKILL)
+        killed.append(time.monotonic())
+
+    document = cluster.document()
+    document["job"]["steps"] = 500
+    plan = str(cluster.plan(document, "long"))
+    done = cluster.run("apply", plan, "--yes", on_line=once("step 1:", kill_one))
+    assert done.code == 7, done.output
+    assert killed and time.monotonic() - killed[0] < 30
+    assert cluster.ranks() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "waiting for every agent",
+        "staging on every server",
+        "measuring all",
+        "running the job",
+        "step 1:",
+    ],
+)
+def test_an_interrupt_at_any_stage_restores(
+    cluster: TestCluster, untouched: None, words: str
+) -> None:
+    document = cluster.document()
+    document["job"]["steps"] = 500
+    plan = str(cluster.plan(document, "long"))
+    done = cluster.run("apply", plan, "--yes", on_line=once(words, interrupt))
+    assert done.code == 130, done.output
+    assert cluster.ranks() == []
+
+
+@pytest.mark.parametrize("words", ["measuring all promised", "step 1:"])
+def test_a_killed_controller_is_undone_by_the_leases(
+    cluster: TestCluster, untouched: None, words: str
+) -> None:
+    document = cluster.document()
+    document["job"]["steps"] = 500
+    plan = str(cluster.plan(document, "long"))
+    before = cluster.snapshots()
+    done = cluster.run("apply", plan, "--yes", on_line=once(words, lambda process: process.kill()))
+    assert done.code == -signal.SIGKILL
+    assert cluster.snapshots() != before, "killed before anything was changed"
+    deadline = time.monotonic() + 60
+    while cluster.snapshots() != before and time.monotonic() < deadline:
+        time.sleep(1)
+    assert cluster.ranks() == []
+
+
+def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched: None) -> None:
+    done = cluster.run("apply", str(cluster.plan(cluster.document())))
+    assert done.code == 2 and "--yes" in done.output, done.output
+
+
+def _agent_pid(cluster: TestCluster, server: str) -> int:
+    from controller.lab import find_lab
+
+    lab = find_lab(cluster.name)
+    assert lab is not None
+    return lab.agent_pid(server)
