@@ -1,6 +1,5 @@
 """Simulated annealing over devices and priorities, compiled whole."""
 
-
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Unshaped networks: transfers that are under way share the NICs max-min fairly, rail by rail."""
 
-# Compiled loops: one function each, as objects and small calls would cost what is gained.
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
 # ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations

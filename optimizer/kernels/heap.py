@@ -1,6 +1,5 @@
 """A binary heap of (key, item) in a slice of two flat arrays: smallest key first, ties by item."""
 
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,6 +1,6 @@
 """What a placement asks of the network, and the speed of each channel for it."""
 
-# Compiled loops: one function each, as objects and small calls would cost what is gained.
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
 # ruff: noqa: PLR0912
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When everything happens under fixed rates: by priority, by order, and contention-free."""
 
-# Compiled loops: one function each, as objects and small calls would cost what is gained.
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
 # ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
