@@ -1,0 +1,59 @@
+"""The house itself: commands answer fast, documents name what exists, installers are valid."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "highspy", "networkx", "rich")
+
+
+@pytest.mark.parametrize("module", ["controller.cli", "agent.main", "optimizer.cli"])
+def test_help_loads_nothing_heavy(module: str) -> None:
+    program = (
+        "import sys, runpy\n"
+        f"sys.argv = ['x', '--help']\n"
+        "try:\n"
+        f"    runpy.run_module('{module}', run_name='__main__')\n"
+        "except SystemExit as done:\n"
+        "    assert done.code == 0, done.code\n"
+        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+    assert done.stdout.rstrip().endswith("LOADED []"), done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_readme_begins_with_what_it_is_and_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.index("make demo") < text.index("make test") < text.index("## The same")
+
+
+def test_the_playbook_is_valid() -> None:
+    ansible = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [ansible, "--syntax-check", "-i", "localhost,", "playbooks/agent.yaml"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_everything_is_locked_and_torch_is_not() -> None:
+    """The lock never decides which torch is installed: the CUDA build must be a choice."""
+    names = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
+    assert "torch" not in names and not [name for name in names if name.startswith("nvidia")]
+    assert {"pydantic", "numpy", "pyroute2", "ovs", "aiohttp"} <= set(names)
