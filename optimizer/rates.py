@@ -1,0 +1,104 @@
+"""The one allocator of bandwidth: rates per (source server, destination server, rail).
+
+For a placement and its orders the step time is a longest path whose transfers take p0 + bits * r
+with r = 1 / b: convex in b. The hyperbola is replaced by tangents from below, added where the
+answer needs them, so that each round is a linear program (rate_program.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optimizer.cluster import Cluster, even_rates, widest_rates
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import FLOOR_FRACTION, Problem
+from optimizer.rate_program import best_rates
+from optimizer.simulate import Order, Timeline, simulate
+
+__all__ = ["allocate", "even_rates", "floor_rates", "starting_rates", "widest_rates"]
+
+
+def used_pairs(problem: Problem, device: IntArray) -> list[tuple[int, int]]:
+    """Server pairs that exchange messages, in order."""
+    server = problem.cluster.server_of_device
+    source, target, tensor = problem.graph.edges
+    ends = np.stack([server[device[source]], server[device[target]]], axis=1)
+    crossing = (ends[:, 0] != ends[:, 1]) & (problem.graph.tensor_bytes[tensor] > 0)
+    return [(int(s), int(t)) for s, t in np.unique(ends[crossing], axis=0)]
+
+
+def floor_rates(cluster: Cluster, used: list[tuple[int, int]]) -> FloatArray:
+    """float64[S, S, R]: what every used pair and its reverse direction must keep.
+
+    The reverse direction carries acknowledgements. Where many servers talk the floors together take
+    at most half of a NIC.
+    """
+    fraction = min(FLOOR_FRACTION, 0.5 / max(len(cluster.servers) - 1, 1))
+    floors = np.zeros((len(cluster.servers), len(cluster.servers), len(cluster.rails)))
+    widest = widest_rates(cluster)
+    for s, t in used:
+        floors[s, t] = fraction * widest[s, t]
+        floors[t, s] = fraction * widest[t, s]
+    return floors
+
+
+def starting_rates(problem: Problem, device: IntArray) -> FloatArray:
+    """float64[S, S, R]: admissible rates by volume, without a program."""
+    from optimizer.kernels.network import device_traffic, proportional_rates
+    from optimizer.kernels.tables import make_tables
+
+    tables = make_tables(problem)
+    rates = proportional_rates(tables, device_traffic(tables, device))
+    return rates[:, :, : len(problem.cluster.rails)]
+
+
+def allocate(
+    problem: Problem, device: IntArray, order: Order, incumbent: FloatArray | None = None
+) -> FloatArray:
+    """The best rates found for operators on device int64[n] run in this order, float64[S, S, R].
+
+    Never worse in simulated step time than rates by volume, or than the incumbent if one is given.
+    All zero where no two servers talk.
+    """
+    used = used_pairs(problem, device)
+    servers, rails = len(problem.cluster.servers), len(problem.cluster.rails)
+    if not used:
+        return np.zeros((servers, servers, rails))
+    floors = floor_rates(problem.cluster, used)
+
+    def score(rates: FloatArray) -> tuple[float, Timeline]:
+        timeline = simulate(problem, device, order=order, rates=rates)
+        return timeline.step_seconds, timeline
+
+    starts = [starting_rates(problem, device)]
+    starts += [incumbent] if incumbent is not None else []
+    best = min(starts, key=lambda rates: score(rates)[0])
+    best_step, timeline = score(best)
+    # A small message's rail is its pair's fastest, which the program may change: hence two passes.
+    for _ in range(2):
+        solved = best_rates(problem, device, timeline, best, floors)
+        if solved is None:
+            break
+        step_before = best_step
+        for rates in (solved, spend_leftover(problem, solved)):
+            step, candidate = score(rates)
+            if step <= best_step:
+                best, best_step, timeline = rates, step, candidate
+        if best_step > step_before * (1 - 1e-4):
+            break
+    return best
+
+
+def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
+    """The same rates, scaled up pair by pair as far as both ends' NICs allow."""
+    nics = problem.cluster.nic_rates
+    rates = rates.copy()
+    for _ in range(4):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            transmit = np.where(rates.sum(axis=1) > 0, nics / rates.sum(axis=1), 1.0)
+            receive = np.where(rates.sum(axis=0) > 0, nics / rates.sum(axis=0), 1.0)
+        if problem.model == "thesis":
+            receive = np.full_like(receive, np.inf)
+        factor = np.minimum(transmit[:, None, :], receive[None, :, :])
+        rates = np.minimum(rates * np.maximum(factor, 1.0), widest_rates(problem.cluster))
+    return rates
