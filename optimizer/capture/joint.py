@@ -97,9 +97,12 @@ def _with_roles(
                     "parameters must be left as they are (clone them first)"
                 )
             new_buffers[role.mutated_input.target] = value
-        elif isinstance(role, d.GradAOTOutput) and isinstance(role.grad_of, d.ParamAOTInput):
-            if value is not None:
-                gradients[role.grad_of.target] = value
+        elif (
+            value is not None
+            and isinstance(role, d.GradAOTOutput)
+            and isinstance(role.grad_of, d.ParamAOTInput)
+        ):
+            gradients[role.grad_of.target] = value
     return JointGraph(
         graph=module.graph,
         constants=_constants(module),

@@ -108,7 +108,7 @@ def _share_storage(a: fx.Node, b: fx.Node) -> bool:
     one, other = a.meta.get("val"), b.meta.get("val")
     if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
         return False
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _constants_of_placeholders(joint: JointGraph) -> dict[str, torch.Tensor]:

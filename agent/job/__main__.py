@@ -1,0 +1,56 @@
+"""`python -m agent.job SPEC.json`: runs one rank; 0 done, 1 failed, 2 no such specification."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from agent.contract.job import Failed, RankSpec
+from agent.job.events import Events, end_on_signals
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+        print(f"{__doc__}\n\nusage: python -m agent.job SPEC.json", file=sys.stderr)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    try:
+        spec = RankSpec.model_validate_json(Path(arguments[0]).read_bytes())
+    except (OSError, ValidationError) as error:
+        print(f"error: {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    events = Events()
+    end_on_signals(events, spec.rank)
+    return run(spec, events)
+
+
+def run(spec: RankSpec, events: Events) -> int:
+    from agent.job.messages import JobError
+    from agent.job.runtime import run_rank
+
+    try:
+        run_rank(spec, events.emit)
+    except JobError as error:
+        events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
+        return 1
+    except (ValueError, OSError) as error:
+        events.emit(Failed(rank=spec.rank, what=str(error)))
+        return 1
+    except Exception as error:
+        # Not foreseen: the launcher still needs one event, and whoever repairs it the traceback.
+        traceback.print_exc()
+        events.emit(Failed(rank=spec.rank, what=f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    import os
+
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A lost peer's connections could hold up the ordinary exit for minutes.
+    os._exit(code)

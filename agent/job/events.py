@@ -1,0 +1,43 @@
+"""What a rank says: JSON lines on standard output; and how it ends when told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from agent.contract.job import Failed, RankEvent
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Events:
+    """Owns standard output: whatever else prints there (a model, a library) goes to stderr."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(1)
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+
+    def emit(self, event: RankEvent) -> None:
+        line = event.model_dump_json().encode() + b"\n"
+        with self._lock:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+
+
+def end_on_signals(events: Events, rank: int) -> None:
+    """A signal ends the rank with a Failed event, even while it waits for the network.
+
+    Python runs a signal's handler only between two instructions of its main thread, which may be
+    inside gloo; so the signals are blocked everywhere and a thread waits for them. To be called
+    before any other thread starts.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def wait() -> None:
+        number = signal.sigwait(_ENDING)
+        events.emit(Failed(rank=rank, what=f"stopped by {signal.Signals(number).name}"))
+        os._exit(128 + number)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()

@@ -1,0 +1,206 @@
+"""A captured step and a placement become one straight-line module for this rank.
+
+`print(program.module.code)` shows the rank's whole step. A value is released after its last use;
+receives stand before their first consumer, sends right after their producer. Only this rank's
+parameters, buffers and optimizer state are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from agent.job.messages import JobError, RankMessage, RankMessages
+from agent.job.transport import Transport
+from optimizer.capture.execute import Seeder
+from optimizer.capture.layout import Layout, as_captured
+from optimizer.capture.step import CapturedStep
+from optimizer.capture.updates import parameter_update
+from optimizer.placement import Placement
+
+
+class Send(torch.nn.Module):
+    def __init__(self, transport: Transport, message: RankMessage, layout: Layout) -> None:
+        super().__init__()
+        self.transport, self.message, self.layout = transport, message, layout
+
+    def forward(self, value: torch.Tensor) -> None:
+        self.transport.send(self.message, self.layout.pack(value))
+
+
+class Complete(torch.nn.Module):
+    """Before a value is overwritten: its send must no longer read it."""
+
+    def __init__(self, transport: Transport, message: RankMessage) -> None:
+        super().__init__()
+        self.transport, self.message = transport, message
+
+    def forward(self) -> None:
+        self.transport.complete(self.message)
+
+
+class Receive(torch.nn.Module):
+    def __init__(self, transport: Transport, message: RankMessage, layout: Layout) -> None:
+        super().__init__()
+        self.transport, self.message, self.layout = transport, message, layout
+
+    def forward(self) -> torch.Tensor:
+        return self.layout.unpack(self.transport.receive(self.message))
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
+
+    inputs: which of a batch's tensors it takes. seeders: to be told the step's number.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[int, ...]
+    seeders: tuple[Seeder, ...]
+    has_loss: bool
+
+
+def lower(
+    captured: CapturedStep,
+    placement: Placement,
+    device: str,
+    messages: RankMessages,
+    transport: Transport,
+) -> RankProgram:
+    """Raises JobError where the placement does not fit the captured step."""
+    if captured.operators.structure_hash != placement.structure_hash:
+        raise JobError(
+            f"this server's capture has structure {captured.operators.structure_hash[:12]}, the "
+            f"placement was made for {placement.structure_hash[:12]}",
+            "make the model's sources and the versions of torch the same on every server, and "
+            "solve again",
+        )
+    return _Lowering(captured, placement, device, messages, transport).program()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        captured: CapturedStep,
+        placement: Placement,
+        device: str,
+        messages: RankMessages,
+        transport: Transport,
+    ) -> None:
+        self.captured = captured
+        self.nodes: Mapping[str, fx.Node] = captured.nodes
+        self.order = placement.order[device]
+        self.device = device
+        self.sends = messages.sends
+        self.arriving = {message.producer: message for message in messages.receives}
+        self.transport = transport
+        self.root = torch.nn.Module()
+        self.graph = fx.Graph()
+        self.values: dict[str, fx.Node] = {}
+        self.seeders: list[Seeder] = []
+
+    def program(self) -> RankProgram:
+        code = self.captured.code
+        inputs = [identifier for identifier in self.order if identifier in code.inputs]
+        for identifier in inputs:
+            self.values[identifier] = self.graph.placeholder(identifier)
+        for identifier in self.order:
+            if identifier not in self.nodes:
+                raise JobError(
+                    f"the placement names operator {identifier!r}, which is not captured"
+                )
+            self._operator(self.nodes[identifier])
+            self._sends(identifier)
+        has_loss = self.captured.loss in self.order
+        self.graph.output(self.values[self.captured.loss] if has_loss else None)
+        self.graph.lint()
+        return RankProgram(
+            module=fx.GraphModule(self.root, self.graph),
+            inputs=tuple(code.inputs[identifier] for identifier in inputs),
+            seeders=tuple(self.seeders),
+            has_loss=has_loss,
+        )
+
+    def _operator(self, node: fx.Node) -> None:
+        code = self.captured.code
+        if node.name in code.inputs:
+            return
+        if node.op == "placeholder":
+            # Apart from the model, whose other parameters can then be released.
+            self.root.register_buffer(node.name, self.captured.values[node.name])
+            self.values[node.name] = self.graph.get_attr(node.name)
+            return
+        operands = {source: self._operand(source, node.name) for source in node.all_input_nodes}
+        if node.name in code.writers:
+            self._complete_sends_of(self.captured.analysis.sharing[node.name])
+        if node.op == "call_module":
+            parameter = self.captured.values[code.writers[node.name]]
+            update = parameter_update(self.captured.optimizer, parameter)
+            self.root.add_module(node.name, update)
+        if node.name in self.captured.analysis.random:
+            position = self.captured.analysis.random[node.name]
+            seeder = Seeder(self.captured.seed, position)
+            self.seeders.append(seeder)
+            self._call(f"seed_{node.name}", seeder)
+        value = self.graph.node_copy(node, operands.__getitem__)
+        if node.name in self.captured.analysis.fresh:
+            layout = self.captured.layouts[node.name]
+            value = self.graph.call_function(as_captured, (value, layout.size, layout.stride))
+        self.values[node.name] = value
+
+    def _operand(self, source: fx.Node, consumer: str) -> fx.Node:
+        if source.name in self.values:
+            return self.values[source.name]
+        if source.op == "get_attr":
+            name = str(source.target)
+            self.root.register_buffer(name, self.captured.code.constants[name])
+            self.values[source.name] = self.graph.get_attr(name)
+        elif (message := self.arriving.get(source.name)) is not None:
+            receive = Receive(self.transport, message, self._layout(message))
+            self.values[source.name] = self._call(f"receive_{source.name}", receive)
+        elif source.name in self.order:
+            raise JobError(
+                f"on {self.device} {consumer!r} comes before its operand {source.name!r}",
+                "check the placement file with `optimizer check`",
+            )
+        else:
+            raise JobError(
+                f"{consumer!r} on {self.device} needs {source.name!r}, and no message brings it",
+                "check the placement file with `optimizer check`",
+            )
+        return self.values[source.name]
+
+    def _sends(self, identifier: str) -> None:
+        for message in self.sends.get(identifier, ()):
+            send = Send(self.transport, message, self._layout(message))
+            self._call(f"send_{message.index}", send, self.values[identifier])
+
+    def _complete_sends_of(self, identifiers: frozenset[str]) -> None:
+        for identifier in sorted(identifiers):
+            for message in self.sends.get(identifier, ()):
+                if identifier in self.values:
+                    self._call(f"complete_{message.index}", Complete(self.transport, message))
+
+    def _call(self, name: str, module: torch.nn.Module, *arguments: fx.Node) -> fx.Node:
+        self.root.add_module(name, module)
+        return self.graph.create_node("call_module", name, arguments, name=name)
+
+    def _layout(self, message: RankMessage) -> Layout:
+        layout = self.captured.layouts.get(message.producer)
+        if layout is None:
+            raise JobError(
+                f"message {message.index}: {message.producer!r} gives no tensor, so that it cannot "
+                "be sent",
+                "check the placement file with `optimizer check`",
+            )
+        if layout.wire_bytes != message.bytes or message.output:
+            raise JobError(
+                f"message {message.index} says {message.bytes} bytes for output {message.output} "
+                f"of {message.producer!r}, which is one tensor of {layout.wire_bytes} bytes",
+                "check the placement file with `optimizer check`",
+            )
+        return layout

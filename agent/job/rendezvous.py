@@ -1,0 +1,85 @@
+"""How ranks find each other, and how a rank that cannot start tells the others at once.
+
+Rank 0 hosts a store of keys. Every rank connects before it captures, and says when it is ready; one
+that fails says so, instead of leaving the others to wait for their time limit.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from agent.contract.job import RankSpec
+from agent.job.messages import JobError
+
+_POLL = timedelta(seconds=1)
+
+
+def open_store(spec: RankSpec) -> TCPStore:
+    """Raises JobError when rank 0 is not there within the time limit."""
+    try:
+        return TCPStore(
+            spec.master_address,
+            spec.master_tcp_port,
+            spec.world_size,
+            is_master=spec.rank == 0,
+            timeout=timedelta(seconds=spec.timeout_seconds),
+            wait_for_workers=False,
+        )
+    except (RuntimeError, OSError) as error:
+        place = f"{spec.master_address}:{spec.master_tcp_port}"
+        doing = "listen on" if spec.rank == 0 else "reach rank 0 at"
+        raise JobError(
+            f"cannot {doing} {place}: {str(error).splitlines()[0]}",
+            "choose a free TCP port that every server reaches",
+        ) from error
+
+
+def report_failure(store: TCPStore, rank: int, what: str) -> None:
+    """To those who are still waiting in meet(); nothing if the store is already gone."""
+    try:
+        store.set("failed", f"rank {rank}: {what}")
+    except RuntimeError:
+        return
+
+
+def meet(store: TCPStore, spec: RankSpec) -> None:
+    """Returns when all ranks are ready. Raises JobError as soon as one says that it failed."""
+    deadline = time.monotonic() + spec.timeout_seconds
+    rails = ",".join(rail.rail for rail in spec.rail_interfaces)
+    try:
+        store.set(f"ready/{spec.rank}", rails)
+        for peer in range(spec.world_size):
+            while not _within(store, f"ready/{peer}"):
+                if store.check(["failed"]):
+                    raise JobError(
+                        f"another rank could not start ({store.get('failed').decode()})",
+                        "see what that rank reports",
+                    )
+                if time.monotonic() > deadline:
+                    raise JobError(
+                        f"rank {peer} was not ready after {spec.timeout_seconds:g} s",
+                        "see what that rank reports, or allow more time",
+                    )
+            if (theirs := store.get(f"ready/{peer}").decode()) != rails:
+                raise JobError(
+                    f"rank {peer} has interfaces on rails {theirs or 'none'}, rank {spec.rank} on "
+                    f"{rails or 'none'}",
+                    "give every server of the job one NIC on each rail that the job uses",
+                )
+    except dist.DistError as error:
+        raise JobError(
+            f"lost rank 0 before the first step: {str(error).splitlines()[0]}",
+            "see what rank 0 reports",
+        ) from error
+
+
+def _within(store: TCPStore, key: str) -> bool:
+    try:
+        store.wait([key], _POLL)
+    except dist.DistStoreError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""One rank from its specification to its last step."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone, Traffic
+from agent.job.lower import lower
+from agent.job.messages import JobError, RankMessages, rank_messages
+from agent.job.rendezvous import meet, open_store, report_failure
+from agent.job.replay import payload_for, replay_actions, replay_step
+from agent.job.transport import Alone, GlooTransport, Transport
+from optimizer.capture.protocol import Tensors
+from optimizer.capture.step import capture
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.graph import load_graph
+from optimizer.placement import Placement, load_placement
+
+Emit = Callable[[RankEvent], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
+    rank has it."""
+
+    structure_hash: str
+    load: Callable[[int], Tensors]
+    run: Callable[[Tensors], torch.Tensor | None]
+
+
+def run_rank(spec: RankSpec, emit: Emit) -> None:
+    """Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
+
+    Does not hang: every wait has the time limit of the specification.
+    """
+    torch.set_num_threads(spec.threads)
+    torch.set_num_interop_threads(1)
+    placement = load_placement(Path(spec.placement_file))
+    messages = _messages(spec, placement)
+    if spec.world_size == 1:
+        alone = Alone()
+        _run_steps(spec, _prepare(spec, placement, messages, alone, emit), alone, emit)
+        return
+    store = open_store(spec)
+    transport = GlooTransport(messages)
+    try:
+        program = _prepare(spec, placement, messages, transport, emit)
+    except ValueError as error:
+        report_failure(store, spec.rank, str(error))
+        raise
+    meet(store, spec)
+    interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
+    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.timeout_seconds)
+    _run_steps(spec, program, transport, emit)
+
+
+def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
+    used = placement.devices_used
+    if len(used) != spec.world_size or used[spec.rank] != spec.device:
+        raise JobError(
+            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
+            f"{', '.join(used)} in this order"
+        )
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    return rank_messages(placement, spec.device, rails)
+
+
+def _prepare(
+    spec: RankSpec,
+    placement: Placement,
+    messages: RankMessages,
+    transport: Transport,
+    emit: Emit,
+) -> Program:
+    make = _placed if spec.kind == "placed" else _replayed
+    program = make(spec, placement, messages, transport)
+    emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=program.structure_hash))
+    return program
+
+
+def _placed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    if spec.model is None:
+        raise JobError("a placed job needs a model")
+    choice = OptimizerChoice(spec.optimizer.name, spec.optimizer.lr, spec.optimizer.options)
+    captured = capture(spec.model, spec.batch, choice, spec.seed)
+    rank_program = lower(captured, placement, spec.device, messages, transport)
+    batches, structure_hash = captured.batches, captured.operators.structure_hash
+
+    def load(step: int) -> Tensors:
+        for seeder in rank_program.seeders:
+            seeder.step = step
+        if not rank_program.inputs:
+            return ()
+        batch = batches(step)
+        return tuple(batch[position] for position in rank_program.inputs)
+
+    def run(inputs: Tensors) -> torch.Tensor | None:
+        loss: torch.Tensor | None = rank_program.module(*inputs)
+        return loss
+
+    return Program(structure_hash, load, run)
+
+
+def _replayed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    if spec.graph_file is None:
+        raise JobError("a replayed job needs a graph file")
+    graph = load_graph(Path(spec.graph_file))
+    actions = replay_actions(graph, placement, spec.device, messages, spec.time_scale)
+    payload = payload_for(actions)
+
+    def run(inputs: Tensors) -> torch.Tensor | None:
+        replay_step(actions, transport, payload)
+        return None
+
+    return Program(graph.structure_hash, lambda step: (), run)
+
+
+def _run_steps(spec: RankSpec, program: Program, transport: Transport, emit: Emit) -> None:
+    with torch.no_grad():
+        for step in range(spec.steps):
+            data = program.load(step)
+            transport.begin_step()
+            start = time.perf_counter()
+            loss = program.run(data)
+            transport.end_step()
+            seconds = time.perf_counter() - start
+            value = None if loss is None else float(loss)
+            emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
+    transport.close()
+    traffic = tuple(
+        Traffic(destination=destination, rail=rail, bytes=count)
+        for (destination, rail), count in sorted(transport.sent_bytes.items())
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    emit(Finished(rank=spec.rank, traffic=traffic, peak_memory_bytes=peak))

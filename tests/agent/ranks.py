@@ -1,0 +1,126 @@
+"""Starts real ranks on loopback and reads what they say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.contract.job import (
+    Failed,
+    Finished,
+    RailInterface,
+    RankEvent,
+    RankSpec,
+    StepDone,
+    parse_rank_event,
+)
+from optimizer.placement import Placement, save_placement
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Rank:
+    spec: RankSpec
+    process: subprocess.Popen[bytes]
+    events: list[RankEvent] = field(default_factory=list)
+    errors: str = ""
+
+    def finish(self, seconds: float) -> int:
+        """The exit code; kills the rank and fails when it takes longer."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"rank {self.spec.rank} hung: {err.decode()[-2000:]}") from None
+        self.events.extend(parse_rank_event(line) for line in out.splitlines())
+        self.errors = err.decode()
+        return self.process.returncode
+
+    @property
+    def losses(self) -> list[float]:
+        steps = [event for event in self.events if isinstance(event, StepDone)]
+        return [step.loss for step in steps if step.loss is not None]
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [event.seconds for event in self.events if isinstance(event, StepDone)]
+
+    @property
+    def finished(self) -> Finished:
+        return next(event for event in self.events if isinstance(event, Finished))
+
+    @property
+    def failed(self) -> Failed:
+        return next(event for event in self.events if isinstance(event, Failed))
+
+
+def start_ranks(
+    placement: Placement, folder: Path, rails: tuple[str, ...] = ("a",), **options: Any
+) -> list[Rank]:
+    """One process per used device; options as in RankSpec, the same for all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_placement(placement, folder / "placement.json")
+    port = free_port()
+    ranks = []
+    for number, device in enumerate(placement.devices_used):
+        spec = RankSpec(
+            rank=number,
+            world_size=len(placement.devices_used),
+            device=device,
+            master_address="127.0.0.1",
+            master_tcp_port=port,
+            rail_interfaces=tuple(
+                RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
+            ),
+            placement_file=str(folder / "placement.json"),
+            **{"timeout_seconds": 60, **options},
+        )
+        file = folder / f"rank{number}.json"
+        file.write_text(spec.model_dump_json())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent.job", str(file)],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests" / "optimizer")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        ranks.append(Rank(spec, process))
+    return ranks
+
+
+def run_ranks(
+    placement: Placement,
+    folder: Path,
+    rails: tuple[str, ...] = ("a",),
+    seconds: float = 60,
+    **options: Any,
+) -> list[Rank]:
+    """All ranks to their successful end."""
+    ranks = start_ranks(placement, folder, rails, **options)
+    try:
+        codes = [rank.finish(seconds) for rank in ranks]
+    finally:
+        end(ranks)
+    assert codes == [0] * len(ranks), [(rank.events, rank.errors[-3000:]) for rank in ranks]
+    return ranks
+
+
+def end(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        if rank.process.poll() is None:
+            rank.process.kill()
+            rank.process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
