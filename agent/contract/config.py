@@ -1,4 +1,4 @@
-"""The agent's own configuration: one JSON or YAML file per server, written by provisioning or a lab."""
+"""The agent's own configuration: one YAML or JSON file per server, by provisioning or a lab."""
 
 from __future__ import annotations
 

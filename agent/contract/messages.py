@@ -201,7 +201,7 @@ class Envelopes(Frozen):
 
 
 class Reply(Frozen):
-    """result is the reply type named at the request, as JSON; refusal where it could not be done."""
+    """result: the reply type named at the request, as JSON; refusal: why it could not be done."""
 
     session: str
     id: str

@@ -1,4 +1,4 @@
-"""Desired, observed and change: three types. What a server should be, what it is, the difference."""
+"""What a server should be, what it is, and the difference: desired, observed, change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,13 @@ class DesiredState(Collections):
 
 
 class NicFacts(Frozen):
-    """One physical NIC as found; bridge: the bridge it is a port of, ours or another's."""
+    """One NIC as found; bridge: the bridge it is a port of, ours or another's.
+
+    addresses: its own, of global scope, IPv6 included (so that taking it over can be refused).
+    address_commands: the same, as `ip address add` accepts them; "dynamic" where a lease ends.
+    routes: through it, none of ours and none that the kernel adds itself, as `ip route` accepts.
+    root_qdisc: kind of a queueing discipline that someone set; None: the kernel's default.
+    """
 
     name: str
     mac: str
@@ -71,6 +77,20 @@ class NicFacts(Frozen):
     rdma: bool
     addresses: tuple[str, ...]
     bridge: str | None
+    address_commands: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    root_qdisc: str | None = None
+
+
+class ForeignEntry(Frozen):
+    """Something that is not ours inside a range that we use: a collision is refused, never fixed.
+
+    key as our entry of that collection would have it, without what distinguishes owners.
+    """
+
+    collection: str
+    key: str
+    text: str
 
 
 class EffectiveQueue(Frozen):
@@ -93,6 +113,7 @@ class ObservedState(Collections):
 
     nics: tuple[NicFacts, ...] = ()
     effective_queues: tuple[EffectiveQueue, ...] = ()
+    foreign: tuple[ForeignEntry, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -100,7 +121,7 @@ class TakenOver(Frozen):
     """What a NIC held before its address moved: put back when its bridge goes."""
 
     nic: str
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...]  # as `ip address add` accepts them
     routes: tuple[str, ...] = ()  # as `ip route` prints and accepts them
     was_up: bool = True
 
@@ -142,10 +163,14 @@ class LeaseState(Frozen):
     committed   in force; expires_unix None means kept until told otherwise
     restoring   the baseline is being brought back
     failed      restoring failed; detail says what is left
+
+    generation is that of what is in force; highest_generation the highest that was ever seen:
+    a later stage must be above it.
     """
 
     phase: LeasePhase
     generation: int
+    highest_generation: int = 0
     plan_name: str | None = None
     plan_digest: str | None = None
     content_digest: str | None = None

@@ -1,0 +1,111 @@
+"""The daemon: finishes undoing, then keeps the link and the lease until it is told to end.
+
+It ends on SIGTERM or SIGINT and leaves the network as it is: the lease is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+from agent.contract.config import AgentConfig
+from agent.contract.messages import Hello
+from agent.contract.state import ApplyReport
+from agent.drivers.server import Server
+from agent.keeper import Keeper
+from agent.link import Link, tls_context
+from agent.measure.measuring import Iperf3Measuring
+from agent.reconcile.effects import EffectError
+from agent.reconcile.lease import RETRY_SECONDS
+from agent.service import Service
+from agent.store import take_lock
+from agent.wiring import build_keeper
+
+log = logging.getLogger(__name__)
+
+# The lease is looked at this often, whatever else happens.
+LONGEST_PAUSE_SECONDS = 1.0
+SHORTEST_PAUSE_SECONDS = 0.05
+
+
+def run(config: AgentConfig) -> int:
+    """Raises AlreadyRunningError, StoreError, EffectError, OSError before it has started."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    with take_lock(Path(config.state_dir)):
+        context = tls_context(config)
+        server = Server(config)
+        keeper = build_keeper(config, server)
+        _tell(keeper.resume())
+        measuring = Iperf3Measuring()
+        link = Link(
+            config,
+            Service(config.server, keeper, measuring),
+            lambda: _hello(config, server, keeper),
+            context,
+        )
+        asyncio.run(_serve(link, keeper, measuring))
+    return 0
+
+
+def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
+    return Hello(
+        server=config.server,
+        agent_pid=os.getpid(),
+        capabilities=server.capabilities(server.observe(())),
+        lease=keeper.lease,
+    )
+
+
+async def _serve(link: Link, keeper: Keeper, measuring: Iperf3Measuring) -> None:
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    tasks = [
+        asyncio.create_task(link.run(), name="link"),
+        asyncio.create_task(_keep_lease(keeper), name="lease"),
+        asyncio.create_task(ending.wait(), name="signal"),
+    ]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    await measuring.stop_servers()
+    for task in done:
+        task.result()
+
+
+async def _keep_lease(keeper: Keeper) -> None:
+    """Wakes at the latest every second: the lease may have been shortened meanwhile. What could
+    not be restored is tried again after RETRY_SECONDS."""
+    unsettled_seconds = 0.0
+    while True:
+        due = keeper.seconds_until_due()
+        pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
+        pause = max(pause, SHORTEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+        if keeper.lease.phase in ("applying", "restoring", "failed"):
+            unsettled_seconds += pause
+            if unsettled_seconds < RETRY_SECONDS:
+                continue
+        unsettled_seconds = 0.0
+        try:
+            _tell(await asyncio.to_thread(keeper.tick))
+        except (EffectError, OSError):
+            log.exception("the lease could not be looked after; trying again")
+
+
+def _tell(report: ApplyReport | None) -> None:
+    if report is None:
+        return
+    log.info(
+        "generation %d: %d changes in %.2f s", report.generation, len(report.changes),
+        report.wall_seconds,
+    )  # fmt: skip
+    for refusal in report.refusals:
+        log.error("%s: %s; %s", refusal.where, refusal.what, refusal.remedy)

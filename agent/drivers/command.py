@@ -1,0 +1,26 @@
+"""Running one of the system's tools: bounded in time, its complaint kept."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from agent.reconcile.effects import EffectError
+
+TIMEOUT_SECONDS = 20.0
+
+
+def run(command: Sequence[str], stdin: str | None = None) -> str:
+    """Standard output. Raises EffectError with what the tool said."""
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
+    except FileNotFoundError as error:
+        raise EffectError(f"{command[0]} is not installed on this server") from error
+    except subprocess.TimeoutExpired as error:
+        raise EffectError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise EffectError(f"{' '.join(command)}: {said or f'exit {done.returncode}'}")
+    return done.stdout

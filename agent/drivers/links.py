@@ -1,0 +1,204 @@
+"""Interfaces: facts of NICs, addresses, and the move of a NIC's own to its bridge and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from ipaddress import IPv4Interface
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from agent.contract.entries import PROTOCOL, Address
+from agent.contract.state import NicFacts
+from agent.drivers import ethtool
+from agent.drivers.command import run
+from agent.reconcile.effects import EffectError
+from agent.reconcile.steps import EntryStep, NicStep
+
+# What `ip route` prints and does not accept.
+_ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
+_DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
+
+
+class LinkView:
+    """All interfaces as `ip` and `tc` show them, read once."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, Any] = {
+            link["ifname"]: link for link in json.loads(run(["ip", "-j", "-d", "address", "show"]))
+        }
+        self._qdiscs = {
+            qdisc["dev"]: qdisc["kind"]
+            for qdisc in json.loads(run(["tc", "-j", "qdisc", "show"]))
+            if qdisc.get("root") and qdisc["handle"] != "0:"
+        }
+        self._routes = read_foreign_routes()
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._links.keys()
+
+    def mtu_bytes(self, interface: str) -> int:
+        """0 where there is no such interface."""
+        return int(self._links[interface]["mtu"]) if interface in self._links else 0
+
+    def mac(self, interface: str) -> str:
+        return str(self._links[interface]["address"])
+
+    def is_up(self, interface: str) -> bool:
+        return interface in self._links and "UP" in self._links[interface]["flags"]
+
+    def addresses(self, interface: str) -> list[str]:
+        """Of global scope, as a.b.c.d/len; IPv6 too."""
+        return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
+
+    def nics(
+        self, bridge_of_port: Mapping[str, str], internal: Collection[str]
+    ) -> tuple[NicFacts, ...]:
+        """Everything that could be a NIC: no loopback, no interface that Open vSwitch made."""
+        return tuple(
+            self._facts(name, bridge_of_port)
+            for name, link in sorted(self._links.items())
+            if "LOOPBACK" not in link["flags"]
+            and name not in internal
+            and name not in _DATAPATH_INTERFACES
+        )
+
+    def _facts(self, name: str, bridge_of_port: Mapping[str, str]) -> NicFacts:
+        link = self._links[name]
+        master = link.get("master")
+        return NicFacts(
+            name=name,
+            mac=link.get("address", ""),
+            mtu_bytes=link["mtu"],
+            up=self.is_up(name),
+            speed_bits_per_second=ethtool.speed_bits_per_second(name),
+            driver=ethtool.driver(name),
+            rdma=Path(f"/sys/class/net/{name}/device/infiniband").exists(),
+            addresses=tuple(self.addresses(name)),
+            bridge=bridge_of_port.get(name) or (None if master == "ovs-system" else master),
+            address_commands=tuple(_address_command(a) for a in self._global(name)),
+            routes=tuple(line for line in self._routes if f" dev {name} " in f" {line} "),
+            root_qdisc=self._qdiscs.get(name),
+        )
+
+    def _global(self, interface: str) -> list[Any]:
+        entries = self._links.get(interface, {}).get("addr_info", [])
+        return [a for a in entries if a["family"] == "inet" or a["scope"] == "global"]
+
+
+def _address_command(entry: Mapping[str, Any]) -> str:
+    words = [f"{entry['local']}/{entry['prefixlen']}"]
+    if "address" in entry:
+        words = [entry["local"], "peer", f"{entry['address']}/{entry['prefixlen']}"]
+    if "broadcast" in entry:
+        words += ["broadcast", entry["broadcast"]]
+    words += ["scope", entry["scope"]]
+    if "label" in entry:
+        words += ["label", entry["label"]]
+    if "metric" in entry:
+        words += ["metric", str(entry["metric"])]
+    if entry.get("noprefixroute"):
+        words.append("noprefixroute")
+    if entry.get("dynamic"):
+        words.append("dynamic")
+    return " ".join(words)
+
+
+def read_foreign_routes() -> list[str]:
+    """IPv4 routes that neither the kernel made nor we, as `ip route` accepts them; those that
+    need no gateway first, so that they can be added in this order."""
+    lines = []
+    for line in run(["ip", "-o", "-4", "route", "show", "table", "all"]).splitlines():
+        words = [word for word in line.replace("\\", " ").split() if word not in _ROUTE_STATES]
+        pairs = list(pairwise(words))
+        if not words or {("proto", "kernel"), ("table", "local"), ("proto", str(PROTOCOL))} & set(
+            pairs
+        ):
+            continue
+        lines.append(" ".join(words))
+    return sorted(lines, key=lambda line: " via " in line)
+
+
+def change_addresses(steps: Sequence[EntryStep]) -> None:
+    with IPRoute() as netlink:
+        for step in steps:
+            entry = step.entry
+            assert isinstance(entry, Address)
+            indexes = netlink.link_lookup(ifname=entry.interface)
+            if not indexes:
+                raise EffectError(f"address {entry.key}: the interface is gone")
+            interface = IPv4Interface(entry.address)
+            netlink.addr(
+                "del" if step.after is None else "replace",
+                index=indexes[0],
+                address=str(interface.ip),
+                prefixlen=interface.network.prefixlen,
+                broadcast=str(interface.network.broadcast_address),
+            )
+
+
+def bring_up(interfaces: Sequence[str]) -> None:
+    with IPRoute() as netlink:
+        for interface in interfaces:
+            for index in netlink.link_lookup(ifname=interface):
+                netlink.link("set", index=index, state="up")
+
+
+def move_nic(step: NicStep) -> None:
+    """Raises EffectError with all that could not be moved, after having moved the rest."""
+    actions = _to_bridge(step) if step.direction == "to bridge" else _back(step)
+    failures = []
+    for action in actions:
+        try:
+            run(action)
+        except EffectError as error:
+            failures.append(str(error))
+    if failures:
+        raise EffectError("; ".join(failures))
+
+
+def _to_bridge(step: NicStep) -> list[list[str]]:
+    """The bridge has the addresses already. A gateway route stays when its address goes, so it is
+    removed by name."""
+    nic, held = step.held.nic, step.held
+    there = read_foreign_routes()
+    return [
+        *[["ip", "route", "del", *route.split()] for route in held.routes if route in there],
+        *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
+        *[
+            ["ip", "route", "add", *moved.split()]
+            for route in held.routes
+            if (moved := _on(route, nic, step.bridge)) not in there
+        ],
+    ]
+
+
+def _back(step: NicStep) -> list[list[str]]:
+    nic, held = step.held.nic, step.held
+    view = LinkView()
+    if nic not in view.names:
+        raise EffectError(f"NIC {nic} is gone: its addresses {held.addresses} cannot come back")
+    have = {_address_command(a) for a in view._global(nic)}
+    there = read_foreign_routes()
+    missing = [a for a in held.addresses if a not in have]
+    return [
+        ["ip", "link", "set", nic, "up" if held.was_up else "down"],
+        *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
+        *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
+    ]
+
+
+def _identity(address_command: str) -> list[str]:
+    """The words that name an address to `ip address del`."""
+    words = address_command.split()
+    return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]
+
+
+def _on(route: str, nic: str, bridge: str) -> str:
+    words = route.split()
+    at = words.index("dev") + 1
+    return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])

@@ -1,0 +1,270 @@
+"""Bridges, shapers and queues in Open vSwitch's database.
+
+QoS and Queue rows are never collected as garbage: ours are marked, and deleted by us. A mark's
+value is the plan's name; what a row is for stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent.contract.entries import (
+    BRIDGE_PREFIX,
+    OWNER_KEY,
+    Bridge,
+    DatapathType,
+    Queue,
+    Shaper,
+)
+from agent.contract.state import ForeignEntry
+from agent.drivers.ovsdb_link import Database, connected
+from agent.reconcile.effects import EffectError
+from agent.reconcile.steps import EntryStep
+
+NIC_KEY = "placewire-nic"
+QUEUE_KEY = "placewire-queue"
+PURPOSE_KEY = "placewire-purpose"
+
+
+class SwitchView:
+    """What the database says, as our entries."""
+
+    def __init__(self, database: Database) -> None:
+        self._rows = database.rows
+        self.bridge_of_port = {
+            port.name: bridge.name for bridge in self._rows("Bridge") for port in bridge.ports
+        }
+        self.internal_interfaces = {
+            row.name for row in self._rows("Interface") if row.type == "internal"
+        }
+
+    def bridges(self) -> list[tuple[str, str, DatapathType]]:
+        """(name, NIC or "" where it is no port, datapath) of ours."""
+        found = []
+        for row in self._rows("Bridge"):
+            if OWNER_KEY in row.external_ids:
+                nic = row.external_ids.get(NIC_KEY, "")
+                datapath: DatapathType = "netdev" if row.datapath_type == "netdev" else "system"
+                is_port = self.bridge_of_port.get(nic) == row.name
+                found.append((row.name, nic if is_port else "", datapath))
+        return sorted(found)
+
+    def foreign_bridges(self) -> list[ForeignEntry]:
+        return [
+            ForeignEntry(collection="bridges", key=row.name, text=f"Open vSwitch bridge {row.name}")
+            for row in self._rows("Bridge")
+            if OWNER_KEY not in row.external_ids and row.name.startswith(BRIDGE_PREFIX)
+        ]
+
+    def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue], list[str]]:
+        """Those in use by a port, and what is ours and in use by none."""
+        shapers, queues, used = [], [], set()
+        for port in self._rows("Port"):
+            for qos in port.qos:
+                if OWNER_KEY not in qos.external_ids:
+                    continue
+                used.add(qos.uuid)
+                shapers.append(Shaper(nic=port.name, max_bits_per_second=_rate(qos, "max-rate")))
+                for queue_id, row in qos.queues.items():
+                    used.add(row.uuid)
+                    queues.append(_queue(port.name, queue_id, row))
+        stray = [
+            f"{table} row {row.uuid} is ours and not in use"
+            for table in ("QoS", "Queue")
+            for row in self._rows(table)
+            if OWNER_KEY in row.external_ids and row.uuid not in used
+        ]
+        return sorted(shapers, key=lambda s: s.nic), sorted(queues, key=_queue_order), stray
+
+
+def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str) -> None:
+    """All in one transaction, each with its NIC as its port and the NIC's MAC address; a bridge
+    of ours that exists is completed. Raises EffectError.
+
+    bridges: with the MAC address of the NIC.
+    """
+    with connected(remote) as database:
+
+        def change(transaction: Any) -> None:
+            for bridge, mac in bridges:
+                _write_bridge(database, transaction, bridge, mac, plan_name)
+
+        names = ", ".join(bridge.name for bridge, _ in bridges)
+        database.transact(change, f"bridges {names}")
+        there = {name: nic for name, nic, _ in SwitchView(database).bridges()}
+        for bridge, _ in bridges:
+            if there.get(bridge.name) != bridge.nic:
+                raise EffectError(f"bridge {bridge.name} was written and is not there")
+
+
+def remove_bridges(remote: str, names: Sequence[str]) -> None:
+    with connected(remote) as database:
+
+        def change(_: Any) -> None:
+            for row in database.rows("Bridge"):
+                if row.name in names and OWNER_KEY in row.external_ids:
+                    database.switch.delvalue("bridges", row)
+                    row.delete()
+
+        database.transact(change, f"remove bridges {', '.join(names)}")
+
+
+def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> None:
+    """Shapers and queues, all in one transaction; removed rows are deleted. Raises EffectError."""
+    with connected(remote) as database:
+        database.transact(
+            lambda transaction: _write_queues(database, transaction, steps, plan_name),
+            f"{len(steps)} shapers and queues",
+        )
+
+
+def sweep(remote: str) -> None:
+    """Deletes QoS and Queue rows of ours that no port uses."""
+    with connected(remote) as database:
+        _, _, stray = SwitchView(database).shapers_and_queues()
+        if not stray:
+            return
+        used = {qos.uuid for port in database.rows("Port") for qos in port.qos}
+
+        def change(_: Any) -> None:
+            kept_queues = {
+                row.uuid
+                for qos in database.rows("QoS")
+                if qos.uuid in used or OWNER_KEY not in qos.external_ids
+                for row in qos.queues.values()
+            }
+            for table, kept in (("QoS", used), ("Queue", kept_queues)):
+                for row in database.rows(table):
+                    if OWNER_KEY in row.external_ids and row.uuid not in kept:
+                        row.delete()
+
+        database.transact(change, "unused rows of ours")
+
+
+def _write_bridge(
+    database: Database, transaction: Any, bridge: Bridge, mac: str, plan_name: str
+) -> None:
+    row = next((r for r in database.rows("Bridge") if r.name == bridge.name), None)
+    if row is None:
+        row = transaction.insert(database.tables["Bridge"])
+        row.name = bridge.name
+        # Standalone: a bridge with no controller forwards like a learning switch.
+        row.fail_mode = "standalone"
+        local = _new_port(database, transaction, bridge.name, plan_name, internal=True)
+        ports = [local]
+        database.switch.addvalue("bridges", row)
+    else:
+        ports = list(row.ports)
+    if all(port.name != bridge.nic for port in ports):
+        ports.append(_new_port(database, transaction, bridge.nic, plan_name, internal=False))
+    row.ports = ports
+    row.datapath_type = bridge.datapath
+    row.other_config = {"hwaddr": mac}
+    row.external_ids = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
+    for port in ports:
+        if port.name == bridge.name:
+            port.interfaces[0].mtu_request = bridge.mtu_bytes
+
+
+def _new_port(
+    database: Database, transaction: Any, name: str, plan_name: str, *, internal: bool
+) -> Any:
+    interface = transaction.insert(database.tables["Interface"])
+    interface.name = name
+    if internal:
+        interface.type = "internal"
+    port = transaction.insert(database.tables["Port"])
+    port.name = name
+    port.interfaces = [interface]
+    port.external_ids = {OWNER_KEY: plan_name}
+    return port
+
+
+def _write_queues(
+    database: Database, transaction: Any, steps: Sequence[EntryStep], plan_name: str
+) -> None:
+    ports = {port.name: port for port in database.rows("Port")}
+    qos_of = {name: _own_qos(port) for name, port in ports.items()}
+    tables = database.tables
+    for step in steps:
+        entry = step.after
+        if isinstance(entry, Shaper):
+            port = ports.get(entry.nic)
+            if port is None or OWNER_KEY not in port.external_ids:
+                raise EffectError(f"NIC {entry.nic} is no port of ours")
+            qos = qos_of[entry.nic]
+            if qos is None:
+                qos = qos_of[entry.nic] = transaction.insert(tables["QoS"])
+                qos.type = "linux-htb"
+                qos.queues = {}
+                qos.external_ids = {OWNER_KEY: plan_name, NIC_KEY: entry.nic}
+                port.verify("qos")
+                port.qos = [qos]
+            qos.other_config = {"max-rate": str(entry.max_bits_per_second)}
+    for nic, qos in qos_of.items():
+        changes = {
+            s.entry.queue_id: s for s in steps if isinstance(s.entry, Queue) and s.entry.nic == nic
+        }
+        gone = any(isinstance(s.before, Shaper) and s.after is None and s.before.nic == nic
+                   for s in steps)  # fmt: skip
+        if qos is None or not (changes or gone):
+            continue
+        _change_queue_map(transaction, tables, qos, changes, plan_name)
+        if gone:
+            ports[nic].qos = []
+            qos.delete()
+
+
+def _change_queue_map(
+    transaction: Any, tables: Any, qos: Any, changes: dict[int, EntryStep], plan_name: str
+) -> None:
+    queues = dict(qos.queues)
+    for queue_id, step in changes.items():
+        row = queues.get(queue_id)
+        queue = step.after
+        if queue is None:
+            if row is not None and OWNER_KEY in row.external_ids:
+                del queues[queue_id]
+                row.delete()
+            continue
+        assert isinstance(queue, Queue)
+        if row is None:
+            row = queues[queue_id] = transaction.insert(tables["Queue"])
+        row.other_config = {
+            "min-rate": str(queue.min_bits_per_second),
+            "max-rate": str(queue.max_bits_per_second),
+            # In bits. It sets both burst and cburst: the defaults are too small above 1 Gbit/s.
+            "burst": str(queue.burst_bits),
+        }
+        row.external_ids = {
+            OWNER_KEY: plan_name,
+            NIC_KEY: queue.nic,
+            QUEUE_KEY: str(queue_id),
+            PURPOSE_KEY: queue.purpose,
+        }
+    qos.queues = queues
+
+
+def _own_qos(port: Any) -> Any:
+    return next((qos for qos in port.qos if OWNER_KEY in qos.external_ids), None)
+
+
+def _queue(nic: str, queue_id: int, row: Any) -> Queue:
+    return Queue(
+        nic=nic,
+        queue_id=queue_id,
+        min_bits_per_second=_rate(row, "min-rate"),
+        max_bits_per_second=_rate(row, "max-rate"),
+        burst_bits=_rate(row, "burst"),
+        purpose=row.external_ids.get(PURPOSE_KEY, ""),
+    )
+
+
+def _rate(row: Any, key: str) -> int:
+    text = row.other_config.get(key, "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _queue_order(queue: Queue) -> tuple[str, int]:
+    return queue.nic, queue.queue_id

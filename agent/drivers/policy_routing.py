@@ -1,0 +1,121 @@
+"""Our routing rules and routes: protocol 80, own tables, own priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from socket import AF_INET
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from agent.contract.entries import (
+    PROTOCOL,
+    RULE_PRIORITY_BASE,
+    RULE_PRIORITY_COUNT,
+    TABLE_BASE,
+    TABLE_COUNT,
+    Route,
+    Rule,
+)
+from agent.contract.state import ForeignEntry
+from agent.reconcile.effects import EffectError
+from agent.reconcile.steps import EntryStep
+
+_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
+_PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)
+_SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
+
+
+def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
+    ours: list[Rule] = []
+    foreign: list[ForeignEntry] = []
+    with IPRoute() as netlink:
+        for message in netlink.get_rules(family=AF_INET):
+            priority = message.get_attr("FRA_PRIORITY") or 0
+            table = message.get_attr("FRA_TABLE") or message["table"]
+            source = f"{message.get_attr('FRA_SRC') or '0.0.0.0'}/{message['src_len']}"
+            if message.get_attr("FRA_PROTOCOL") == PROTOCOL:
+                ours.append(Rule(priority=priority, source=source, table=table))
+            elif priority in _PRIORITIES:
+                text = f"{priority}: from {source} lookup {table}"
+                foreign.append(ForeignEntry(collection="rules", key=str(priority), text=text))
+    return sorted(ours, key=lambda rule: rule.key), foreign
+
+
+def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
+    ours: list[Route] = []
+    foreign: list[ForeignEntry] = []
+    with IPRoute() as netlink:
+        names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+        for message in netlink.get_routes(family=AF_INET):
+            table = message.get_attr("RTA_TABLE") or message["table"]
+            mine = message["proto"] == PROTOCOL
+            if not mine and table not in _TABLES:
+                continue
+            route = Route(
+                table=table,
+                destination=f"{message.get_attr('RTA_DST') or '0.0.0.0'}/{message['dst_len']}",
+                interface=names.get(message.get_attr("RTA_OIF"), ""),
+                source=message.get_attr("RTA_PREFSRC") or "",
+                gateway=message.get_attr("RTA_GATEWAY"),
+            )
+            if mine:
+                ours.append(route)
+            else:
+                text = f"{route.destination} dev {route.interface} table {table}"
+                foreign.append(ForeignEntry(collection="routes", key=route.key, text=text))
+    return sorted(ours, key=lambda route: route.key), foreign
+
+
+def change_rules(steps: Sequence[EntryStep]) -> None:
+    """A rule has no identity of its own for the kernel: a changed one is added, then the former
+    is removed."""
+    with IPRoute() as netlink:
+        for step in steps:
+            if isinstance(step.after, Rule):
+                _rule(netlink, "add", step.after)
+            if isinstance(step.before, Rule):
+                _rule(netlink, "del", step.before)
+
+
+def _rule(netlink: Any, verb: str, rule: Rule) -> None:
+    source = IPv4Network(rule.source)
+    netlink.rule(
+        verb,
+        family=AF_INET,
+        src=str(source.network_address),
+        src_len=source.prefixlen,
+        table=rule.table,
+        priority=rule.priority,
+        protocol=PROTOCOL,
+    )
+
+
+def change_routes(steps: Sequence[EntryStep]) -> None:
+    with IPRoute() as netlink:
+        for step in steps:
+            if isinstance(step.after, Route):
+                _route(netlink, "replace", step.after)
+            elif isinstance(step.before, Route):
+                _route(netlink, "del", step.before)
+
+
+def _route(netlink: Any, verb: str, route: Route) -> None:
+    indexes = netlink.link_lookup(ifname=route.interface)
+    if not indexes:
+        if verb == "del":
+            return  # It went with its interface.
+        raise EffectError(f"route {route.key}: there is no interface {route.interface}")
+    arguments = {
+        "family": AF_INET,
+        "dst": route.destination,
+        "oif": indexes[0],
+        "prefsrc": route.source,
+        "table": route.table,
+        "proto": PROTOCOL,
+        "scope": _SCOPE_LINK if route.gateway is None else _SCOPE_UNIVERSE,
+    }
+    if route.gateway is not None:
+        arguments["gateway"] = route.gateway
+    netlink.route(verb, **arguments)

@@ -1,0 +1,183 @@
+"""One server's network as a whole: reads everything back, and executes steps in their order."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from agent.contract.config import AgentConfig
+from agent.contract.entries import BRIDGE_PREFIX, Address, Bridge, DatapathType
+from agent.contract.messages import Capabilities
+from agent.contract.state import ForeignEntry, ObservedState
+from agent.drivers import ethtool, links, openflow, ovsdb, policy_routing, sysctl, traffic_control
+from agent.drivers.command import run
+from agent.drivers.ovsdb_link import connected
+from agent.reconcile.effects import EffectError
+from agent.reconcile.steps import EntryStep, NicStep, Step
+
+# Collections whose consecutive steps are one transaction.
+_TOGETHER = {"shapers": "queues of the switch", "queues": "queues of the switch"}
+
+
+class Server:
+    """Implements agent.reconcile.effects.Network with the kernel and Open vSwitch."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._remote = config.ovsdb_remote
+        self._run_dir = config.openvswitch_run_dir
+        self.datapath = _datapath(config)
+
+    def observe(self, sysctls: Collection[str]) -> ObservedState:
+        """Raises EffectError where Open vSwitch does not answer."""
+        with connected(self._remote) as database:
+            switch = ovsdb.SwitchView(database)
+            shapers, queues, problems = switch.shapers_and_queues()
+            found = switch.bridges()
+        view = links.LinkView()
+        bridges = [
+            Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
+            for name, nic, datapath in found
+        ]
+        nics = [bridge.nic for bridge in bridges if bridge.nic]
+        live = [bridge.name for bridge in bridges if bridge.name in view.names]
+        problems += [f"bridge {b.name} is down" for b in bridges if not view.is_up(b.name)]
+        flows, foreign_flows = openflow.read_flows(self._run_dir, live)
+        classifiers, foreign_filters = traffic_control.read_classifiers(
+            nic for nic in nics if nic in view.names
+        )
+        rules, foreign_rules = policy_routing.read_rules()
+        routes, foreign_routes = policy_routing.read_routes()
+        return ObservedState(
+            bridges=tuple(bridges),
+            addresses=tuple(
+                Address(interface=name, address=address)
+                for name in live
+                for address in view.addresses(name)
+                if ":" not in address
+            ),
+            sysctls=tuple(sysctl.read_sysctls(sysctls)),
+            shapers=tuple(shapers),
+            queues=tuple(queues),
+            flows=tuple(flows),
+            classifiers=tuple(classifiers),
+            routes=tuple(routes),
+            rules=tuple(rules),
+            nics=view.nics(switch.bridge_of_port, switch.internal_interfaces),
+            effective_queues=tuple(traffic_control.read_queues(nics)),
+            foreign=(
+                *switch.foreign_bridges(),
+                *_foreign_interfaces(view.names, {b.name for b in bridges}),
+                *foreign_flows,
+                *foreign_filters,
+                *foreign_rules,
+                *foreign_routes,
+            ),
+            problems=tuple(problems),
+        )
+
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+        """Consecutive steps of one kind are one transaction. Raises EffectError."""
+        for _, group in groupby(steps, key=_kind):
+            batch = list(group)
+            try:
+                self._apply_batch(batch, plan_name)
+            except (NetlinkError, OSError) as error:
+                change = batch[0].as_change()
+                raise EffectError(
+                    f"{change.action} {change.collection} {change.key}: {error}"
+                ) from error
+
+    def sweep(self) -> None:
+        ovsdb.sweep(self._remote)
+
+    def capabilities(self, observed: ObservedState) -> Capabilities:
+        return Capabilities(
+            datapath=self.datapath,
+            # The userspace datapath ignores set_queue (Open vSwitch 3.1).
+            set_queue_honoured=self.datapath == "system",
+            open_vswitch_version=open_vswitch_version(),
+            kernel_version=platform.release(),
+            python_version=platform.python_version(),
+            nics=observed.nics,
+        )
+
+    def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
+        first = batch[0]
+        if isinstance(first, NicStep):
+            for step in batch:
+                assert isinstance(step, NicStep)
+                links.move_nic(step)
+            return
+        entries = [step for step in batch if isinstance(step, EntryStep)]
+        if first.collection == "bridges":
+            self._bridges(entries, plan_name)
+        elif first.collection in _TOGETHER:
+            ovsdb.change_queues(self._remote, entries, plan_name)
+        elif first.collection == "flows":
+            openflow.change_flows(self._run_dir, entries)
+        else:
+            _KERNEL[first.collection](entries)
+
+    def _bridges(self, steps: list[EntryStep], plan_name: str) -> None:
+        wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
+        if wanted:
+            view = links.LinkView()
+            ovsdb.add_bridges(self._remote, [(b, view.mac(b.nic)) for b in wanted], plan_name)
+            for bridge in wanted:
+                if bridge.datapath == "netdev":
+                    ethtool.switch_offloads_off(bridge.name)
+            links.bring_up([name for b in wanted for name in (b.nic, b.name)])
+        gone = [step.before.name for step in steps if step.before and not step.after
+                and isinstance(step.before, Bridge)]  # fmt: skip
+        if gone:
+            ovsdb.remove_bridges(self._remote, gone)
+
+
+_KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {
+    "addresses": links.change_addresses,
+    "sysctls": sysctl.change_sysctls,
+    "classifiers": traffic_control.change_classifiers,
+    "routes": policy_routing.change_routes,
+    "rules": policy_routing.change_rules,
+}
+
+
+def open_vswitch_version() -> str:
+    """Raises EffectError where it is not installed."""
+    text = run(["ovs-vswitchd", "--version"])
+    match = re.search(r"\b(\d+\.\d+(\.\d+)?)\b", text)
+    if match is None:
+        raise EffectError(f"ovs-vswitchd --version says {text.strip()!r}, which names no version")
+    return match[1]
+
+
+def _kind(step: Step) -> tuple[str, bool]:
+    return _TOGETHER.get(step.collection, step.collection), _is_removal(step)
+
+
+def _is_removal(step: Step) -> bool:
+    return isinstance(step, EntryStep) and step.after is None
+
+
+def _foreign_interfaces(names: Collection[str], ours: Collection[str]) -> list[ForeignEntry]:
+    """Interfaces that have a name as only our bridges should."""
+    return [
+        ForeignEntry(collection="bridges", key=name, text=f"interface {name}")
+        for name in names
+        if name.startswith(BRIDGE_PREFIX) and name not in ours
+    ]
+
+
+def _datapath(config: AgentConfig) -> DatapathType:
+    if config.datapath != "auto":
+        return config.datapath
+    if Path("/sys/module/openvswitch").exists():
+        return "system"
+    modules = Path(f"/lib/modules/{platform.release()}/modules.dep")
+    loadable = modules.exists() and "/openvswitch.ko" in modules.read_text()
+    return "system" if loadable else "netdev"

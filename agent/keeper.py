@@ -1,0 +1,310 @@
+"""Keeps one server on one whole state: stages, verifies, commits, restores; under one lease.
+
+Disk first: what is about to be done, and what was there before, is durable before anything is
+touched. Effects (network, store, clock) are passed in. Network changes are serialised by a lock;
+renewing and committing only touch the lease, and work while a change is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from agent.contract.messages import Observation, Previewed, Verified
+from agent.contract.state import (
+    ApplyReport,
+    Change,
+    DesiredState,
+    LeaseState,
+    Ledger,
+    ObservedState,
+    Refusal,
+)
+from agent.reconcile import lease as leases
+from agent.reconcile.diff import (
+    difference,
+    extend_ledger,
+    ineffective_queues,
+    watched_sysctls,
+)
+from agent.reconcile.effects import EffectError, Network, Store
+from agent.reconcile.lease import Kept, LeaseRefusedError
+from agent.reconcile.steps import Step
+from agent.reconcile.validate import ServerFacts, refusals
+
+# ovs-vswitchd programs the kernel after it has taken a transaction in.
+VERIFY_SECONDS = 6.0
+VERIFY_PAUSE_SECONDS = 0.1
+AUDIT_VERSION = 1
+
+
+class NotVerifiedError(Exception):
+    """The read-back does not show what was applied; the message lists what differs."""
+
+
+class Keeper:
+    """Thread-safe. `facts` is asked anew for each check: the way to the controller may change."""
+
+    def __init__(
+        self,
+        network: Network,
+        store: Store,
+        facts: Callable[[], ServerFacts],
+        clock: Callable[[], float] = time.time,
+        verify_seconds: float = VERIFY_SECONDS,
+    ) -> None:
+        self._network = network
+        self._store = store
+        self._facts = facts
+        self._clock = clock
+        self._verify_seconds = verify_seconds
+        self._changing = threading.Lock()
+        self._state = threading.Lock()
+        self._kept = store.load()
+
+    @property
+    def lease(self) -> LeaseState:
+        return self._kept.lease
+
+    @property
+    def desired(self) -> DesiredState | None:
+        return self._kept.desired
+
+    def seconds_until_due(self) -> float | None:
+        return leases.seconds_until_due(self._kept, self._clock())
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def observe(self) -> Observation:
+        kept = self._kept
+        state = self._network.observe(watched_sysctls(kept.desired, kept.ledger))
+        return Observation(state=state, lease=kept.lease)
+
+    def preview(self, desired: DesiredState) -> Previewed:
+        kept = self._kept
+        observed = self._network.observe(watched_sysctls(desired, kept.ledger))
+        found = refusals(desired, observed, self._facts())
+        steps = () if found else difference(desired, observed, kept.ledger)
+        return Previewed(changes=_changes(steps), refusals=found, lease=kept.lease)
+
+    def verify(self, generation: int) -> Verified:
+        """Raises LeaseRefusedError where that generation is not in force."""
+        kept = self._kept
+        if kept.lease.generation != generation or kept.desired is None:
+            raise LeaseRefusedError(
+                Refusal(
+                    what=f"generation {generation} is not in force, "
+                    f"{kept.lease.generation} is ({kept.lease.phase})",
+                    where="verify",
+                    remedy="ask for the generation that is in force",
+                )
+            )
+        observed = self._network.observe(watched_sysctls(kept.desired, kept.ledger))
+        return Verified(
+            deviations=_changes(difference(kept.desired, observed, kept.ledger)),
+            problems=(*observed.problems, *ineffective_queues(kept.desired, observed)),
+        )
+
+    # -- the lease alone -----------------------------------------------------------------------
+
+    def renew(self, generation: int, lease_seconds: float) -> LeaseState:
+        now = self._clock()
+        with self._state:
+            self._save(leases.renewed(self._kept, generation, now + lease_seconds, now))
+            return self.lease
+
+    def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
+        now = self._clock()
+        expires = None if lease_seconds is None else now + lease_seconds
+        with self._state:
+            self._save(leases.committed(self._kept, generation, expires, now))
+            self._audit("commit", ())
+            return self.lease
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def stage(self, desired: DesiredState, lease_seconds: float) -> ApplyReport:
+        """Never raises for what the server or the state refuse: the report says it. When it
+        returns unverified, the server is on its baseline, or the lease says `failed`."""
+        started = time.monotonic()
+        with self._changing:
+            changes, found = self._stage(desired, lease_seconds)
+        return ApplyReport(
+            server=desired.server,
+            generation=desired.generation,
+            changes=changes,
+            verified=not found,
+            refusals=found,
+            wall_seconds=time.monotonic() - started,
+        )
+
+    def restore(self, generation: int) -> ApplyReport:
+        """Raises LeaseRefusedError where a newer generation is in force."""
+        started = time.monotonic()
+        with self._changing:
+            with self._state:
+                due = leases.check_restore(self._kept, generation)
+                if due:
+                    self._save(leases.begin_restore(self._kept, self._clock(), "restore"))
+                else:
+                    self._save(leases.never_to_come(self._kept, generation))
+            changes, found = self._bring_back() if due else ((), ())
+        return self._restore_report(generation, changes, found, started)
+
+    def destroy(self) -> ApplyReport:
+        started = time.monotonic()
+        with self._changing:
+            with self._state:
+                self._save(leases.begin_destroy(self._kept))
+            changes, found = self._bring_back()
+        return self._restore_report(self.lease.highest_generation, changes, found, started)
+
+    def tick(self) -> ApplyReport | None:
+        """Brings the baseline back where the lease says so; None: nothing was due. A change under
+        way holds the lock: one that is found here was interrupted."""
+        started = time.monotonic()
+        with self._changing:
+            with self._state:
+                now = self._clock()
+                why = leases.must_restore(self._kept, now)
+                if why is None:
+                    return None
+                generation = self.lease.generation
+                self._save(leases.begin_restore(self._kept, now, why))
+            changes, found = self._bring_back()
+        return self._restore_report(generation, changes, found, started)
+
+    def resume(self) -> ApplyReport | None:
+        """After a start: finishes undoing; else makes what is in force whole again (a reboot
+        keeps bridges in the database, and loses addresses, routes and filters)."""
+        report = self.tick()
+        kept = self._kept
+        if report is not None or kept.desired is None:
+            return report
+        started = time.monotonic()
+        with self._changing:
+            try:
+                steps = self._make_so(kept.desired, kept.ledger, "resume")
+            except (EffectError, NotVerifiedError) as error:
+                found = (self._failure(str(error), "run `agent status`, then stage again"),)
+                return self._restore_report(kept.lease.generation, (), found, started)
+        return self._restore_report(kept.lease.generation, _changes(steps), (), started)
+
+    def _stage(
+        self, desired: DesiredState, lease_seconds: float
+    ) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+        try:
+            kind = leases.check_stage(self._kept, desired)
+            observed = self._network.observe(watched_sysctls(desired, self._kept.ledger))
+        except LeaseRefusedError as error:
+            return (), (error.refusal,)
+        except EffectError as error:
+            return (), (self._failure(str(error), "repair that, then stage again"),)
+        found = refusals(desired, observed, self._facts())
+        if found:
+            return (), found
+        with self._state:
+            if kind == "new":
+                ledger = extend_ledger(desired, observed, self._kept.ledger)
+                self._save(leases.begin_stage(self._kept, desired, ledger))
+        try:
+            steps = self._make_so(desired, self._kept.ledger, "stage")
+        except (EffectError, NotVerifiedError) as error:
+            return self._give_up(str(error))
+        except Exception as error:
+            # A mistake of ours must not leave a server half changed.
+            self._give_up(f"{type(error).__name__}: {error}")
+            raise
+        with self._state:
+            # The lease may have been decided meanwhile, where this was staged before.
+            self._save(leases.staged(self._kept, self._clock() + lease_seconds))
+        return _changes(steps), ()
+
+    def _give_up(self, what: str) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+        with self._state:
+            self._save(leases.begin_restore(self._kept, self._clock(), what))
+        changes, found = self._bring_back()
+        return changes, (self._failure(what, "the server is on its baseline again"), *found)
+
+    def _bring_back(self) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+        """Makes what `begin_restore` aimed at true. Holds the change lock already."""
+        kept = self._kept
+        try:
+            steps = self._make_so(kept.desired, kept.ledger, "restore")
+            self._network.sweep()
+        except (EffectError, NotVerifiedError) as error:
+            with self._state:
+                self._save(leases.failed(self._kept, str(error)))
+            self._audit("failed", (), detail=str(error))
+            return (), (self._failure(str(error), "repair that; the agent keeps trying"),)
+        with self._state:
+            self._save(leases.restored(self._kept))
+        return _changes(steps), ()
+
+    def _make_so(
+        self, desired: DesiredState | None, ledger: Ledger, event: str
+    ) -> tuple[Step, ...]:
+        """Applies the difference and reads it back. Raises EffectError, NotVerifiedError."""
+        names = watched_sysctls(desired, ledger)
+        steps = difference(desired, self._network.observe(names), ledger)
+        if steps:
+            self._audit(event, steps)
+            self._network.apply(steps, desired.plan_name if desired else "")
+        deadline = time.monotonic() + self._verify_seconds
+        while wrong := _wrong(desired, self._network.observe(names), ledger):
+            if time.monotonic() > deadline:
+                raise NotVerifiedError("read back and not as wanted: " + "; ".join(wrong))
+            time.sleep(VERIFY_PAUSE_SECONDS)
+        return steps
+
+    def _save(self, kept: Kept) -> None:
+        if kept is not self._kept:
+            self._store.save(kept)
+            self._kept = kept
+
+    def _audit(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
+        lease = self._kept.lease
+        common = {
+            "version": AUDIT_VERSION,
+            "unix": self._clock(),
+            "event": event,
+            "generation": lease.generation,
+            "plan": lease.plan_name,
+            "detail": detail or lease.detail,
+        }
+        if not steps:
+            self._store.audit(common)
+        for step in steps:
+            self._store.audit({**common, "change": step.as_change().model_dump()})
+
+    def _failure(self, what: str, remedy: str) -> Refusal:
+        return Refusal(what=what, where=f"server {self._facts().server}", remedy=remedy)
+
+    def _restore_report(
+        self,
+        generation: int,
+        changes: tuple[Change, ...],
+        found: tuple[Refusal, ...],
+        started: float,
+    ) -> ApplyReport:
+        return ApplyReport(
+            server=self._facts().server,
+            generation=generation,
+            changes=changes,
+            verified=not found,
+            refusals=found,
+            wall_seconds=time.monotonic() - started,
+        )
+
+
+def _wrong(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> list[str]:
+    left = difference(desired, observed, ledger)
+    return [
+        *(f"{c.action} {c.collection} {c.key} is still due" for c in _changes(left)),
+        *ineffective_queues(desired, observed),
+    ]
+
+
+def _changes(steps: Sequence[Step]) -> tuple[Change, ...]:
+    return tuple(step.as_change() for step in steps)

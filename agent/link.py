@@ -1,0 +1,165 @@
+"""The link to the controller: dials out, mutual TLS, long poll; never dies of a lost controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+from agent.contract.config import AgentConfig
+from agent.contract.frozen import Frozen
+from agent.contract.messages import POLL_SECONDS, Hello, Poll, Reply, Welcome
+from agent.contract.state import Refusal
+from agent.service import Service
+
+log = logging.getLogger(__name__)
+
+# The DNS name in the controller's certificate, whatever address it is dialled at.
+CONTROLLER_NAME = "controller"
+# Between attempts; jittered, so that a hundred agents do not come back in one moment.
+RECONNECT_SECONDS = (0.1, 0.6)
+# After an answer that a retry will not change: a wrong version, an unknown server.
+REFUSED_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+REPLY_ATTEMPTS = 5
+REMEMBERED_REPLIES = 256
+
+
+class LinkRefusedError(Exception):
+    """The controller answered, and refused."""
+
+
+def tls_context(config: AgentConfig) -> ssl.SSLContext:
+    """Raises OSError or ssl.SSLError naming what is wrong with the certificates."""
+    context = ssl.create_default_context(cafile=config.authority_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(config.certificate_file, config.key_file)
+    return context
+
+
+class Link:
+    """hello: made anew for each connection, in a thread (it looks at the network)."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        service: Service,
+        hello: Callable[[], Hello],
+        context: ssl.SSLContext,
+    ) -> None:
+        self._url = config.controller_url.rstrip("/")
+        self._service = service
+        self._hello = hello
+        self._context = context
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._replies: OrderedDict[str, Frozen] = OrderedDict()
+        self._session_id = ""
+
+    async def run(self) -> None:
+        """Until cancelled. Requests under way go on while the controller is away."""
+        connector = aiohttp.TCPConnector(ssl=self._context)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            while True:
+                pause = random.uniform(*RECONNECT_SECONDS)
+                try:
+                    await self._connect(http)
+                except LinkRefusedError as error:
+                    log.warning("the controller refuses: %s", error)
+                    pause += REFUSED_SECONDS
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    log.info("no controller: %s", error)
+                await asyncio.sleep(pause)
+
+    async def _connect(self, http: aiohttp.ClientSession) -> None:
+        """Polls until something goes wrong."""
+        hello = await asyncio.to_thread(self._hello)
+        document = await self._post(http, "/v1/hello", hello, ANSWER_SECONDS)
+        try:
+            self._session_id = Welcome.model_validate(document).session
+        except ValidationError as error:
+            raise LinkRefusedError(f"its welcome is not understood: {error}") from error
+        log.info("linked to %s", self._url)
+        poll = Poll(session=self._session_id)
+        while True:
+            document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
+            for envelope in _envelopes(document):
+                self._take(http, str(envelope["id"]), envelope.get("body"))
+
+    def _take(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
+        """Starts a request once, however often it is delivered."""
+        if identifier not in self._tasks:
+            task = asyncio.create_task(self._handle(http, identifier, body))
+            self._tasks[identifier] = task
+            task.add_done_callback(lambda _: self._tasks.pop(identifier, None))
+
+    async def _handle(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
+        answer = self._replies.get(identifier)
+        if answer is None:
+            answer = await self._answer(body)
+            self._replies[identifier] = answer
+            if len(self._replies) > REMEMBERED_REPLIES:
+                self._replies.popitem(last=False)
+        for _ in range(REPLY_ATTEMPTS):
+            try:
+                await self._post(
+                    http, "/v1/replies", self._reply(identifier, answer), ANSWER_SECONDS
+                )
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.info("reply %s: %s", identifier, error)
+                await asyncio.sleep(random.uniform(*RECONNECT_SECONDS))
+            except LinkRefusedError as error:
+                log.warning("reply %s is not wanted: %s", identifier, error)
+                return
+            else:
+                return
+
+    async def _answer(self, body: Any) -> Frozen:
+        try:
+            return await self._service.answer(body)
+        except Exception as error:
+            # A mistake of ours must reach the one who asked, and must not end the daemon.
+            log.exception("request failed")
+            return Refusal(
+                what=f"the agent failed: {type(error).__name__}: {error}",
+                where="agent",
+                remedy="see the agent's log, and report it",
+            )
+
+    def _reply(self, identifier: str, answer: Frozen) -> Reply:
+        if isinstance(answer, Refusal):
+            return Reply(session=self._session_id, id=identifier, refusal=answer)
+        result = answer.model_dump(mode="json")
+        return Reply(session=self._session_id, id=identifier, result=result)
+
+    async def _post(
+        self, http: aiohttp.ClientSession, path: str, message: Frozen, seconds: float
+    ) -> Any:
+        async with http.post(
+            self._url + path,
+            json=message.model_dump(mode="json"),
+            server_hostname=CONTROLLER_NAME,
+            timeout=aiohttp.ClientTimeout(total=seconds),
+        ) as response:
+            if response.status >= 400:
+                raise LinkRefusedError(f"{path}: {response.status} {await response.text()}")
+            try:
+                return await response.json(content_type=None)
+            except ValueError as error:
+                raise LinkRefusedError(f"{path}: its answer is not JSON") from error
+
+
+def _envelopes(document: Any) -> list[dict[str, Any]]:
+    """Each body is judged by itself, so that one unknown request does not hide the others."""
+    envelopes = document.get("envelopes") if isinstance(document, dict) else None
+    if not isinstance(envelopes, list) or not all(
+        isinstance(e, dict) and "id" in e for e in envelopes
+    ):
+        raise LinkRefusedError("its list of requests is not understood")
+    return envelopes

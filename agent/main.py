@@ -1,0 +1,78 @@
+"""The `agent` command: run the daemon, show this server's state, or restore it offline."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.contract.config import AgentConfig
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="agent", description="Placewire's agent on one training server."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("run", "run the daemon: dial the controller, keep this server's network and its lease"),
+        ("status", "show the lease on disk and the network as it is"),
+        ("restore", "bring back the baseline, while no daemon runs"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--config", required=True, type=Path, help="YAML or JSON file")
+        if name == "status":
+            command.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    return _dispatch(options)
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    from agent.reconcile.effects import EffectError
+    from agent.store import AlreadyRunningError, StoreError
+
+    try:
+        config = load_config(options.config)
+    except (OSError, ValueError) as error:
+        print(f"{options.config}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        if options.command == "run":
+            from agent.daemon import run
+
+            return run(config)
+        from agent import offline
+
+        if options.command == "status":
+            return offline.status(config, as_json=options.json)
+        return offline.restore(config)
+    except (AlreadyRunningError, StoreError, EffectError, OSError) as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Raises OSError, or ValueError naming the key that is wrong."""
+    import yaml
+    from pydantic import ValidationError
+
+    from agent.contract.config import AgentConfig
+
+    try:
+        return AgentConfig.model_validate(yaml.safe_load(path.read_text()))
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ValueError(f"{place}: {first['msg']}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Bytes that interfaces of this network namespace have sent and received."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.contract.measurement import InterfaceCounters
+
+# Follows the network namespace, which /sys does only where it was mounted in it.
+_DEVICES = Path("/proc/self/net/dev")
+
+
+def read_counters(interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]:
+    """Of those interfaces that exist, in the order asked for."""
+    found = parse_devices(_DEVICES.read_text())
+    return tuple(found[name] for name in interfaces if name in found)
+
+
+def parse_devices(text: str) -> dict[str, InterfaceCounters]:
+    """text: /proc/net/dev, two lines of heading, then `name: 8 receive and 8 transmit columns`."""
+    found = {}
+    for line in text.splitlines()[2:]:
+        name, _, columns = line.partition(":")
+        numbers = [int(number) for number in columns.split()]
+        found[name.strip()] = InterfaceCounters(
+            interface=name.strip(), receive_bytes=numbers[0], transmit_bytes=numbers[8]
+        )
+    return found

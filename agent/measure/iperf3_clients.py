@@ -1,0 +1,80 @@
+"""The sending side of a measurement: all transfers at once, what the receivers got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from typing import Any
+
+from agent.contract.measurement import Transfer, TransferResult
+from agent.measure.processes import end
+
+# Left out of the figure: TCP's slow start.
+OMIT_SECONDS = 1
+CONNECT_SECONDS = 3.0
+# Over the duration, before a client counts as hung.
+GRACE_SECONDS = 8.0
+
+
+async def run_transfers(
+    transfers: tuple[Transfer, ...], seconds: float, start_unix: float
+) -> tuple[TransferResult, ...]:
+    """Waits until start_unix (by this server's clock), then sends all. Never raises for a transfer
+    that fails: its result says why."""
+    await asyncio.sleep(max(0.0, start_unix - time.time()))
+    return tuple(await asyncio.gather(*(_run_one(transfer, seconds) for transfer in transfers)))
+
+
+async def _run_one(transfer: Transfer, seconds: float) -> TransferResult:
+    whole = max(1, round(seconds))
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "iperf3", "--json", "--client", transfer.destination_address,
+            "--bind", transfer.source_address, "--port", str(transfer.tcp_port),
+            "--time", str(whole), "--omit", str(OMIT_SECONDS),
+            "--connect-timeout", str(round(CONNECT_SECONDS * 1000)),
+            stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return _failed(transfer, "iperf3 is not installed on this server")
+    try:
+        async with asyncio.timeout(whole + OMIT_SECONDS + CONNECT_SECONDS + GRACE_SECONDS):
+            output, complaint = await process.communicate()
+    except TimeoutError:
+        return _failed(transfer, "iperf3 did not end in time")
+    finally:
+        await end(process)
+    return parse_result(transfer, output, complaint)
+
+
+def parse_result(transfer: Transfer, output: bytes, complaint: bytes) -> TransferResult:
+    """iperf3 exits 0 on a failed connect: its `error` field counts."""
+    try:
+        document: dict[str, Any] = json.loads(output)
+    except ValueError:
+        return _failed(transfer, complaint.decode().strip() or "iperf3 printed no JSON")
+    if "error" in document:
+        return _failed(transfer, str(document["error"]))
+    received, sent = document["end"]["sum_received"], document["end"]["sum_sent"]
+    return TransferResult(
+        source=transfer.source,
+        destination=transfer.destination,
+        rail=transfer.rail,
+        measured_bits_per_second=received["bits_per_second"],
+        retransmits=sent.get("retransmits", 0),
+        seconds=received["seconds"],
+    )
+
+
+def _failed(transfer: Transfer, error: str) -> TransferResult:
+    return TransferResult(
+        source=transfer.source,
+        destination=transfer.destination,
+        rail=transfer.rail,
+        measured_bits_per_second=0.0,
+        retransmits=0,
+        seconds=0.0,
+        error=error,
+    )

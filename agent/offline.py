@@ -1,0 +1,76 @@
+"""What the `agent` command does beside the daemon: show, and restore while no daemon runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from agent.contract.config import AgentConfig
+from agent.contract.messages import Observation
+from agent.contract.state import LeaseState
+from agent.drivers.server import Server
+from agent.store import take_lock
+from agent.wiring import build_keeper
+
+
+def status(config: AgentConfig, *, as_json: bool) -> int:
+    """Exit 1 where something of ours is broken. Raises EffectError, StoreError."""
+    keeper = build_keeper(config, Server(config))
+    seen = keeper.observe()
+    problems = list(seen.state.problems)
+    if seen.lease.phase in ("staged", "committed"):
+        verified = keeper.verify(seen.lease.generation)
+        problems = [
+            *verified.problems,
+            *(f"{c.action} {c.collection} {c.key} is due" for c in verified.deviations),
+        ]
+    if as_json:
+        document = {**seen.model_dump(mode="json"), "problems": problems}
+        print(json.dumps(document, indent=2))
+    else:
+        print(_text(config.server, seen, problems))
+    return 1 if problems else 0
+
+
+def restore(config: AgentConfig) -> int:
+    """Raises AlreadyRunningError, EffectError, StoreError."""
+    with take_lock(Path(config.state_dir)):
+        keeper = build_keeper(config, Server(config))
+        if keeper.lease.phase == "idle":
+            print(f"{config.server}: nothing of Placewire is in force")
+            return 0
+        report = keeper.restore(keeper.lease.generation)
+    for change in report.changes:
+        print(f"  {change.action:8} {change.collection:12} {change.key}")
+    for refusal in report.refusals:
+        print(f"{refusal.where}: {refusal.what}; {refusal.remedy}", file=sys.stderr)
+    if report.verified:
+        print(f"{config.server}: {_lease(keeper.lease)}")
+    return 0 if report.verified else 1
+
+
+def _text(server: str, seen: Observation, problems: list[str]) -> str:
+    state = seen.state
+    lines = [f"{server}: {_lease(seen.lease)}"]
+    for bridge in state.bridges:
+        addresses = ", ".join(a.address for a in state.addresses if a.interface == bridge.name)
+        lines.append(f"  {bridge.name} over {bridge.nic}: {addresses or 'no address'}")
+        for queue in state.queues:
+            if queue.nic == bridge.nic:
+                lines.append(
+                    f"    queue {queue.queue_id}: {queue.min_bits_per_second / 1e6:g} to "
+                    f"{queue.max_bits_per_second / 1e6:g} Mbit/s, {queue.purpose}"
+                )
+    lines += [f"  PROBLEM {problem}" for problem in problems]
+    return "\n".join(lines)
+
+
+def _lease(lease: LeaseState) -> str:
+    if lease.phase == "idle":
+        return "nothing in force"
+    text = f"{lease.phase}, generation {lease.generation} of plan {lease.plan_name}"
+    if lease.expires_unix is not None:
+        text += f", {lease.expires_unix - time.time():.0f} s left"
+    return f"{text} ({lease.detail})" if lease.detail else text

@@ -1,0 +1,36 @@
+"""What the decisions of this package need done, as Protocols. Drivers implement them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from agent.contract.state import ObservedState
+from agent.reconcile.lease import Kept
+from agent.reconcile.steps import Step
+
+
+class EffectError(Exception):
+    """A change of the server that did not happen: what was tried, and what the system answered."""
+
+
+class Network(Protocol):
+    def observe(self, sysctls: Collection[str]) -> ObservedState:
+        """Reads everything back. sysctls: the names whose values are wanted."""
+
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+        """In this order. Raises EffectError at the first step that fails; later ones are left."""
+
+    def sweep(self) -> None:
+        """Deletes rows of ours that nothing refers to (left by an interrupted change)."""
+
+
+class Store(Protocol):
+    def load(self) -> Kept:
+        """What is on disk; Kept() where there is nothing."""
+
+    def save(self, kept: Kept) -> None:
+        """Durable when it returns."""
+
+    def audit(self, record: dict[str, Any]) -> None:
+        """Appends one record to the audit log."""

@@ -1,0 +1,69 @@
+"""One change of one server, typed: what drivers execute and what reports and the audit log show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.contract.entries import Entry
+from agent.contract.state import Change, TakenOver
+
+
+@dataclass(frozen=True)
+class EntryStep:
+    """An entry that appears (before None), changes, or goes (after None)."""
+
+    before: Entry | None
+    after: Entry | None
+
+    @property
+    def entry(self) -> Entry:
+        entry = self.after if self.after is not None else self.before
+        assert entry is not None
+        return entry
+
+    @property
+    def collection(self) -> str:
+        return self.entry.collection
+
+    @property
+    def action(self) -> Literal["add", "replace", "remove"]:
+        if self.before is None:
+            return "add"
+        return "remove" if self.after is None else "replace"
+
+    def as_change(self) -> Change:
+        return Change(
+            action=self.action,
+            collection=self.collection,
+            key=self.entry.key,
+            before=None if self.before is None else self.before.model_dump_json(),
+            after=None if self.after is None else self.after.model_dump_json(),
+        )
+
+
+@dataclass(frozen=True)
+class NicStep:
+    """A NIC's own addresses and routes move to its bridge, or back to it.
+
+    held: what the NIC has when it is its own master: before the move to the bridge, after the move
+    back.
+    """
+
+    direction: Literal["to bridge", "back"]
+    bridge: str
+    held: TakenOver
+
+    @property
+    def collection(self) -> str:
+        return "nics"
+
+    def as_change(self) -> Change:
+        alone, under = self.held.model_dump_json(), f'{{"bridge":"{self.bridge}"}}'
+        before, after = (alone, under) if self.direction == "to bridge" else (under, alone)
+        return Change(
+            action="replace", collection="nics", key=self.held.nic, before=before, after=after
+        )
+
+
+Step = EntryStep | NicStep

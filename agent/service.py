@@ -1,0 +1,117 @@
+"""What an agent answers to each request. Effects are passed in; no sockets here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent.contract.frozen import Frozen
+from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from agent.contract.messages import (
+    Commit,
+    Counters,
+    Destroy,
+    Listening,
+    Observe,
+    Preview,
+    ReadCounters,
+    Renew,
+    Request,
+    Restore,
+    RunTransfers,
+    Stage,
+    StartServers,
+    StopServers,
+    TransferResults,
+    Verify,
+)
+from agent.contract.state import Refusal
+from agent.keeper import Keeper
+from agent.reconcile.effects import EffectError
+from agent.reconcile.lease import LeaseRefusedError
+
+_REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
+
+
+class Measuring(Protocol):
+    """Bandwidth measurement on this server; see agent.measure."""
+
+    async def start_servers(
+        self, transfers: tuple[Transfer, ...], seconds: float
+    ) -> tuple[int, ...]: ...
+
+    async def run_transfers(
+        self, transfers: tuple[Transfer, ...], seconds: float, start_unix: float
+    ) -> tuple[TransferResult, ...]: ...
+
+    async def stop_servers(self) -> None: ...
+
+    def read_counters(self, interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]: ...
+
+
+class Service:
+    """Requests may run at the same time: the keeper serialises what changes the network."""
+
+    def __init__(self, server: str, keeper: Keeper, measuring: Measuring) -> None:
+        self._server = server
+        self._keeper = keeper
+        self._measuring = measuring
+        self._handlers: dict[type[Frozen], Callable[[Any], Awaitable[Frozen]]] = {
+            Observe: lambda _: asyncio.to_thread(keeper.observe),
+            Preview: lambda r: asyncio.to_thread(keeper.preview, r.desired),
+            Stage: lambda r: asyncio.to_thread(keeper.stage, r.desired, r.lease_seconds),
+            Renew: lambda r: asyncio.to_thread(keeper.renew, r.generation, r.lease_seconds),
+            Commit: lambda r: asyncio.to_thread(keeper.commit, r.generation, r.lease_seconds),
+            Restore: lambda r: asyncio.to_thread(keeper.restore, r.generation),
+            Destroy: lambda _: asyncio.to_thread(keeper.destroy),
+            Verify: lambda r: asyncio.to_thread(keeper.verify, r.generation),
+            StartServers: self._start_servers,
+            RunTransfers: self._run_transfers,
+            StopServers: self._stop_servers,
+            ReadCounters: self._read_counters,
+        }
+
+    async def answer(self, body: Any) -> Frozen | Refusal:
+        """body: a request as JSON. What cannot be understood or done is a Refusal."""
+        try:
+            request = _REQUEST.validate_python(body)
+        except ValidationError as error:
+            return self._unknown(body, error)
+        try:
+            return await self._handlers[type(request)](request)
+        except LeaseRefusedError as error:
+            return error.refusal
+        except EffectError as error:
+            return self._refusal(str(error), "repair that, then ask again")
+
+    async def _start_servers(self, request: StartServers) -> Listening:
+        ports = await self._measuring.start_servers(request.transfers, request.seconds)
+        return Listening(tcp_ports=ports)
+
+    async def _run_transfers(self, request: RunTransfers) -> TransferResults:
+        results = await self._measuring.run_transfers(
+            request.transfers, request.seconds, request.start_unix
+        )
+        return TransferResults(results=results)
+
+    async def _stop_servers(self, _: StopServers) -> Listening:
+        await self._measuring.stop_servers()
+        return Listening(tcp_ports=())
+
+    async def _read_counters(self, request: ReadCounters) -> Counters:
+        return Counters(counters=self._measuring.read_counters(request.interfaces))
+
+    def _unknown(self, body: Any, error: ValidationError) -> Refusal:
+        name = body.get("request") if isinstance(body, dict) else None
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "request"
+        return self._refusal(
+            f"request {name!r} is not understood: {place}: {first['msg']}",
+            "run the same version of controller and agent",
+        )
+
+    def _refusal(self, what: str, remedy: str) -> Refusal:
+        return Refusal(what=what, where=f"server {self._server}", remedy=remedy)

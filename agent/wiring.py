@@ -1,0 +1,46 @@
+"""Puts one agent together from its configuration."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.contract.config import AgentConfig
+from agent.drivers.server import Server, open_vswitch_version
+from agent.keeper import Keeper
+from agent.reconcile.validate import ServerFacts
+from agent.store import DiskStore
+
+
+def build_keeper(config: AgentConfig, server: Server) -> Keeper:
+    return Keeper(server, DiskStore(Path(config.state_dir)), server_facts(config, server))
+
+
+def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFacts]:
+    version = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
+
+    def facts() -> ServerFacts:
+        return ServerFacts(
+            server=config.server,
+            datapath=server.datapath,
+            open_vswitch_version=version,
+            protected=frozenset(config.protected),
+            protected_addresses=addresses_towards(config.controller_url),
+        )
+
+    return facts
+
+
+def addresses_towards(url: str) -> frozenset[str]:
+    """This server's address on the way to the controller; empty while there is no way."""
+    parts = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: only chooses a route.
+            probe.connect((parts.hostname or "", parts.port or 443))
+        except OSError:
+            return frozenset()
+        return frozenset({str(probe.getsockname()[0])})

@@ -1,0 +1,46 @@
+"""What tests run inside the server's namespace: a keeper on the real drivers and the real disk."""
+
+from __future__ import annotations
+
+from agent.contract.config import AgentConfig
+from agent.contract.messages import Observation, Previewed, Verified
+from agent.contract.state import ApplyReport, DesiredState, LeaseState
+from agent.drivers.server import Server
+from agent.keeper import Keeper
+from agent.wiring import build_keeper
+
+
+def keeper(config: AgentConfig) -> Keeper:
+    return build_keeper(config, Server(config))
+
+
+def stage(config: AgentConfig, desired: DesiredState, lease_seconds: float = 60) -> ApplyReport:
+    return keeper(config).stage(desired, lease_seconds)
+
+
+def commit(config: AgentConfig, generation: int, lease_seconds: float | None = None) -> LeaseState:
+    return keeper(config).commit(generation, lease_seconds)
+
+
+def restore(config: AgentConfig, generation: int) -> ApplyReport:
+    return keeper(config).restore(generation)
+
+
+def destroy(config: AgentConfig) -> ApplyReport:
+    return keeper(config).destroy()
+
+
+def resume(config: AgentConfig) -> ApplyReport | None:
+    return keeper(config).resume()
+
+
+def observe(config: AgentConfig) -> Observation:
+    return keeper(config).observe()
+
+
+def preview(config: AgentConfig, desired: DesiredState) -> Previewed:
+    return keeper(config).preview(desired)
+
+
+def verify(config: AgentConfig, generation: int) -> Verified:
+    return keeper(config).verify(generation)

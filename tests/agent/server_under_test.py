@@ -1,0 +1,221 @@
+"""A private "server" for tests: network namespaces, veth NICs, an Open vSwitch of its own.
+
+server  nic0, nic1 (10.7.0.1/24, 10.7.1.1/24), ovsdb-server and ovs-vswitchd, mgmt 10.9.0.1/24
+peer    the other ends, with .2 and .3 on each rail; mgmt 10.9.0.254/24
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import subprocess
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.contract.config import AgentConfig
+
+_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+_CLONE_NEWNET = 0x40000000
+CONTROLLER_ADDRESS = "10.9.0.254"
+
+
+@dataclass
+class ServerUnderTest:
+    directory: Path
+    namespace: str
+    peer: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def config(self) -> AgentConfig:
+        return AgentConfig(
+            server="s1",
+            controller_url=f"https://{CONTROLLER_ADDRESS}:7443",
+            certificate_file=str(self.directory / "agent.crt"),
+            key_file=str(self.directory / "agent.key"),
+            authority_file=str(self.directory / "ca.crt"),
+            state_dir=str(self.directory / "state"),
+            ovsdb_remote=f"unix:{self.directory}/db.sock",
+            openvswitch_run_dir=str(self.directory),
+            datapath="netdev",
+            protected=("mgmt",),
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        here = str(self.directory)
+        return {**os.environ, "OVS_RUNDIR": here, "OVS_DBDIR": here, "OVS_LOGDIR": here}
+
+    def sh(self, command: str, *, peer: bool = False, check: bool = True) -> str:
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.peer if peer else self.namespace, "sh", "-c", command],
+            capture_output=True, text=True, timeout=20, env=self.environment,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            raise AssertionError(f"{command}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def vsctl(self, command: str) -> str:
+        return self.sh(f"ovs-vsctl --timeout=10 --db=unix:{self.directory}/db.sock {command}")
+
+    def popen(self, *command: str, peer: bool = False, **options: Any) -> subprocess.Popen[bytes]:
+        """Ended with the server."""
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self.peer if peer else self.namespace, *command],
+            env=self.environment, **options,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def inside(self, function: Callable[..., Any], *arguments: Any, peer: bool = False) -> Any:
+        """Calls it in a child process in the server's namespace; raises what it raised."""
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        namespace = self.peer if peer else self.namespace
+        child = context.Process(target=_child, args=(theirs, namespace, function, arguments))
+        child.start()
+        theirs.close()
+        try:
+            if not ours.poll(60):
+                raise AssertionError(f"{function} did not end in 60 s")
+            try:
+                ok, value = ours.recv()
+            except EOFError as error:
+                child.join(5)
+                raise AssertionError(f"{function} died: exit {child.exitcode}") from error
+        finally:
+            if child.is_alive():
+                child.join(2)
+            if child.is_alive():
+                child.kill()
+            child.join()
+        if not ok:
+            raise AssertionError(value)
+        return value
+
+    def snapshot(self) -> dict[str, str]:
+        """All that a restore must bring back, as the system's own tools show it."""
+        links = json.loads(self.sh("ip -j -d link show"))
+        shown = ("ifname", "ifindex", "flags", "mtu", "qdisc", "operstate", "address", "txqlen")
+        return {
+            "links": "\n".join(str({key: link.get(key) for key in shown}) for link in links),
+            "addresses": self.sh("ip -4 address show"),
+            "routes": self.sh("ip -4 route show table all"),
+            "rules": self.sh("ip rule show"),
+            "qdiscs": self.sh("tc qdisc show"),
+            "filters": "".join(
+                self.sh(f"tc class show dev {n}; tc filter show dev {n}") for n in ("nic0", "nic1")
+            ),
+            "switch": self.vsctl("show"),
+            "rows": "".join(
+                self.vsctl(f"--columns=_uuid,name list {t}") for t in ("bridge", "port")
+            ),
+            "qos": self.vsctl("list qos") + self.vsctl("list queue"),
+            "sysctls": self.sh(
+                "sysctl -a -r '^net.ipv4.(conf.(all|default|nic0|nic1|mgmt)|fib)' 2>/dev/null"
+            ),
+        }
+
+
+def enter_namespace(name: str) -> None:
+    """This thread's network namespace from now on."""
+    with Path(f"/run/netns/{name}").open() as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {name}")
+
+
+def _child(pipe: Any, namespace: str, function: Callable[..., Any], arguments: Any) -> None:
+    try:
+        enter_namespace(namespace)
+        pipe.send((True, function(*arguments)))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+    finally:
+        pipe.close()
+        os._exit(0)
+
+
+@contextmanager
+def server_under_test() -> Iterator[ServerUnderTest]:
+    tag = uuid.uuid4().hex[:8]
+    with tempfile.TemporaryDirectory(prefix="placewire-test-") as directory:
+        server = ServerUnderTest(Path(directory), f"pwt-{tag}-s", f"pwt-{tag}-p")
+        try:
+            _build(server)
+            yield server
+        finally:
+            _take_down(server)
+
+
+def _build(server: ServerUnderTest) -> None:
+    for name in (server.namespace, server.peer):
+        subprocess.run(["ip", "netns", "add", name], check=True)
+    server.sh("ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 "
+              "net.ipv6.conf.default.disable_ipv6=1")  # fmt: skip
+    server.sh("ip link set lo up", peer=True)
+    for nic in ("nic0", "nic1", "mgmt"):
+        server.sh(f"ip link add {nic} type veth peer name {nic} netns {server.peer}")
+        off = f"ethtool -K {nic} tx off tso off gso off gro off >/dev/null; ip link set {nic} up"
+        server.sh(off)
+        server.sh(off, peer=True)
+    for rail in (0, 1):
+        server.sh(f"ip address add 10.7.{rail}.1/24 broadcast 10.7.{rail}.255 dev nic{rail}")
+        for host in (2, 3):
+            server.sh(f"ip address add 10.7.{rail}.{host}/24 dev nic{rail}", peer=True)
+    server.sh("ip address add 10.9.0.1/24 dev mgmt")
+    server.sh(f"ip address add {CONTROLLER_ADDRESS}/24 dev mgmt", peer=True)
+    _start_switch(server)
+
+
+def _start_switch(server: ServerUnderTest) -> None:
+    here = server.directory
+    subprocess.run(["ovsdb-tool", "create", f"{here}/conf.db", _SCHEMA], check=True)
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server.popen(
+        "ovsdb-server", f"{here}/conf.db", f"--remote=punix:{here}/db.sock", "--no-chdir",
+        f"--pidfile={here}/ovsdb-server.pid", f"--log-file={here}/ovsdb.log", "-vconsole:off",
+        **quiet,
+    )  # fmt: skip
+    wait_for(lambda: (here / "db.sock").exists(), "ovsdb-server")
+    server.vsctl("--no-wait init")
+    server.popen(
+        "ovs-vswitchd", f"unix:{here}/db.sock", "--no-chdir", f"--pidfile={here}/vswitchd.pid",
+        f"--log-file={here}/vswitchd.log", "-vconsole:off",
+        **quiet,
+    )  # fmt: skip
+    wait_for(lambda: (here / "vswitchd.pid").exists(), "ovs-vswitchd")
+    server.vsctl("show")
+
+
+def _take_down(server: ServerUnderTest) -> None:
+    for process in reversed(server.processes):
+        if process.poll() is None:
+            process.terminate()
+    for process in server.processes:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for name in (server.namespace, server.peer):
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
+    """The first true value of it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+    return value
