@@ -1,0 +1,226 @@
+"""The cluster's own certificate authority, and the two TLS contexts of the agent link.
+
+An agent is who its certificate says, never what it claims: the subject alternative name is the
+server's name. Agents' certificates serve only to dial, the controller's only to be dialled, so that
+an agent that was broken into cannot pose as the controller.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+CONTROLLER_NAME = "controller"
+Kind = Literal["agent", "controller"]
+
+_AUTHORITY_LIFETIME_SECONDS = 10 * 365 * 86_400.0
+# Clocks of servers differ; a certificate must be valid on a slow one at once.
+_CLOCK_SKEW_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Issued:
+    certificate_file: Path
+    key_file: Path
+
+
+class Authority:
+    """EC P-256. certificate_file is public and goes to every agent; the key never leaves here."""
+
+    def __init__(
+        self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+    ) -> None:
+        self._key, self._certificate = key, certificate
+        self.certificate_file = directory / "authority.crt"
+
+    @classmethod
+    def load(cls, directory: Path) -> Authority:
+        """The authority kept in this folder, made at its first use. Raises UsageError where the
+        folder cannot be used."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        certificate_file, key_file = directory / "authority.crt", directory / "authority.key"
+        try:
+            if not certificate_file.exists():
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _found(certificate_file, key_file)
+            key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        except OSError as error:
+            raise UsageError(
+                f"the certificate authority cannot be used: {error.strerror}",
+                where=str(error.filename or directory),
+                remedy="run as the user that owns it, or give another --state-dir",
+            ) from error
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return cls(directory, key, certificate)
+
+    def issue(
+        self,
+        name: str,
+        kind: Kind,
+        directory: Path,
+        *,
+        lifetime_seconds: float,
+        addresses: tuple[str, ...] = (),
+    ) -> Issued:
+        """Writes NAME.crt (with the authority's) and NAME.key, mode 0600, into the folder.
+
+        addresses: IP addresses that the certificate is valid for, beside the name.
+        """
+        import ipaddress
+
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        names: list[x509.GeneralName] = [x509.DNSName(name)]
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        usage = {
+            "agent": ExtendedKeyUsageOID.CLIENT_AUTH,
+            "controller": ExtendedKeyUsageOID.SERVER_AUTH,
+        }[kind]
+        builder = (
+            _builder(name, key, self._certificate.subject, lifetime_seconds)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        issued = Issued(directory / f"{name}.crt", directory / f"{name}.key")
+        _write_key(issued.key_file, key)
+        certificate = _sign(builder, self._key)
+        _write_private(issued.certificate_file, certificate + self.certificate_file.read_bytes())
+        return issued
+
+
+def server_context(authority_file: Path, issued: Issued) -> ssl.SSLContext:
+    """For the controller: only who has a certificate of this authority for dialling gets in."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority_file))
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _with_identity(context, issued)
+
+
+def client_context(authority_file: Path, issued: Issued) -> ssl.SSLContext:
+    """For an agent; the name to expect of the controller is CONTROLLER_NAME."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority_file))
+    return _with_identity(context, issued)
+
+
+def peer_name(certificate: dict[str, object] | None) -> str | None:
+    """The DNS name in what ssl's getpeercert() gave."""
+    names = (certificate or {}).get("subjectAltName", ())
+    assert isinstance(names, tuple)
+    return next((value for kind, value in names if kind == "DNS"), None)
+
+
+def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(issued.certificate_file, issued.key_file)
+    return context
+
+
+def _found(certificate_file: Path, key_file: Path) -> None:
+    """A new authority. The key first: a certificate without its key would never be replaced."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = "Placewire authority"
+    builder = (
+        _builder(name, key, _subject(name), _AUTHORITY_LIFETIME_SECONDS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+    )
+    _write_key(key_file, key)
+    _write_private(certificate_file, _sign(builder, key), mode=0o644)
+
+
+def _subject(name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, lifetime_seconds: float
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.datetime.now(datetime.UTC)
+    public = key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
+        .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    _write_private(
+        file,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def _write_private(file: Path, content: bytes, mode: int = 0o600) -> None:
+    """Never readable by others, not even for a moment; whole or not at all."""
+    fresh = file.with_name(file.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as sink:
+        sink.write(content)
+        os.fsync(sink.fileno())
+    fresh.replace(file)

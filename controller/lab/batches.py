@@ -1,0 +1,88 @@
+"""The shape as text for `ip -batch` and `tc -batch`, one batch per namespace. Pure."""
+
+from __future__ import annotations
+
+from controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
+
+# A line must hold a few full frames even when it is slow; beyond that, 5 ms of its rate lets a
+# sender be scheduled late without losing rate. Queues of 20 to 200 ms carried the same in both
+# directions at once; a short one keeps round trips short.
+_LEAST_BURST_BYTES = 10_000
+_BURST_SECONDS = 0.005
+_QUEUE_SECONDS = 0.05
+_BRIDGE = "type bridge forward_delay 0 mcast_snooping 0"
+
+
+def controller_batch(shape: LabShape) -> list[str]:
+    """ip commands: the management network, with the controller's address on its bridge."""
+    lines = ["link set lo up", f"link add mgmt {_BRIDGE}"]
+    for number, server in enumerate(shape.servers, start=1):
+        lines += [
+            f"link add srv{number} type veth peer name {MANAGEMENT_INTERFACE} "
+            f"netns {server.namespace}",
+            f"link set srv{number} master mgmt up",
+        ]
+    return [*lines, f"address add {shape.controller_address} dev mgmt", "link set mgmt up"]
+
+
+def rail_batch(shape: LabShape, rail: str) -> list[str]:
+    """ip commands: the rail's bridge, and a line to each NIC on it."""
+    lines = ["link set lo up", f"link add rail {_BRIDGE}", "link set rail up"]
+    for server, nic in _on_rail(shape, rail):
+        k = nic.index
+        lines += [
+            f"link add port{k} type veth peer name {nic.name} netns {server.namespace}",
+            f"link add up{k} type veth peer name down{k}",
+            f"link add line{k} {_BRIDGE}",
+            f"link set port{k} master line{k} up",
+            f"link set up{k} master line{k} up",
+            f"link set down{k} master rail up",
+            f"link set line{k} up",
+        ]
+    return lines
+
+
+def rail_limits(shape: LabShape, rail: str) -> list[str]:
+    """tc commands: each NIC sends and receives at no more than its rate, and at that rate."""
+    lines = []
+    for _, nic in _on_rail(shape, rail):
+        bucket = _bucket(nic.bits_per_second)
+        lines += [
+            f"qdisc add dev port{nic.index} root {bucket}",
+            f"qdisc add dev up{nic.index} root {bucket}",
+        ]
+    return lines
+
+
+def server_batch(server: LabServer) -> list[str]:
+    """ip commands: addresses as a real server has them, on its NICs."""
+    lines = [
+        "link set lo up",
+        f"address add {server.management} dev {MANAGEMENT_INTERFACE}",
+        f"link set {MANAGEMENT_INTERFACE} up",
+    ]
+    for nic in server.nics:
+        lines += [f"address add {nic.address} dev {nic.name}", f"link set {nic.name} up"]
+    return lines
+
+
+def shaped_interfaces(shape: LabShape) -> dict[str, list[str]]:
+    """namespace -> ends of the rails' cables: no offload there, so that limits see real packets."""
+    ends: dict[str, list[str]] = {}
+    for server in shape.servers:
+        for nic in server.nics:
+            ends.setdefault(server.namespace, []).append(nic.name)
+            ends.setdefault(shape.rail_namespace(nic.rail), []).append(f"port{nic.index}")
+    return ends
+
+
+def _on_rail(shape: LabShape, rail: str) -> list[tuple[LabServer, LabNic]]:
+    return [(server, nic) for server in shape.servers for nic in server.nics if nic.rail == rail]
+
+
+def _bucket(bits_per_second: float) -> str:
+    """Sizes in bytes, as tc takes them without a suffix."""
+    bytes_per_second = bits_per_second / 8
+    burst_bytes = max(_LEAST_BURST_BYTES, round(bytes_per_second * _BURST_SECONDS))
+    limit_bytes = burst_bytes + round(bytes_per_second * _QUEUE_SECONDS)
+    return f"tbf rate {round(bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}"

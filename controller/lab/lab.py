@@ -1,0 +1,73 @@
+"""A lab that is up, as its users see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from controller.errors import PlacewireError
+from controller.lab import record as records
+from controller.lab.record import LabRecord
+from controller.lab.system import inside, marked_environment
+
+STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
+
+
+@dataclass(frozen=True)
+class Lab:
+    record: LabRecord
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def directory(self) -> Path:
+        return records.directory_of(self.name)
+
+    @property
+    def state_directory(self) -> Path:
+        """Of the controller: certificates, journal, cache."""
+        return self.directory / "controller"
+
+    def namespace(self, server: str) -> str:
+        return next(s.namespace for s in self.record.servers if s.name == server)
+
+    def inside_server(self, server: str, argv: Sequence[str]) -> list[str]:
+        """The command line that runs argv on that server's network."""
+        return inside(self.namespace(server), argv)
+
+    def inside_controller(self, argv: Sequence[str]) -> list[str]:
+        return inside(self.record.controller_namespace, argv)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of whatever runs in this lab: marked as the lab's, so that it ends with it."""
+        return marked_environment(self.name, **{STATE_VARIABLE: str(self.state_directory)})
+
+    def run_in_controller(self, argv: Sequence[str]) -> NoReturn:
+        """This process becomes argv, on the controller's network."""
+        command = self.inside_controller(argv)
+        os.execvpe(command[0], command, self.environment)
+
+
+def lab_names() -> list[str]:
+    """Labs on this machine, half-made ones too."""
+    return records.recorded_names()
+
+
+def find_lab(name: str) -> Lab | None:
+    """Raises PlacewireError where a lab of this name was not made to its end."""
+    record = records.load(name)
+    if record is None:
+        return None
+    if not record.complete:
+        raise PlacewireError(
+            f"the lab {name!r} is half-made: its `lab up` still runs, or ended early",
+            where="lab",
+            remedy=f"controller lab down {name}",
+        )
+    return Lab(record)

@@ -1,0 +1,131 @@
+"""What a lab made, on disk before it is made: the whole knowledge of `lab down`.
+
+    /run/placewire/lab/NAME/lab.json      this record
+                           /controller/   certificates, journal and cache of the controller
+                           /SERVER/       ovs/, agent/, certificates/, agent.json, agent.log
+
+/run does not outlive a reboot, and neither does anything that a lab makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+LAB_ROOT = Path("/run/placewire/lab")
+_FILE = "lab.json"
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProcessRecord(Frozen):
+    """One process of ours. start_ticks (field 22 of /proc/PID/stat) tells a reused pid apart."""
+
+    pid: int
+    start_ticks: int
+    argv: tuple[str, ...]
+
+
+class SysctlRecord(Frozen):
+    """A machine-wide value that we set for a moment: put back only where it is still ours."""
+
+    path: str
+    before: str
+    ours: str
+
+
+class ServerRecord(Frozen):
+    name: str
+    namespace: str
+    management_address: str
+
+
+class LabRecord(Frozen):
+    """complete: `lab up` came to its end."""
+
+    version: int = 1
+    name: str
+    servers: tuple[ServerRecord, ...]
+    controller_namespace: str
+    controller_address: str
+    namespaces: tuple[str, ...]
+    processes: tuple[ProcessRecord, ...] = ()
+    sysctls: tuple[SysctlRecord, ...] = ()
+    complete: bool = False
+
+
+def directory_of(name: str) -> Path:
+    return LAB_ROOT / name
+
+
+def recorded_names() -> list[str]:
+    """Also half-made ones; in order."""
+    return sorted(path.name for path in LAB_ROOT.iterdir()) if LAB_ROOT.is_dir() else []
+
+
+def load(name: str) -> LabRecord | None:
+    try:
+        return LabRecord.model_validate_json((directory_of(name) / _FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+class Recorder:
+    """Keeps the record on disk ahead of what is done. Threads of one `lab up` may not share it."""
+
+    def __init__(self, record: LabRecord) -> None:
+        self.record = record
+        directory_of(record.name).mkdir(exist_ok=True)
+        self._save()
+
+    def update(self, **changes: object) -> None:
+        self.record = self.record.model_copy(update=changes)
+        self._save()
+
+    def add_process(self, process: ProcessRecord) -> None:
+        self.update(processes=(*self.record.processes, process))
+
+    def _save(self) -> None:
+        """Whole or not at all, and on disk when it returns."""
+        folder = directory_of(self.record.name)
+        fresh = folder / f"{_FILE}.new"
+        with fresh.open("w") as file:
+            file.write(self.record.model_dump_json(indent=2))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / _FILE)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def exclusive() -> Iterator[None]:
+    """One `lab up` or `lab down` at a time on this machine: they share a machine-wide sysctl.
+
+    The lock is on the folder itself, which goes when the last lab has gone.
+    """
+    while True:
+        LAB_ROOT.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(LAB_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if LAB_ROOT.stat().st_ino == os.fstat(descriptor).st_ino:
+                break
+        os.close(descriptor)  # removed by its holder while we waited
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty: another lab is up
+            LAB_ROOT.rmdir()
+            LAB_ROOT.parent.rmdir()
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""The lab that a plan asks for, as values: namespaces, addresses and lines. Pure.
+
+namespace pw-LAB-SERVER              namespace pw-LAB-rail-RAIL
+nic0 ──────────────────────── portN ─ lineN ─ upN ── downN ─ rail
+                            (receive limit)  (transmit limit)   (bridge, not blocking)
+mgmt0 ───────── srvN ─ mgmt (bridge, holds the controller's address; pw-LAB-controller)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass
+
+from controller.errors import PlacewireError
+from controller.plan_file import Plan
+
+MANAGEMENT_INTERFACE = "mgmt0"
+CONTROLLER_TCP_PORT = 7440
+
+
+@dataclass(frozen=True)
+class LabNic:
+    """address with its prefix; rate on the wire; index: the line's number on its rail."""
+
+    name: str
+    rail: str
+    index: int
+    address: str
+    bits_per_second: float
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """management: address with its prefix."""
+
+    name: str
+    namespace: str
+    management: str
+    nics: tuple[LabNic, ...]
+
+
+@dataclass(frozen=True)
+class LabShape:
+    """controller_address: address with its prefix, of the management bridge."""
+
+    name: str
+    servers: tuple[LabServer, ...]
+    rails: tuple[str, ...]
+    controller_namespace: str
+    controller_address: str
+
+    def rail_namespace(self, rail: str) -> str:
+        return f"pw-{self.name}-rail-{rail}"
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (
+            self.controller_namespace,
+            *(self.rail_namespace(rail) for rail in self.rails),
+            *(server.namespace for server in self.servers),
+        )
+
+
+def shape_of(plan: Plan) -> LabShape:
+    """Raises PlacewireError where a lab cannot be made of this plan, though a cluster could."""
+    network, controller = _management(plan)
+    rails = plan.cluster.rails
+    numbers: Counter[str] = Counter()
+    servers = []
+    for server in plan.cluster.servers:
+        nics = []
+        for nic in server.nics:
+            numbers[nic.rail] += 1
+            nics.append(
+                LabNic(nic.name, nic.rail, numbers[nic.rail], nic.address, nic.rate_bits_per_second)
+            )
+        servers.append(
+            LabServer(
+                name=server.name,
+                namespace=f"pw-{plan.name}-{server.name}",
+                management=f"{server.management}/{network.prefixlen}",
+                nics=tuple(nics),
+            )
+        )
+    shape = LabShape(
+        name=plan.name,
+        servers=tuple(servers),
+        rails=rails,
+        controller_namespace=f"pw-{plan.name}-controller",
+        controller_address=f"{controller}/{network.prefixlen}",
+    )
+    _refuse_clashes(shape)
+    return shape
+
+
+def _management(plan: Plan) -> tuple[ipaddress.IPv4Network, ipaddress.IPv4Address]:
+    """The smallest network of at most /24 that has all servers, and the highest free address in it
+    for the controller."""
+    taken = {ipaddress.IPv4Address(server.management) for server in plan.cluster.servers}
+    network = ipaddress.IPv4Network((min(taken), 24), strict=False)
+    while max(taken) not in network:
+        network = network.supernet()
+    for server in plan.cluster.servers:
+        for nic in server.nics:
+            if nic.network.overlaps(network):
+                raise PlacewireError(
+                    f"the lab's management network {network} overlaps rail {nic.rail}'s "
+                    f"{nic.network}",
+                    where=f"{server.name} {nic.name}",
+                    remedy="give the servers management addresses in a network of their own",
+                )
+    candidate = network.broadcast_address - 1
+    while candidate in taken:
+        candidate -= 1
+    return network, candidate
+
+
+def _refuse_clashes(shape: LabShape) -> None:
+    twice = [name for name, count in Counter(shape.namespaces).items() if count > 1]
+    if twice:
+        raise PlacewireError(
+            f"two namespaces of the lab would be called {twice[0]}",
+            remedy="name that server differently: `controller` and `rail-…` are the lab's own",
+        )
+    for server in shape.servers:
+        for nic in server.nics:
+            if nic.name in (MANAGEMENT_INTERFACE, "lo", "ovs-netdev"):
+                raise PlacewireError(
+                    f"the lab has an interface {nic.name} of its own on each server",
+                    where=f"{server.name} {nic.name}",
+                    remedy="name the NIC differently, e.g. nic0",
+                )

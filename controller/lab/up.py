@@ -1,0 +1,125 @@
+"""`lab up`: refuse, record, make namespaces and lines, start Open vSwitch, start the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from controller.errors import PlacewireError
+from controller.lab import batches
+from controller.lab import record as records
+from controller.lab.agent_daemons import start_agents
+from controller.lab.down import remove
+from controller.lab.lab import Lab
+from controller.lab.record import LabRecord, Recorder, ServerRecord
+from controller.lab.shape import LabShape, shape_of
+from controller.lab.switches import start_switches
+from controller.lab.system import (
+    inside,
+    namespace_exists,
+    require_root_and_programs,
+    run,
+    run_batch,
+)
+from controller.plan_file import Plan
+
+
+def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> Lab:
+    """Makes the cluster of this plan. What it made goes again if it cannot be finished.
+
+    Raises PlacewireError where it is refused (a lab or namespaces of that name) or fails.
+    """
+    require_root_and_programs()
+    shape = shape_of(plan)
+    with records.exclusive():
+        _refuse_existing(shape)
+        recorder = Recorder(_record_of(shape))
+        try:
+            _make(shape, recorder, progress)
+        except BaseException:
+            remove(recorder.record, progress)
+            raise
+    return Lab(recorder.record)
+
+
+def _make(shape: LabShape, recorder: Recorder, progress: Callable[[str], None]) -> None:
+    progress(
+        f"lab {shape.name}: {len(shape.servers)} servers on rails {', '.join(shape.rails)}, "
+        f"controller at {recorder.record.controller_address}"
+    )
+    _make_network(shape)
+    progress(f"lab {shape.name}: starting {len(shape.servers)} Open vSwitch")
+    start_switches(recorder, shape.servers)
+    progress(f"lab {shape.name}: starting {len(shape.servers)} agents")
+    start_agents(recorder, shape.servers)
+    recorder.update(complete=True)
+    progress(f"lab {shape.name}: up")
+
+
+def _refuse_existing(shape: LabShape) -> None:
+    if shape.name in records.recorded_names():
+        raise PlacewireError(
+            f"a lab {shape.name!r} is there already",
+            where="lab",
+            remedy=f"controller lab down {shape.name}",
+        )
+    foreign = [name for name in shape.namespaces if namespace_exists(name)]
+    if foreign:
+        raise PlacewireError(
+            f"network namespaces of these names exist and are not of a lab: {', '.join(foreign)}",
+            where="lab",
+            remedy="give the plan another name, or remove them yourself (`ip netns delete NAME`)",
+        )
+
+
+def _record_of(shape: LabShape) -> LabRecord:
+    return LabRecord(
+        name=shape.name,
+        servers=tuple(
+            ServerRecord(
+                name=server.name,
+                namespace=server.namespace,
+                management_address=server.management.split("/")[0],
+            )
+            for server in shape.servers
+        ),
+        controller_namespace=shape.controller_namespace,
+        controller_address=shape.controller_address.split("/")[0],
+        namespaces=shape.namespaces,
+    )
+
+
+def _make_network(shape: LabShape) -> None:
+    run_batch("ip", None, [f"netns add {name}" for name in shape.namespaces])
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(_quiet, shape.namespaces))
+        run_batch("ip", shape.controller_namespace, batches.controller_batch(shape))
+        list(pool.map(lambda rail: _make_rail(shape, rail), shape.rails))
+        list(
+            pool.map(
+                lambda server: run_batch("ip", server.namespace, batches.server_batch(server)),
+                shape.servers,
+            )
+        )
+        list(
+            pool.map(lambda ends: _without_offload(*ends), batches.shaped_interfaces(shape).items())
+        )
+
+
+def _make_rail(shape: LabShape, rail: str) -> None:
+    namespace = shape.rail_namespace(rail)
+    run_batch("ip", namespace, batches.rail_batch(shape, rail))
+    run_batch("tc", namespace, batches.rail_limits(shape, rail))
+
+
+def _quiet(namespace: str) -> None:
+    """No IPv6 in a lab: its neighbour discovery would stir links that are being measured."""
+    script = "for f in all default; do f=/proc/sys/net/ipv6/conf/$f/disable_ipv6; "
+    script += "[ ! -e $f ] || echo 1 > $f; done"
+    run(inside(namespace, ["sh", "-c", script]))
+
+
+def _without_offload(namespace: str, interfaces: Sequence[str]) -> None:
+    """A veth hands over segments of 64 kB otherwise, which no bucket of this size lets through."""
+    script = 'for i; do ethtool -K "$i" tx off tso off gso off gro off >/dev/null || exit 1; done'
+    run(inside(namespace, ["sh", "-c", script, "sh", *interfaces]))
