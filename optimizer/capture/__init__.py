@@ -7,6 +7,7 @@
     execute     how one operator runs, on whatever rank: seeds, layouts
     updates     one optimizer step for one parameter
     operators   the rewritten graph as an OperatorGraph
+    sources     which files it came from
     step        capture(): all of it
 
 Nothing is imported here: torch is loaded only by who captures.

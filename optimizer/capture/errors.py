@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from pathlib import Path
+
+from optimizer.capture.sources import is_installed
 
 
 class CaptureError(ValueError):
@@ -13,16 +14,11 @@ class CaptureError(ValueError):
 
 def user_location(error: BaseException) -> str:
     """`file:line: source` of the innermost frame outside installed packages, or ""."""
-    installed = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
     own = str(Path(__file__).resolve().parent)
     chosen = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename.startswith("<"):
-            continue
         path = str(Path(frame.filename).resolve())
-        if path.startswith(own) or "site-packages" in path:
-            continue
-        if any(path.startswith(f"{root}/lib/python") for root in installed):
+        if frame.filename.startswith("<") or path.startswith(own) or is_installed(path):
             continue
         chosen = f"{frame.filename}:{frame.lineno}: `{frame.line}`"
     return chosen

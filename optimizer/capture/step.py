@@ -13,6 +13,7 @@ from optimizer.capture.layout import Layout
 from optimizer.capture.operators import Analysis, analyse, operator_graph
 from optimizer.capture.protocol import ModelWithLoss, Tensors, load_training_step
 from optimizer.capture.rewrite import PlaceableGraph, placeable
+from optimizer.capture.sources import source_digests
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import OperatorGraph
 
@@ -70,6 +71,7 @@ def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) 
         "loss": code.loss,
         "inputs": sorted(code.inputs, key=code.inputs.__getitem__),
         "parameter_bytes": sum(value.nbytes for value in code.parameters.values()),
+        "sources": source_digests(),
     }
     name = f"{model_path} batch {batch}"
     return CapturedStep(

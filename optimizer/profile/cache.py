@@ -1,0 +1,65 @@
+"""Measured profiles, kept under everything that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optimizer.graph import OperatorGraph, read_json, write_json
+from optimizer.profile.measure import Profile
+
+CACHE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ProfileKey:
+    structure_hash: str
+    device_type: str
+    processor: str
+    threads: int
+    torch: str
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return {"version": CACHE_VERSION, **vars(self)}
+
+    def file(self, folder: Path) -> Path:
+        text = json.dumps(self.fields, sort_keys=True)
+        return folder / f"profile-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile | None:
+    """None where there is none, or where the file is not one for this key (it is then measured
+    anew and replaced)."""
+    file = key.file(folder)
+    if not file.is_file():
+        return None
+    try:
+        document = read_json(file)
+        if document["key"] != key.fields:
+            return None
+        by_id = document["seconds"]
+        return Profile(
+            seconds=np.array([by_id[identifier] for identifier in graph.ids]),
+            whole_step_seconds=document["whole_step_seconds"],
+            samples=document["samples"],
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: Profile) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "key": dict(key.fields),
+        "seconds": dict(zip(graph.ids, profile.seconds.tolist(), strict=True)),
+        "whole_step_seconds": profile.whole_step_seconds,
+        "samples": profile.samples,
+    }
+    write_json(key.file(folder), document)

@@ -1,0 +1,32 @@
+"""A profile times a constant.
+
+A stand-in for hardware that is not there: the operators of a CPU profile divided by 50 are about
+as fast, in relation to a slow link, as a GPU's in relation to a data centre's network. Real
+accelerators do not scale all operators alike, so such a graph shows how a network decides a
+placement, and predicts no accelerator.
+"""
+
+from __future__ import annotations
+
+from optimizer.graph import OperatorGraph
+
+
+def with_scaled_seconds(
+    graph: OperatorGraph, factor: float, device_type: str | None = None
+) -> OperatorGraph:
+    """Every operator's seconds times factor; sizes and structure are the same.
+
+    device_type: the name of the scaled type, where the graph has one type; if None the types keep
+    their names. Raises ValueError for a factor that is not positive, or for a name that would
+    have to stand for several types.
+    """
+    if not factor > 0:
+        raise ValueError(f"the factor is {factor}; it must be positive")
+    names = graph.device_types
+    if device_type is not None:
+        if len(names) != 1:
+            raise ValueError(
+                f"the graph has {len(names)} device types; {device_type!r} can stand for one only"
+            )
+        names = (device_type,)
+    return graph.with_seconds({name: graph.seconds[:, k] * factor for k, name in enumerate(names)})
