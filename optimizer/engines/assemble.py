@@ -1,0 +1,94 @@
+"""A solution becomes the placement file's noun: named, with its messages, bound and gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from optimizer.bounds import Bound
+from optimizer.engines.solution import Solution
+from optimizer.placement import Message, Placement
+from optimizer.problem import Problem
+from optimizer.simulate import Timeline, even_rates, simulate
+
+
+def assemble(
+    problem: Problem,
+    solution: Solution,
+    bound: Bound,
+    *,
+    single_device_seconds: float | None,
+    engine: str,
+    reduction: str,
+    seed: int,
+    wall_seconds: Mapping[str, float],
+) -> Placement:
+    graph, cluster = problem.graph, problem.cluster
+    timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
+    names = cluster.device_names
+    step = timeline.step_seconds
+    return Placement(
+        structure_hash=graph.structure_hash,
+        profile_digest=graph.profile_digest,
+        cluster=cluster,
+        model=problem.model,
+        sharing=problem.sharing,
+        operators={
+            name: names[d] for name, d in zip(graph.ids, solution.device.tolist(), strict=True)
+        },
+        order={
+            names[d]: tuple(graph.ids[i] for i in order) for d, order in enumerate(timeline.order)
+        },
+        rates_bits_per_second=_rate_rows(problem, solution),
+        messages=_messages(problem, timeline),
+        step_seconds=step,
+        bound_seconds=bound.seconds,
+        gap=max(0.0, 1.0 - bound.seconds / step) if step > 0 else 0.0,
+        single_device_seconds=single_device_seconds,
+        engine=engine,
+        reduction=reduction,
+        seed=seed,
+        wall_seconds=dict(wall_seconds),
+    )
+
+
+def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, str, float], ...]:
+    """Only what is set: nothing under unshaped sharing, every pair under even."""
+    cluster = problem.cluster
+    if problem.sharing == "unshaped":
+        return ()
+    rates = even_rates(cluster) if problem.sharing == "even" else solution.rates
+    assert rates is not None
+    rates = rates[:, :, : len(cluster.rails)]
+    names = [server.name for server in cluster.servers]
+    return tuple(
+        (names[s], names[t], cluster.rails[r], float(rates[s, t, r]))
+        for s, t, r in np.argwhere(rates > 0).tolist()
+    )
+
+
+def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
+    """In the order of their ranks."""
+    graph, cluster = problem.graph, problem.cluster
+    names = cluster.device_names
+    found = []
+    for message in sorted(timeline.messages, key=lambda m: m.rank):
+        producer = int(graph.tensor_producer[message.tensor])
+        outputs = graph.output_tensors(producer).tolist()
+        found.append(
+            Message(
+                producer=graph.ids[producer],
+                output=outputs.index(message.tensor),
+                source=names[message.source],
+                destination=names[message.destination],
+                bytes=int(graph.tensor_bytes[message.tensor]),
+                rank=message.rank,
+                rails={
+                    rail: share
+                    for rail, share in zip(cluster.rails, message.rails, strict=False)
+                    if share > 0
+                },
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""Engine `auto`, the default: several starts, then annealing; never worse than one device."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from optimizer.bounds import lower_bound
+from optimizer.engines import heft
+from optimizer.engines.annealing import Annealing, Scored
+from optimizer.engines.packing import packed
+from optimizer.engines.single import best_single
+from optimizer.engines.solution import Report, Solution
+from optimizer.engines.units import typical_transfer_seconds, upward_rank
+from optimizer.graph import IntArray
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises InfeasibleError where no placement within the memories was found."""
+    return improve(problem, settings, progress, starting_solutions(problem))
+
+
+def improve(
+    problem: Problem, settings: SolveSettings, progress: Report | None, starts: list[Solution]
+) -> Solution:
+    """The best of the starts and of what annealing makes of them."""
+    alone = best_single(problem)
+    if alone is not None:
+        bound = lower_bound(problem).seconds
+        if len(problem.cluster.devices) == 1 or 1 - bound / max(alone[1], 1e-300) <= 1e-9:
+            return alone[0]
+        starts = [*starts, alone[0]]
+    found = Annealing(problem, settings, progress).run(starts)
+    if found.excess > 0.0:
+        raise InfeasibleError(_why_infeasible(problem, found))
+    if alone is not None and alone[1] <= found.step_seconds:
+        return alone[0]
+    return found.solution
+
+
+def starting_solutions(problem: Problem) -> list[Solution]:
+    """HEFT and, in case memory forbids what it finds, packings; at least one."""
+    rank = upward_rank(problem, typical_transfer_seconds(problem))
+    found = []
+    # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
+    with contextlib.suppress(InfeasibleError):
+        found.append(heft.solve(problem, SolveSettings()))
+    found += [Solution(device, rank, None) for device in packed(problem)]
+    if not found:
+        found.append(Solution(_fastest_able(problem), rank, None))
+    return found
+
+
+def _fastest_able(problem: Problem) -> IntArray:
+    """Each unit on the device that runs it fastest, memory ignored."""
+    from optimizer.engines.units import members_of_units, unit_of_operator
+
+    unit = unit_of_operator(problem)
+    best = [int(problem.seconds[g].sum(axis=0).argmin()) for g in members_of_units(unit)]
+    return np.array(best, dtype=np.int64)[unit]
+
+
+def _why_infeasible(problem: Problem, found: Scored) -> str:
+    graph = problem.graph
+    weights, memory = graph.weight_bytes.sum(), problem.cluster.memory_bytes
+    return (
+        f"no placement within the devices' memory was found; the best exceeds one device by "
+        f"{found.excess:.1%}. The graph holds {weights / 2**20:.1f} MiB of weights, gradients and "
+        f"optimizer state, the {len(memory)} devices have {memory.sum() / 2**20:.1f} MiB in all "
+        f"(largest {memory.max() / 2**20:.1f} MiB); use more devices or memory, or a smaller batch"
+    )

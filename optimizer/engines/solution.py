@@ -1,0 +1,34 @@
+"""What every engine takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import Problem, SolveSettings
+
+
+@dataclass(frozen=True)
+class Solution:
+    """device int64[n]; priority float64[n], the largest runs first; rates float64[S, S, R] under
+    strict sharing, None under the others."""
+
+    device: IntArray
+    priority: FloatArray
+    rates: FloatArray | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """incumbent_seconds is inf while nothing feasible is known."""
+
+    seconds: float
+    incumbent_seconds: float
+    bound_seconds: float
+    moves: int
+
+
+Report = Callable[[Progress], None]
+# Raises InfeasibleError where the engine finds no placement within the memories.
+Solve = Callable[[Problem, SolveSettings, Report | None], Solution]
