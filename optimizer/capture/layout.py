@@ -80,7 +80,7 @@ class Layout:
         if self._dense:
             flat = value.as_strided((self.elements,), (1,), value.storage_offset())
         else:
-            flat = self._compact(value).reshape(-1)
+            flat = self._compact(value).reshape(-1).contiguous()
         return flat.view(torch.uint8)
 
     def unpack(self, wire: torch.Tensor) -> torch.Tensor:
