@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from optimizer.bounds import Bound
+from optimizer.cluster import even_rates
 from optimizer.engines.solution import Solution
 from optimizer.placement import Message, Placement
 from optimizer.problem import Problem
-from optimizer.simulate import Timeline, even_rates, simulate
+from optimizer.simulate import Timeline, simulate
 
 
 def assemble(

@@ -82,7 +82,7 @@ def _cut(
     where = np.full(len(members), -1, dtype=np.int64)
     current = 0
     for u in order:
-        able: list[bool] = np.isfinite(problem.seconds[members[u]]).all(axis=0).tolist()
+        able = np.asarray(np.isfinite(problem.seconds[members[u]]).all(axis=0))
         while current < len(room) and able[current] and room[current] < sizes[u]:
             current += 1
         if current < len(room) and able[current]:

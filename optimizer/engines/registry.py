@@ -32,7 +32,8 @@ def place(
     """Reduce, solve, expand, refine (auto), allocate rates, check.
 
     Raises InfeasibleError where no placement within the memories was found, ValueError for an
-    unknown engine or reduction. An engine's answer that breaks a rule is our mistake: AssertionError.
+    unknown engine or reduction. An engine's answer that breaks a rule is our mistake, and an
+    AssertionError.
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")

@@ -23,6 +23,8 @@ Reduction = Callable[[Problem], Reduced]
 # Above this many operators `auto` reduces at all, and below this it stops raising alpha.
 REDUCE_ABOVE = 100
 REDUCE_TO = 500
+# A reduction that leaves more than this part of the operators only costs a projection.
+_WORTH_IT = 0.9
 _ALPHA_QUANTILES = (0.25, 0.5, 0.7, 0.85, 0.95)
 
 
@@ -61,5 +63,8 @@ def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
         reduced, undo = apply_chain(problem, (merge_colocated, partial(fuse, alpha=alpha)))
         if reduced.graph.operator_count <= REDUCE_TO:
             break
+    if name == "auto" and reduced.graph.operator_count > _WORTH_IT * count:
+        reduced, undo = apply_chain(problem, ())
+        return reduced, undo, "none"
     words = f"fusion, alpha {alpha * 1e6:.3g} us: {count} -> {reduced.graph.operator_count}"
     return reduced, undo, words

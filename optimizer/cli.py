@@ -1,0 +1,232 @@
+"""The `optimizer` command: capture, profile, solve, check, show.
+
+Exit codes: 0 done, 2 usage, 3 bad input, 4 no feasible placement, or violations found by `check`.
+Results go to standard output, progress and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optimizer.cluster import Cluster
+    from optimizer.engines.solution import Progress
+
+BAD_INPUT, INFEASIBLE = 3, 4
+
+
+class InputError(ValueError):
+    """A file or an argument that is not what it should be."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["capture"]:
+        from optimizer.capture.__main__ import main as capture_main
+
+        return capture_main(given[1:])
+    if given[:1] == ["profile"]:
+        from optimizer.profile.__main__ import main as profile_main
+
+        return profile_main(given[1:])
+    options = _parser().parse_args(given)
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    commands = {"solve": _solve, "check": _check, "show": _show}
+    try:
+        return commands[options.command](options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        return _complain(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
+    except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError
+        from optimizer.problem import InfeasibleError
+
+        return _complain(
+            str(error), INFEASIBLE if isinstance(error, InfeasibleError) else BAD_INPUT
+        )
+
+
+def _complain(what: str, code: int) -> int:
+    print(f"error: {what}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="optimizer", description="Where each operator runs, and the bandwidth of each pair."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("capture", help="a PyTorch training step -> a graph file without times")
+    commands.add_parser("profile", help="capture, and measure each operator on this machine")
+    solve = commands.add_parser("solve", help="a graph and a cluster -> a placement file")
+    solve.add_argument("graph", type=Path)
+    solve.add_argument("--cluster", type=Path, required=True, help="cluster file, JSON")
+    solve.add_argument("--engine", default="auto", help="auto (default), heft or single")
+    solve.add_argument("--sharing", choices=("strict", "even", "unshaped"), default="strict")
+    solve.add_argument("--model", choices=("contended", "thesis"), default="contended")
+    solve.add_argument("--reduction", default="auto", help="auto (default), fusion or none")
+    solve.add_argument("--gap", type=_fraction, default=0.05, help="stop at this gap, like 0.05")
+    solve.add_argument("--time-limit", type=_positive, default=60.0, help="seconds")
+    solve.add_argument("--seed", type=_count, default=0)
+    solve.add_argument(
+        "--moves", type=_count, help="annealing moves instead of the time limit: repeatable"
+    )
+    solve.add_argument("--out", type=Path, required=True, help="placement file to write")
+    solve.add_argument("--json", action="store_true", help="the result as JSON, not as text")
+    check = commands.add_parser("check", help="verify a placement against its graph")
+    check.add_argument("graph", type=Path)
+    check.add_argument("placement", type=Path)
+    check.add_argument("--json", action="store_true", help="the violations as JSON")
+    show = commands.add_parser("show", help="a graph or a placement in words")
+    show.add_argument("file", type=Path)
+    show.add_argument("--graph", type=Path, help="a placement's graph: adds a bar per device")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in 0..1, like 0.05")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def _read(path: Path) -> Any:
+    """Raises InputError where the file is no JSON document."""
+    import zlib
+
+    from optimizer.graph import read_json
+
+    try:
+        return read_json(path)
+    except (json.JSONDecodeError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: no JSON document: {error}") from error
+
+
+def _read_cluster(path: Path) -> Cluster:
+    """Raises InputError naming the place in the file."""
+    from pydantic import ValidationError
+
+    from optimizer.cluster import Cluster
+
+    try:
+        cluster = Cluster.model_validate(_read(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {place}: {first['msg']}") from error
+    names = [server.name for server in cluster.servers]
+    if len(set(names)) != len(names):
+        raise InputError(f"{path}: servers: two of them have the same name")
+    if not cluster.devices:
+        raise InputError(f"{path}: servers: there is no device in the cluster")
+    for server in cluster.servers:
+        if len({nic.rail for nic in server.nics}) != len(server.nics):
+            raise InputError(f"{path}: servers.{server.name}: two NICs on one rail")
+    return cluster
+
+
+def _solve(options: argparse.Namespace) -> int:
+    from optimizer.engines.registry import place
+    from optimizer.graph import graph_from_json
+    from optimizer.placement import save_placement
+    from optimizer.problem import Problem, SolveSettings
+    from optimizer.summary import gantt_lines, placement_lines, timeline_of
+
+    graph = graph_from_json(_read(options.graph), where=str(options.graph))
+    problem = Problem(graph, _read_cluster(options.cluster), options.sharing, options.model)
+    settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
+    placement = place(problem, options.engine, settings, options.reduction, _Progress())
+    save_placement(placement, options.out)
+    if options.json:
+        print(placement.model_dump_json())
+        return 0
+    lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
+    print("\n".join([*lines, f"written to {options.out}"]))
+    return 0
+
+
+class _Progress:
+    """A line when the incumbent improves, and at least every few seconds."""
+
+    def __init__(self) -> None:
+        self._best = float("inf")
+        self._said = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        better = progress.incumbent_seconds < self._best * 0.999
+        if not (better and now - self._said > 0.2) and now - self._said < 3.0:
+            return
+        self._best, self._said = min(self._best, progress.incumbent_seconds), now
+        print(
+            f"{progress.seconds:6.1f} s  best {progress.incumbent_seconds * 1e3:.3f} ms, bound "
+            f"{progress.bound_seconds * 1e3:.3f} ms, {progress.moves} moves",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _check(options: argparse.Namespace) -> int:
+    from optimizer.check import check
+    from optimizer.graph import graph_from_json
+    from optimizer.placement import placement_from_json
+
+    graph = graph_from_json(_read(options.graph), where=str(options.graph))
+    placement = placement_from_json(_read(options.placement), where=str(options.placement))
+    violations = check(graph, placement)
+    if options.json:
+        print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
+    else:
+        for violation in violations:
+            print(violation)
+        print(f"{len(violations)} violations" if violations else "the placement holds")
+    return INFEASIBLE if violations else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from optimizer.graph import graph_from_json
+    from optimizer.placement import placement_from_json
+    from optimizer.summary import gantt_lines, graph_lines, placement_lines, timeline_of
+
+    document = _read(options.file)
+    if isinstance(document, dict) and "tensors" in document:
+        lines = graph_lines(graph_from_json(document, where=str(options.file)))
+    else:
+        placement = placement_from_json(document, where=str(options.file))
+        lines = placement_lines(placement)
+        if options.graph is not None:
+            from optimizer.check import check
+
+            graph = graph_from_json(_read(options.graph), where=str(options.graph))
+            if violations := check(graph, placement):
+                raise InputError(f"the placement does not hold: {violations[0]}")
+            lines += gantt_lines(*timeline_of(graph, placement))
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
