@@ -75,7 +75,7 @@ class AgentUnreachable(AgentProblem):
     def __init__(
         self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None
     ) -> None:
-        self.servers = tuple(servers)
+        self.servers, self.why = tuple(servers), why
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),

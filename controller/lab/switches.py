@@ -67,7 +67,8 @@ def _daemon(
     folder = run_directory(lab, server.name)
     argv = [
         program, *options, f"--pidfile={folder}/{program}.pid",
-        f"--log-file={folder}/{program}.log", "--verbose=console:off", "--no-chdir", "--detach", argument,
+        f"--log-file={folder}/{program}.log", "--verbose=console:off", "--no-chdir", "--detach",
+        argument,
     ]  # fmt: skip
     run(inside(server.namespace, argv), environment=_environment(lab, server.name))
     pid = int((folder / f"{program}.pid").read_text())

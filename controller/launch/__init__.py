@@ -1,0 +1,1 @@
+"""How ranks are started on servers, followed, and ended."""
