@@ -6,6 +6,7 @@ takes its place: queue n is class 1:(n+1).
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from agent.contract.entries import CLASSIFIER_PREFERENCE_BASE, SHORT_PACKET_BYTES, Classifier
 from agent.contract.state import EffectiveQueue, ForeignEntry
@@ -155,8 +157,7 @@ def change_classifiers(steps: Sequence[EntryStep]) -> None:
                     _remove(netlink, indexes[0], item.preference, item.u32_handle)
                 left = {item.preference for item in _filters(entry.nic)[0]}
                 for preference in {item.preference for item in former} - left:
-                    # An empty hash table would stay.
-                    _remove(netlink, indexes[0], preference, 0)
+                    _remove_empty(netlink, indexes[0], preference)
 
 
 def _add(netlink: Any, index: int, classifier: Classifier) -> None:
@@ -187,3 +188,13 @@ def _remove(netlink: Any, index: int, preference: int, handle: int) -> None:
         # Without a kind, pyroute2 leaves this field as it is given: preference and protocol.
         info=preference << 16 | socket.htons(_IPV4),
     )
+
+
+def _remove_empty(netlink: Any, index: int, preference: int) -> None:
+    """The kernel keeps an empty hash table while another of the same qdisc has filters, and
+    removes the last one by itself."""
+    try:
+        _remove(netlink, index, preference, 0)
+    except NetlinkError as error:
+        if error.code != errno.ENOENT:
+            raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from agent.contract.config import AgentConfig
 from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import ApplyReport, DesiredState, LeaseState
@@ -44,3 +46,17 @@ def preview(config: AgentConfig, desired: DesiredState) -> Previewed:
 
 def verify(config: AgentConfig, generation: int) -> Verified:
     return keeper(config).verify(generation)
+
+
+def reaches(address: str, source: str = "") -> bool:
+    """A closed TCP port answers with a refusal: the way there and back works."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        probe.bind((source, 0))
+        try:
+            probe.connect((address, 9))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True

@@ -186,14 +186,14 @@ def _start_switch(server: ServerUnderTest) -> None:
         f"--pidfile={here}/ovsdb-server.pid", f"--log-file={here}/ovsdb.log", "-vconsole:off",
         **quiet,
     )  # fmt: skip
-    wait_for(lambda: (here / "db.sock").exists(), "ovsdb-server")
+    wait_for((here / "db.sock").exists, "ovsdb-server")
     server.vsctl("--no-wait init")
     server.popen(
         "ovs-vswitchd", f"unix:{here}/db.sock", "--no-chdir", f"--pidfile={here}/vswitchd.pid",
         f"--log-file={here}/vswitchd.log", "-vconsole:off",
         **quiet,
     )  # fmt: skip
-    wait_for(lambda: (here / "vswitchd.pid").exists(), "ovs-vswitchd")
+    wait_for((here / "vswitchd.pid").exists, "ovs-vswitchd")
     server.vsctl("show")
 
 

@@ -1,0 +1,368 @@
+"""The lease's state machine and the keeper around it: decisions with a fake network and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.contract.entries import COLLECTIONS
+from agent.contract.state import DesiredState, EffectiveQueue, NicFacts, ObservedState
+from agent.keeper import Keeper
+from agent.reconcile.canonical import canonical
+from agent.reconcile.effects import EffectError
+from agent.reconcile.lease import Kept, LeaseRefusedError
+from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.validate import ServerFacts
+from agent.store import AlreadyRunningError, DiskStore, StoreError, take_lock
+from states import desired_state
+
+BARE = (
+    NicFacts(
+        name="nic0", mac="02:00:00:00:00:01", mtu_bytes=1500, up=True, speed_bits_per_second=None,
+        driver="veth", rdma=False, addresses=("10.7.0.1/24",), bridge=None,
+        address_commands=("10.7.0.1/24 scope global label nic0",),
+    ),
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class FakeNetwork:
+    """Holds entries by key; can fail or crash before the n-th step of an apply."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str], Any] = {}
+        self.nics = BARE
+        self.sysctls = {"net.ipv4.conf.all.rp_filter": "0"}
+        self.fail_after: int | None = None
+        self.crash_after: int | None = None
+        self.touched = 0
+
+    def observe(self, sysctls: Collection[str]) -> ObservedState:
+        found = {
+            kind.collection: tuple(
+                entry for (name, _), entry in self.entries.items() if name == kind.collection
+            )
+            for kind in COLLECTIONS
+        }
+        found["sysctls"] = tuple(
+            {"name": n, "value": v} for n, v in self.sysctls.items() if n in sysctls
+        )
+        effective = tuple(
+            EffectiveQueue(
+                nic=q.nic, queue_id=q.queue_id, min_bits_per_second=q.min_bits_per_second,
+                max_bits_per_second=q.max_bits_per_second, burst_bytes=q.burst_bits // 8,
+            )
+            for q in found["queues"]
+        )  # fmt: skip
+        return ObservedState(**found, nics=self.nics, effective_queues=effective)
+
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+        for number, step in enumerate(steps):
+            if self.fail_after == number:
+                raise EffectError("no such device")
+            if self.crash_after == number:
+                raise Crash
+            self.touched += 1
+            self._apply(step)
+
+    def _apply(self, step: Step) -> None:
+        if isinstance(step, NicStep):
+            away = {"addresses": (), "address_commands": ()}
+            self.nics = (
+                (BARE[0].model_copy(update=away),) if step.direction == "to bridge" else BARE
+            )
+        elif step.collection == "sysctls":
+            assert isinstance(step, EntryStep) and step.after is not None
+            self.sysctls[step.entry.key] = step.after.value  # type: ignore[union-attr]
+        elif step.after is None:
+            del self.entries[step.collection, step.entry.key]
+        else:
+            self.entries[step.collection, step.entry.key] = step.after
+
+    def sweep(self) -> None:
+        pass
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        return (dict(self.entries), self.nics, dict(self.sysctls))
+
+
+class World:
+    """One server: its network, disk and clock outlive the keepers (agent processes)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.network = FakeNetwork()
+        self.store = DiskStore(directory)
+        self.now = 1000.0
+        self.directory = directory
+
+    def keeper(self) -> Keeper:
+        facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+        return Keeper(self.network, self.store, lambda: facts, lambda: self.now, verify_seconds=0)
+
+
+def plan(generation: int, **changes: Any) -> DesiredState:
+    """One NIC, without what the fake network would have to invent (sysctls of the bridge)."""
+    state = desired_state(generation, nics=("nic0",))
+    sysctls = tuple(s for s in state.sysctls if ".all." in s.name)
+    return state.model_copy(update={"sysctls": sysctls, **changes})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_stage_commit_and_restore_by_hand(world: World) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    report = keeper.stage(plan(3), lease_seconds=10)
+    assert report.verified and report.changes
+    assert (keeper.lease.phase, keeper.lease.expires_unix) == ("staged", 1010.0)
+    assert keeper.commit(3, None).phase == "committed"
+    world.now = 1e9
+    assert world.keeper().resume().changes == ()
+    assert keeper.tick() is None, "kept until told otherwise"
+    assert keeper.restore(3).verified
+    assert world.network.state == before
+    assert (keeper.lease.phase, keeper.lease.highest_generation) == ("idle", 3)
+
+
+def test_an_expired_lease_brings_the_baseline_back(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    first = world.network.state
+    keeper.stage(plan(2, flows=()), 10)
+    assert world.network.state != first
+    world.now += 9
+    keeper.renew(2, 10)
+    world.now += 9
+    assert keeper.tick() is None
+    world.now += 2
+    assert keeper.tick() is not None
+    assert world.network.state == first
+    assert (keeper.lease.phase, keeper.lease.generation) == ("committed", 1)
+    assert (keeper.lease.expires_unix, keeper.lease.highest_generation) == (None, 2)
+
+
+def test_a_baseline_whose_own_lease_ran_out_does_not_come_back(world: World) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, 20)
+    keeper.stage(plan(2, flows=()), 30)
+    world.now += 31
+    keeper.tick()
+    assert world.network.state == before and keeper.lease.phase == "idle"
+
+
+def test_a_staged_state_is_never_a_baseline(world: World) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.stage(plan(2, flows=()), 10)
+    assert keeper.restore(2).verified
+    assert world.network.state == before
+
+
+def test_what_a_plan_changed_is_put_back_two_plans_later(world: World) -> None:
+    """The first plan set a sysctl; the second does not; destroying it leaves the foreign value."""
+    keeper = world.keeper()
+    before = world.network.state
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    keeper.stage(plan(2, sysctls=()), 10)
+    assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "0"
+    keeper.commit(2, None)
+    keeper.restore(2)
+    assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "2"
+    keeper.destroy()
+    assert world.network.state == before
+
+
+@pytest.mark.parametrize("generation", [1, 4])
+def test_generations_only_go_up(world: World, generation: int) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(5), 10)
+    state, lease = world.network.state, keeper.lease
+    report = keeper.stage(plan(generation, flows=()), 10)
+    assert not report.verified and "not above 5" in report.refusals[0].what
+    assert world.network.state == state and keeper.lease == lease
+
+
+def test_the_same_stage_again_is_harmless_and_another_content_refused(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(5), 10)
+    world.now += 5
+    assert keeper.stage(plan(5), 10).changes == ()
+    assert keeper.lease.expires_unix == 1015.0
+    assert keeper.stage(plan(5, flows=()), 10).refusals
+    keeper.commit(5, None)
+    assert keeper.stage(plan(5), 10).verified
+    assert (keeper.lease.phase, keeper.lease.expires_unix) == ("committed", None)
+
+
+def test_a_restore_before_its_late_stage_wins(world: World) -> None:
+    keeper = world.keeper()
+    assert keeper.restore(7).changes == ()
+    assert keeper.stage(plan(7), 10).refusals
+    assert world.network.touched == 0
+
+
+def test_restoring_an_old_generation_leaves_the_newer_one(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    keeper.stage(plan(2, flows=()), 10)
+    with pytest.raises(LeaseRefusedError, match="newer"):
+        keeper.restore(1)
+    assert keeper.lease.generation == 2
+
+
+@pytest.mark.parametrize("verb", ["renew", "commit"])
+def test_an_expired_or_unknown_generation_is_not_decided_on(world: World, verb: str) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    with pytest.raises(LeaseRefusedError, match="not in force"):
+        getattr(keeper, verb)(2, 10)
+    world.now += 11
+    with pytest.raises(LeaseRefusedError, match="not in force"):
+        getattr(keeper, verb)(1, 10)
+
+
+def test_a_failing_change_is_undone_and_said(world: World) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    steps = len(keeper.preview(plan(1)).changes)
+    for step in range(1, steps):
+        world.network.fail_after = step
+        network = world.network
+        applied = network.apply
+
+        def once(todo: Sequence[Step], plan_name: str, apply: Any = applied) -> None:
+            try:
+                apply(todo, plan_name)
+            finally:
+                world.network.fail_after = None
+
+        network.apply = once  # type: ignore[method-assign]
+        report = keeper.stage(plan(step), 10)
+        network.apply = applied  # type: ignore[method-assign]
+        assert not report.verified and "no such device" in report.refusals[0].what
+        assert world.network.state == before
+        assert keeper.lease.phase == "idle"
+
+
+def test_a_restore_that_fails_is_tried_again(world: World) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    world.now += 11
+    world.network.fail_after = 3
+    report = keeper.tick()
+    assert report is not None and not report.verified
+    assert keeper.lease.phase == "failed" and "no such device" in keeper.lease.detail
+    assert keeper.stage(plan(2), 10).refusals, "nothing new on top of a broken state"
+    world.network.fail_after = None
+    assert world.keeper().tick().verified  # type: ignore[union-attr]
+    assert world.network.state == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(step=st.integers(0, 20), baseline=st.booleans(), restoring=st.booleans())
+def test_a_crash_anywhere_comes_back_on_one_whole_state(
+    tmp_path_factory: pytest.TempPathFactory, step: int, baseline: bool, restoring: bool
+) -> None:
+    world = World(tmp_path_factory.mktemp("crash"))
+    keeper = world.keeper()
+    if baseline:
+        keeper.stage(plan(1), 10)
+        keeper.commit(1, None)
+    whole = world.network.state
+    changed = plan(2, flows=(), routes=(), rules=(), queues=plan(1).queues[:2], classifiers=())
+    if restoring:
+        keeper.stage(changed, 10)
+        world.now += 11
+    world.network.crash_after = step
+    try:
+        if restoring:
+            keeper.tick()
+        else:
+            keeper.stage(changed, 10)
+    except Crash:
+        pass
+    world.network.crash_after = None
+    world.now += 100
+    again = world.keeper()
+    again.resume()
+    assert world.network.state == whole
+    assert again.lease.phase == ("committed" if baseline else "idle")
+    assert again.tick() is None
+
+
+def test_the_disk_has_it_before_anything_is_touched(world: World) -> None:
+    world.network.crash_after = 0
+    with pytest.raises(Crash):
+        world.keeper().stage(plan(1), 10)
+    kept = Kept.model_validate_json((world.directory / "state.json").read_text())
+    assert kept.lease.phase == "applying"
+    assert kept.ledger.nics[0].addresses == ("10.7.0.1/24 scope global label nic0",)
+    assert kept.ledger.sysctls[0].value == "0"
+
+
+def test_after_a_reboot_what_is_in_force_is_made_whole(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    whole = world.network.state
+    for key in list(world.network.entries):
+        if key[0] in ("addresses", "rules", "routes", "classifiers"):
+            del world.network.entries[key]
+    world.network.nics = BARE
+    report = world.keeper().resume()
+    assert report is not None and report.verified and report.changes
+    assert world.network.state == whole
+
+
+def test_every_change_is_in_the_audit_log(world: World) -> None:
+    keeper = world.keeper()
+    report = keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    keeper.destroy()
+    lines = (world.directory / "audit.jsonl").read_text().splitlines()
+    assert sum('"event": "stage"' in line for line in lines) == len(report.changes)
+    assert any('"event": "commit"' in line for line in lines)
+    assert any('"event": "restore"' in line and '"remove"' in line for line in lines)
+
+
+def test_a_state_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"surprise": 1}')
+    with pytest.raises(StoreError, match=r"state\.json"):
+        DiskStore(tmp_path).load()
+
+
+def test_one_agent_per_state_directory(tmp_path: Path) -> None:
+    with take_lock(tmp_path):
+        with pytest.raises(AlreadyRunningError, match="is running"):
+            take_lock(tmp_path)
+    take_lock(tmp_path).close()
+
+
+def test_the_fake_network_holds_what_was_applied(world: World) -> None:
+    """The tests above would pass on a fake that ignores everything."""
+    world.keeper().stage(plan(1), 10)
+    held = {kind.collection for kind in COLLECTIONS} - {"sysctls"}
+    assert {name for name, _ in world.network.entries} == held
+    assert (
+        world.network.entries["rules", canonical(plan(1)).rules[0].key]
+        == canonical(plan(1)).rules[0]
+    )

@@ -1,0 +1,281 @@
+"""Diff, order, and refusals: pure decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.contract.entries import Address, Bridge, Flow, Queue, Rule, Shaper, Sysctl
+from agent.contract.state import (
+    Collections,
+    DesiredState,
+    EffectiveQueue,
+    ForeignEntry,
+    Ledger,
+    NicFacts,
+    ObservedState,
+    TakenOver,
+)
+from agent.reconcile.canonical import canonical
+from agent.reconcile.diff import difference, extend_ledger, ineffective_queues, prune_ledger
+from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.validate import ServerFacts, refusals
+from states import desired_state, queue
+
+FACTS = ServerFacts("s1", "netdev", (3, 1, 0), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+
+
+def nic(name: str, *addresses: str, **changes: Any) -> NicFacts:
+    fields: dict[str, Any] = {
+        "name": name, "mac": "02:00:00:00:00:01", "mtu_bytes": 1500, "up": True,
+        "speed_bits_per_second": None, "driver": "veth", "rdma": False, "addresses": addresses,
+        "bridge": None, "address_commands": addresses,
+    }  # fmt: skip
+    return NicFacts(**{**fields, **changes})
+
+
+BARE = ObservedState(
+    nics=(nic("nic0", "10.7.0.1/24"), nic("nic1", "10.7.1.1/24"), nic("mgmt", "10.9.0.1/24")),
+    sysctls=(Sysctl(name="net.ipv4.conf.all.rp_filter", value="0"),),
+)
+
+
+def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
+    """What a server would be after these steps, if it did exactly what they say."""
+    entries = {
+        name: {e.key: e for e in getattr(observed, name)} for name in Collections.model_fields
+    }
+    nics = {n.name: n for n in observed.nics}
+    for step in steps:
+        if isinstance(step, NicStep):
+            held = step.held if step.direction == "back" else TakenOver(nic="", addresses=())
+            nics[step.held.nic] = nics[step.held.nic].model_copy(
+                update={"addresses": held.addresses, "address_commands": held.addresses,
+                        "routes": held.routes}
+            )  # fmt: skip
+        elif step.after is None:
+            del entries[step.collection][step.entry.key]
+        else:
+            entries[step.collection][step.entry.key] = step.after
+    fields = {name: tuple(held.values()) for name, held in entries.items()}
+    return observed.model_copy(update={**fields, "nics": tuple(nics.values())})
+
+
+def collections_of(state: Collections) -> dict[str, set[Any]]:
+    return {name: set(getattr(state, name)) for name in Collections.model_fields}
+
+
+some_states = st.builds(
+    lambda nics, low, high, keep: desired_state(1, (low, high), nics).model_copy(
+        update=dict.fromkeys(keep, ())
+    ),
+    st.sampled_from([("nic0",), ("nic1",), ("nic0", "nic1")]),
+    st.sampled_from([1_000_000, 2_000_000]),
+    st.sampled_from([5_000_000, 9_000_000]),
+    st.sets(st.sampled_from(["flows", "classifiers", "rules", "routes", "sysctls"])),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(first=some_states, second=some_states)
+def test_a_difference_applied_leaves_none_and_can_be_undone(
+    first: DesiredState, second: DesiredState
+) -> None:
+    ledger = extend_ledger(first, BARE, Ledger())
+    one = applied(BARE, difference(first, BARE, ledger))
+    assert difference(first, one, ledger) == ()
+    both = extend_ledger(second, one, ledger)
+    two = applied(one, difference(second, one, both))
+    assert difference(second, two, both) == ()
+    wanted = collections_of(canonical(second))
+    found = collections_of(two)
+    assert {k: v for k, v in found.items() if k != "sysctls"} == {
+        k: v for k, v in wanted.items() if k != "sysctls"
+    }
+    gone = applied(two, difference(None, two, both))
+    assert {n.name: n for n in gone.nics} == {n.name: n for n in BARE.nics}
+    assert all(not held for name, held in collections_of(gone).items() if name != "sysctls")
+    assert BARE.sysctls[0] in gone.sysctls
+
+
+def test_the_order_is_outwards_then_back() -> None:
+    desired = desired_state(1, nics=("nic0",))
+    ledger = extend_ledger(desired, BARE, Ledger())
+    steps = difference(desired, BARE, ledger)
+    assert list(dict.fromkeys(step.collection for step in steps)) == [
+        "bridges", "addresses", "nics", "sysctls", "shapers", "queues", "flows", "classifiers",
+        "routes", "rules",
+    ]  # fmt: skip
+    up = applied(BARE, steps)
+    down = difference(None, up, ledger)
+    assert list(dict.fromkeys(step.collection for step in down)) == [
+        "rules", "routes", "classifiers", "flows", "queues", "shapers", "sysctls", "addresses",
+        "bridges", "nics",
+    ]  # fmt: skip
+
+
+def test_what_appears_comes_before_what_goes() -> None:
+    first = desired_state(1, nics=("nic0",))
+    up = applied(BARE, difference(first, BARE, Ledger()))
+    moved = (Flow(bridge="pw-nic0", destination="10.7.0.9", queue_id=2),)
+    steps = difference(first.model_copy(update={"flows": moved}), up, Ledger())
+    assert [step.action for step in steps if isinstance(step, EntryStep)] == [
+        "add", "remove", "remove",
+    ]  # fmt: skip
+
+
+def test_a_sysctl_that_is_no_longer_wanted_gets_its_former_value() -> None:
+    desired = desired_state(1, nics=("nic0",))
+    ledger = extend_ledger(desired, BARE, Ledger())
+    up = applied(BARE, difference(desired, BARE, ledger))
+    (step,) = difference(desired.model_copy(update={"sysctls": desired.sysctls[:1]}), up, ledger)
+    assert step.as_change().action == "replace" and '"0"' in str(step.as_change().after)
+
+
+def test_the_ledger_keeps_first_values_and_forgets_what_is_back() -> None:
+    desired = desired_state(1)
+    ledger = extend_ledger(desired, BARE, Ledger())
+    later = BARE.model_copy(update={"nics": (nic("nic0"), nic("nic1"))})
+    assert extend_ledger(desired, later, ledger) == ledger
+    fewer = prune_ledger(desired_state(1, nics=("nic1",)), ledger)
+    assert [taken.nic for taken in fewer.nics] == ["nic1"]
+    assert prune_ledger(None, ledger) == Ledger()
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst_bytes", "fine"),
+    [(10_000_000, 15_000, True), (10_050_000, 15_000, True), (10_200_000, 15_000, False),
+     (10_000_000, 1_500, False)],
+)  # fmt: skip
+def test_a_class_is_as_wanted_within_a_percent(rate: int, burst_bytes: int, fine: bool) -> None:
+    wanted = queue("nic0", 2, 10_000_000, 10_000_000, "x")
+    desired = desired_state(1, queues=(wanted,))
+    found = EffectiveQueue(
+        nic="nic0", queue_id=2, min_bits_per_second=rate, max_bits_per_second=rate,
+        burst_bytes=burst_bytes,
+    )  # fmt: skip
+    assert (ineffective_queues(desired, ObservedState(effective_queues=(found,))) == ()) is fine
+    assert "no class" in ineffective_queues(desired, ObservedState())[0]
+
+
+def test_the_plain_state_is_accepted() -> None:
+    assert refusals(desired_state(1), BARE, FACTS) == ()
+
+
+def with_queues(*queues: Queue) -> dict[str, Any]:
+    kept = tuple(q for q in desired_state().queues if q.key not in {new.key for new in queues})
+    return {"queues": (*kept, *queues)}
+
+
+def without_default_queue() -> dict[str, Any]:
+    return {"queues": tuple(q for q in desired_state().queues if q.key != "nic0 queue 0")}
+
+
+def bridges(**changes: Any) -> dict[str, Any]:
+    first, *others = desired_state().bridges
+    return {"bridges": (first.model_copy(update=changes), *others)}
+
+
+def fast(rate: int) -> dict[str, Any]:
+    shapers = tuple(Shaper(nic=n, max_bits_per_second=rate) for n in ("nic0", "nic1"))
+    return {"shapers": shapers}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"server": "s2"}, "is for server 's2'"),
+        (with_queues(queue("nic0", 2, 9, 8, "x")), "not 0 < min <= max"),
+        (with_queues(queue("nic0", 2, 49_000_000, 50_000_000, "x")), "minimums add up to"),
+        (with_queues(queue("nic0", 2, 1, 60_000_000, "x")), "above its NIC's"),
+        (with_queues(queue("nic0", 61_440, 1, 2, "x")), "outside 0..61439"),
+        (with_queues(queue("nic9", 0, 1, 2, "x")), "its NIC has no shaper"),
+        (with_queues(queue("nic0", 2, 1, 2, "x").model_copy(update={"burst_bits": 0})), "no burst"),
+        (without_default_queue(), "queue 0 is not defined"),
+        (fast(40_000_000_000), "more than Open vSwitch 3.1.0 can count"),
+        (bridges(name="pw-a-very-long-n0"), "more than 15"),
+        (bridges(name="br0"), "does not start with pw-"),
+        (bridges(nic="nic7"), "does not exist here"),
+        (bridges(nic="mgmt"), "is protected"),
+        (bridges(nic="nic1"), "wanted in two bridges"),
+        (bridges(datapath="system"), "this server has netdev"),
+        (bridges(mtu_bytes=9000), "has MTU 1500"),
+        ({"take_over": ()}, "holds 10.7.0.1/24"),
+        ({"addresses": (Address(interface="pw-nic0", address="10.7.0.1/24"),)}, "does not give it"),
+        ({"addresses": (Address(interface="pw-nic0", address="10.9.0.5/16"),)}, "overlaps with"),
+        ({"addresses": (Address(interface="pw-nic0", address="fd00::1/64"),)}, "not an IPv4"),
+        ({"addresses": (Address(interface="eth0", address="10.1.0.1/24"),)}, "no bridge of this"),
+        (
+            {"addresses": tuple(Address(interface=f"pw-nic{i}", address=f"10.7.0.{i + 1}/24")
+                                for i in (0, 1))},
+            "is in the same subnet as",
+        ),
+        ({"flows": (Flow(bridge="pw-nic0", destination="10.7.0.9", queue_id=9),)}, "not defined"),
+        ({"flows": (Flow(bridge="pw-nic0", destination="fd00::9", queue_id=2),)}, "only IPv4"),
+        ({"rules": (Rule(priority=5, source="10.7.0.1", table=8000),)}, "priority is outside"),
+        ({"rules": (Rule(priority=18000, source="10.7.0.1", table=254),)}, "table is outside"),
+        ({"sysctls": (Sysctl(name="kernel.panic", value="1"),)}, "not a network setting"),
+        ({"sysctls": (Sysctl(name="net.../../x", value="1"),)}, "not a network setting"),
+        ({"rules": desired_state().rules * 2}, "occurs twice"),
+        (
+            {"routes": tuple(r.model_copy(update={"source": "10.7.9.9"})
+                             for r in desired_state().routes)},
+            "no address of pw-nic0",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) -> None:
+    found = refusals(desired_state(1, **changes), BARE, FACTS)
+    assert any(expected in refusal.what for refusal in found), found
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (nic("nic0", "10.7.0.1/24", bridge="br-ex"), "already a port of br-ex"),
+        (nic("nic0", "10.7.0.1/24", "fd00::7/64"), "holds IPv6 address fd00::7/64"),
+        (nic("nic0", "10.7.0.1/24", root_qdisc="fq"), "has a fq queueing discipline"),
+        (nic("nic0", "10.7.0.1/24", address_commands=("10.7.0.1/24 dynamic",)), "DHCP"),
+        (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
+        (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
+    ],
+)
+def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> None:
+    observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
+    found = refusals(desired_state(1), observed, FACTS)
+    assert any(expected in refusal.what for refusal in found), found
+
+
+@pytest.mark.parametrize(
+    ("collection", "key"),
+    [
+        ("bridges", "pw-nic0"),
+        ("flows", "pw-nic0 to 10.7.0.2"),
+        ("classifiers", "nic0"),
+        ("rules", "18000"),
+        ("routes", "table 8000 10.7.0.0/24"),
+    ],
+)
+def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> None:
+    foreign = ForeignEntry(collection=collection, key=key, text="theirs")
+    observed = BARE.model_copy(update={"foreign": (foreign,)})
+    assert refusals(desired_state(1), observed, FACTS)
+    elsewhere = foreign.model_copy(update={"key": "elsewhere"})
+    observed = BARE.model_copy(update={"foreign": (elsewhere,)})
+    assert refusals(desired_state(1), observed, FACTS) == ()
+
+
+def test_our_own_bridge_is_no_obstacle() -> None:
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    held = tuple(
+        nic(n, bridge=f"pw-{n}", root_qdisc="htb") if n != "mgmt" else nic("mgmt", "10.9.0.1/24")
+        for n in ("nic0", "nic1", "mgmt")
+    )
+    up = up.model_copy(update={"nics": held})
+    assert refusals(desired, up, FACTS) == ()
+    moved = desired_state(1, bridges=(Bridge(name="pw-nic0", nic="nic1", datapath="netdev"),))
+    assert any("already" in refusal.what for refusal in refusals(moved, up, FACTS))
