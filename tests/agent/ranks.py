@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,32 +63,44 @@ class Rank:
 
 
 def start_ranks(
-    placement: Placement, folder: Path, rails: tuple[str, ...] = ("a",), **options: Any
+    placement: Placement,
+    folder: Path,
+    rails: tuple[str, ...] = ("a",),
+    last: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> list[Rank]:
-    """One process per used device; options as in RankSpec, the same for all."""
+    """One process per used device; options as in RankSpec, `last` for the last rank only.
+
+    Models are looked for in the folder and beside the tests of the optimizer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     save_placement(placement, folder / "placement.json")
-    port = free_port()
+    devices, port = placement.devices_used, free_port()
+    paths = (str(folder), str(REPOSITORY / "tests" / "optimizer"))
     ranks = []
-    for number, device in enumerate(placement.devices_used):
-        spec = RankSpec(
-            rank=number,
-            world_size=len(placement.devices_used),
-            device=device,
-            master_address="127.0.0.1",
-            master_tcp_port=port,
-            rail_interfaces=tuple(
+    for number, device in enumerate(devices):
+        fields = {
+            "rank": number,
+            "world_size": len(devices),
+            "device": device,
+            "master_address": "127.0.0.1",
+            "master_tcp_port": port,
+            "rail_interfaces": tuple(
                 RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
             ),
-            placement_file=str(folder / "placement.json"),
-            **{"timeout_seconds": 60, **options},
-        )
+            "placement_file": str(folder / "placement.json"),
+            "timeout_seconds": 60,
+            **options,
+        }
+        if last and number == len(devices) - 1:
+            fields.update(last)
+        spec = RankSpec.model_validate(fields)
         file = folder / f"rank{number}.json"
         file.write_text(spec.model_dump_json())
         process = subprocess.Popen(
             [sys.executable, "-m", "agent.job", str(file)],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests" / "optimizer")},
+            env={**os.environ, "PYTHONPATH": ":".join(paths)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
