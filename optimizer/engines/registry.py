@@ -12,6 +12,7 @@ from optimizer.engines.annealing import score
 from optimizer.engines.assemble import assemble
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution, Solve
+from optimizer.memory_limits import refuse_impossible
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
@@ -39,6 +40,8 @@ def place(
         raise ValueError(f"unknown engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
     clock = _Clock()
     bound = lower_bound(problem)
+    if engine != "single":
+        refuse_impossible(problem)
     alone = best_single(problem)
     clock.stage("bound")
     small, undo, words = reduce_by_name(problem, reduction if engine != "single" else "none")

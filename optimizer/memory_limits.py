@@ -1,0 +1,70 @@
+"""Memory that every placement needs: what proves that none can exist, before any search.
+
+Only what is certain is counted. A unit is one co-location group, or one operator outside any.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optimizer.problem import InfeasibleError, Problem
+
+
+def refuse_impossible(problem: Problem) -> None:
+    """Raises InfeasibleError naming the operator or group that fits on no device, or the sum of
+    weights that fits into no memory. Silence proves nothing."""
+    graph, memory = problem.graph, problem.cluster.memory_bytes
+    weights = int(graph.weight_bytes.sum())
+    if weights > int(memory.sum()):
+        raise InfeasibleError(
+            f"weights, gradients and optimizer state hold {_mib(weights)}, the devices together "
+            f"{_mib(int(memory.sum()))}; add devices or memory"
+        )
+    key = graph.colocation
+    groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
+    groups += [np.array([i]) for i in np.flatnonzero(key < 0).tolist()]
+    for group in groups:
+        needed, busiest = _needed(problem, group)
+        able = np.isfinite(problem.seconds[group]).all(axis=0)
+        if not able.any():
+            raise InfeasibleError(
+                f"operator {graph.ids[group[0]]!r} and its co-location group can run on no device"
+            )
+        room = int(memory[able].max())
+        if needed > room:
+            raise InfeasibleError(
+                f"operator {graph.ids[busiest]!r} with its co-location group ({len(group)} "
+                f"operators, {_mib(int(graph.weight_bytes[group].sum()))} resident) needs at least "
+                f"{_mib(needed)} on one device; the largest has {_mib(room)}"
+            )
+
+
+def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:
+    """(bytes, operator): the group's weights with the hungriest member's own inputs and output.
+
+    `thesis` counts statically, so there all members' own bytes add up.
+    """
+    graph = problem.graph
+    weights = int(graph.weight_bytes[group].sum())
+    own = graph.activation_bytes + graph.workspace_bytes
+    if problem.model == "thesis":
+        return weights + int(own[group].sum()), int(group[0])
+    inside = set(group.tolist())
+    best = (-1, int(group[0]))
+    for i in group.tolist():
+        needed = int(own[i])
+        for j in {int(graph.tensor_producer[e]) for e in graph.input_tensors(i).tolist()}:
+            # A view may stand on weights that are counted already: nothing certain to add.
+            if j not in inside and graph.activation_bytes[j] > 0:
+                sizes = [
+                    int(graph.tensor_bytes[e])
+                    for e in graph.output_tensors(j).tolist()
+                    if i in graph.tensor_consumers(e)
+                ]
+                needed += min(int(graph.activation_bytes[j]), sum(sizes))
+        best = max(best, (needed, i))
+    return weights + best[0], best[1]
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
