@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from agent.contract.config import AgentConfig
 from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import ApplyReport, DesiredState, LeaseState
 from agent.drivers.server import Server
 from agent.keeper import Keeper
-from agent.wiring import build_keeper
+from agent.store import DiskStore
+from agent.wiring import build_keeper, server_facts
 
 
 def keeper(config: AgentConfig) -> Keeper:
@@ -18,6 +20,14 @@ def keeper(config: AgentConfig) -> Keeper:
 
 def stage(config: AgentConfig, desired: DesiredState, lease_seconds: float = 60) -> ApplyReport:
     return keeper(config).stage(desired, lease_seconds)
+
+
+def stage_impatiently(config: AgentConfig, desired: DesiredState) -> ApplyReport:
+    """Where it is known that the read-back will never be as wanted."""
+    server = Server(config)
+    store = DiskStore(Path(config.state_dir))
+    impatient = Keeper(server, store, server_facts(config, server), verify_seconds=0.5)
+    return impatient.stage(desired, 60)
 
 
 def commit(config: AgentConfig, generation: int, lease_seconds: float | None = None) -> LeaseState:

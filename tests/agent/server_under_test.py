@@ -25,6 +25,20 @@ from agent.contract.config import AgentConfig
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _CLONE_NEWNET = 0x40000000
+_VSCTL = "ovs-vsctl --timeout=10 --db=unix:$OVS_RUNDIR/db.sock"
+_SHOWN = {
+    "links": "ip -j -d link show; ",
+    "addresses": "ip -4 address show; ",
+    "routes": "ip -4 route show table all; ",
+    "rules": "ip rule show; ",
+    "qdiscs": "tc qdisc show; ",
+    "filters": "for n in nic0 nic1; do tc class show dev $n; tc filter show dev $n; done; ",
+    "switch": f"{_VSCTL} show; ",
+    "rows": f"{_VSCTL} --columns=_uuid,name list bridge -- list port; ",
+    "qos": f"{_VSCTL} list qos -- list queue; ",
+    "sysctls": "cd /proc/sys/net/ipv4; "
+    "grep -H . conf/all/* conf/default/* conf/nic?/* conf/mgmt/* fib_* 2>/dev/null; true; ",
+}
 CONTROLLER_ADDRESS = "10.9.0.254"
 
 
@@ -104,26 +118,13 @@ class ServerUnderTest:
 
     def snapshot(self) -> dict[str, str]:
         """All that a restore must bring back, as the system's own tools show it."""
-        links = json.loads(self.sh("ip -j -d link show"))
-        shown = ("ifname", "ifindex", "flags", "mtu", "qdisc", "operstate", "address", "txqlen")
-        return {
-            "links": "\n".join(str({key: link.get(key) for key in shown}) for link in links),
-            "addresses": self.sh("ip -4 address show"),
-            "routes": self.sh("ip -4 route show table all"),
-            "rules": self.sh("ip rule show"),
-            "qdiscs": self.sh("tc qdisc show"),
-            "filters": "".join(
-                self.sh(f"tc class show dev {n}; tc filter show dev {n}") for n in ("nic0", "nic1")
-            ),
-            "switch": self.vsctl("show"),
-            "rows": "".join(
-                self.vsctl(f"--columns=_uuid,name list {t}") for t in ("bridge", "port")
-            ),
-            "qos": self.vsctl("list qos") + self.vsctl("list queue"),
-            "sysctls": self.sh(
-                "sysctl -a -r '^net.ipv4.(conf.(all|default|nic0|nic1|mgmt)|fib)' 2>/dev/null"
-            ),
-        }
+        mark = "=====snapshot====="
+        script = f"echo; echo {mark}; ".join(_SHOWN.values())
+        parts = self.sh(script).split(f"\n{mark}\n")
+        shown = dict(zip(_SHOWN, parts, strict=True))
+        keys = ("ifname", "ifindex", "flags", "mtu", "qdisc", "operstate", "address", "txqlen")
+        links = json.loads(shown["links"])
+        return {**shown, "links": "\n".join(str([link.get(key) for key in keys]) for link in links)}
 
 
 def enter_namespace(name: str) -> None:

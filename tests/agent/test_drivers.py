@@ -196,7 +196,9 @@ def test_what_does_not_read_back_is_undone(server: ServerUnderTest) -> None:
     """The kernel reads this as an octal number: only the read-back shows it."""
     before = server.snapshot()
     clamped = Sysctl(name="net.ipv4.conf.all.rp_filter", value="010")
-    report = server.inside(keeping.stage, server.config, desired_state(1, sysctls=(clamped,)))
+    report = server.inside(
+        keeping.stage_impatiently, server.config, desired_state(1, sysctls=(clamped,))
+    )
     assert not report.verified
     assert "read back and not as wanted" in report.refusals[0].what
     assert server.snapshot() == before

@@ -1,0 +1,145 @@
+"""A small controller for tests: mutual TLS, the link's three paths, requests by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import itertools
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from agent.contract.frozen import Frozen
+from server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, enter_namespace, wait_for
+
+PORT = 7443
+
+
+def write_certificates(directory: Path, controller_name: str = "controller") -> None:
+    """ca.crt, and agent and controller with key each, all in `directory`."""
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _certificate("authority", authority_key, None, None)
+    _write(directory / "ca", authority, authority_key)
+    for name, host in (("agent", "s1"), ("controller", controller_name)):
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(directory / name, _certificate(host, key, authority, authority_key), key)
+
+
+def _certificate(name: str, key: Any, issuer: Any, issuer_key: Any) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    )
+    return builder.sign(issuer_key or key, hashes.SHA256())
+
+
+def _write(stem: Path, certificate: x509.Certificate, key: Any) -> None:
+    stem.with_suffix(".crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    stem.with_suffix(".key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+class ControllerDouble:
+    """Runs in a thread of its own, on a socket in the peer's namespace."""
+
+    def __init__(self, server: ServerUnderTest) -> None:
+        self.hellos: list[Any] = []
+        self.replies: dict[str, Any] = {}
+        self.deliveries = 1
+        self._numbers = itertools.count(1)
+        self._waiting: list[dict[str, Any]] = []
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ControllerDouble:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        assert self._thread is not None
+        self._thread.join(5)
+
+    def send(self, request: Frozen | dict[str, Any]) -> str:
+        """The id of the request."""
+        body = request if isinstance(request, dict) else request.model_dump(mode="json")
+        identifier = f"r{next(self._numbers)}"
+        self._waiting.append({"id": identifier, "body": body})
+        return identifier
+
+    def ask(self, request: Frozen | dict[str, Any], seconds: float = 20) -> Any:
+        """The reply, as JSON."""
+        identifier = self.send(request)
+        return wait_for(lambda: self.replies.get(identifier), str(request)[:80], seconds)
+
+    def wait_for_agent(self, number: int = 1) -> Any:
+        return wait_for(lambda: len(self.hellos) >= number and self.hellos[-1], "an agent")
+
+    def _run(self, ready: threading.Event) -> None:
+        enter_namespace(self._server.peer)
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._runner.cleanup())
+        self._loop.close()
+
+    async def _start(self) -> None:
+        here = self._server.directory
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(here / "ca.crt"))
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(here / "controller.crt", here / "controller.key")
+        app = web.Application()
+        app.router.add_post("/v1/hello", self._hello)
+        app.router.add_post("/v1/poll", self._poll)
+        app.router.add_post("/v1/replies", self._reply)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        listener = socket.create_server((str(ipaddress.ip_address(CONTROLLER_ADDRESS)), PORT))
+        await web.SockSite(self._runner, listener, ssl_context=context).start()
+
+    async def _hello(self, request: web.Request) -> web.Response:
+        self.hellos.append(await request.json())
+        return web.json_response({"session": f"session-{len(self.hellos)}"})
+
+    async def _poll(self, request: web.Request) -> web.Response:
+        await request.json()
+        for _ in range(20):
+            if self._waiting:
+                break
+            await asyncio.sleep(0.05)
+        taken, self._waiting = self._waiting, []
+        return web.json_response({"envelopes": taken * self.deliveries})
+
+    async def _reply(self, request: web.Request) -> web.Response:
+        reply = await request.json()
+        assert reply["id"] not in self.replies, "one reply per request"
+        self.replies[reply["id"]] = reply
+        return web.json_response({})

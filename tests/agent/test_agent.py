@@ -1,0 +1,298 @@
+"""The real daemon in a namespace, linked over mutual TLS, killed and left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keeping
+from agent.contract.config import AgentConfig
+from agent.contract.messages import (
+    Commit,
+    Destroy,
+    Observe,
+    Preview,
+    ReadCounters,
+    Renew,
+    Restore,
+    Stage,
+    Verify,
+)
+from agent.drivers.server import Server
+from agent.keeper import Keeper
+from agent.reconcile.steps import Step
+from agent.store import DiskStore
+from agent.wiring import server_facts
+from controller_double import ControllerDouble, write_certificates
+from server_under_test import ServerUnderTest, wait_for
+from states import desired_state
+
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture
+def controller(server: ServerUnderTest) -> Iterator[ControllerDouble]:
+    write_certificates(server.directory)
+    with ControllerDouble(server) as running:
+        yield running
+
+
+def config_file(server: ServerUnderTest) -> str:
+    path = server.directory / "agent.yaml"
+    path.write_text(server.config.model_dump_json())
+    return str(path)
+
+
+def start_agent(server: ServerUnderTest) -> subprocess.Popen[bytes]:
+    log = (server.directory / "agent.log").open("ab")
+    command = (sys.executable, "-m", "agent.main", "run", "--config", config_file(server))
+    return server.popen(*command, stdout=log, stderr=log)
+
+
+def agent_command(server: ServerUnderTest, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["ip", "netns", "exec", server.namespace, sys.executable, "-m", "agent.main", *words,
+         "--config", config_file(server)],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+def end(process: subprocess.Popen[bytes], number: int) -> int:
+    process.send_signal(number)
+    return process.wait(10)
+
+
+def stage(generation: int = 1, lease_seconds: float = 30, **changes: Any) -> Stage:
+    return Stage(desired=desired_state(generation, **changes), lease_seconds=lease_seconds)
+
+
+def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerDouble) -> None:
+    before = server.snapshot()
+    agent = start_agent(server)
+    hello = controller.wait_for_agent()
+    assert hello["server"] == "s1" and hello["agent_pid"] == agent.pid
+    capabilities = hello["capabilities"]
+    assert capabilities["datapath"] == "netdev" and not capabilities["set_queue_honoured"]
+    assert capabilities["open_vswitch_version"].startswith("3.")
+    assert {nic["name"] for nic in capabilities["nics"]} == {"nic0", "nic1", "mgmt"}
+    assert capabilities["nics"][0]["driver"] == "veth"
+
+    previewed = controller.ask(Preview(desired=desired_state()))["result"]
+    assert len(previewed["changes"]) == 33 and not previewed["refusals"]
+    assert server.snapshot() == before
+
+    report = controller.ask(stage())["result"]
+    assert report["verified"] and report["changes"] == previewed["changes"]
+    assert controller.ask(Renew(generation=1, lease_seconds=60))["result"]["phase"] == "staged"
+    verified = controller.ask(Verify(generation=1))["result"]
+    assert verified == {"deviations": [], "problems": []}
+    lease = controller.ask(Commit(generation=1, lease_seconds=None))["result"]
+    assert lease["phase"] == "committed" and lease["expires_unix"] is None
+    assert controller.ask(Renew(generation=9, lease_seconds=1))["refusal"]["where"] == "renew"
+    observation = controller.ask(Observe())["result"]
+    assert len(observation["state"]["queues"]) == 8
+    counters = controller.ask(ReadCounters(interfaces=("nic0", "gone")))["result"]["counters"]
+    assert [c["interface"] for c in counters] == ["nic0"] and counters[0]["receive_bytes"] > 0
+
+    assert controller.ask(Destroy())["result"]["verified"]
+    assert server.snapshot() == before
+    assert end(agent, signal.SIGTERM) == 0
+
+
+def test_what_is_not_understood_is_refused_and_the_rest_goes_on(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    start_agent(server)
+    controller.wait_for_agent()
+    controller.deliveries = 2  # Each request twice: done and answered once.
+    odd = controller.send({"request": "reboot"})
+    future = controller.send({"request": "renew", "generation": 1, "lease_seconds": 1, "new": 1})
+    good = controller.send(Observe())
+    replies = wait_for(lambda: len(controller.replies) == 3 and controller.replies, "three replies")
+    assert "'reboot' is not understood" in replies[odd]["refusal"]["what"]
+    assert "new" in replies[future]["refusal"]["what"]
+    assert replies[good]["result"]["lease"]["phase"] == "idle"
+
+
+def test_renewing_works_while_a_change_is_under_way(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    start_agent(server)
+    controller.wait_for_agent()
+    staging = controller.send(stage())
+    counting = controller.send(ReadCounters(interfaces=("lo",)))
+    wait_for(lambda: counting in controller.replies, "the counters")
+    assert staging not in controller.replies
+    wait_for(lambda: staging in controller.replies, "the stage")
+
+
+def test_the_lease_ends_without_a_controller(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    write_certificates(server.directory)
+    with ControllerDouble(server) as controller:
+        agent = start_agent(server)
+        controller.wait_for_agent()
+        assert controller.ask(stage(lease_seconds=2.5))["result"]["verified"]
+    assert server.snapshot() != before
+    wait_for(lambda: server.snapshot() == before, "the restore", 8)
+    assert agent.poll() is None
+    with ControllerDouble(server) as controller:
+        assert controller.wait_for_agent()["lease"]["phase"] == "idle"
+
+
+def test_a_committed_state_survives_the_agent(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    before = server.snapshot()
+    agent = start_agent(server)
+    controller.wait_for_agent()
+    controller.ask(stage())
+    controller.ask(Commit(generation=1, lease_seconds=None))
+    during = server.snapshot()
+    assert end(agent, signal.SIGTERM) == 0
+    assert server.snapshot() == during
+    again = start_agent(server)
+    assert controller.wait_for_agent(2)["lease"]["phase"] == "committed"
+    assert end(again, signal.SIGKILL) == -signal.SIGKILL
+    assert server.snapshot() == during
+
+    shown = agent_command(server, "status")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "committed, generation 1 of plan test-plan" in shown.stdout
+    assert "queue 2: 10 to 10 Mbit/s, to s2" in shown.stdout
+    restored = agent_command(server, "restore")
+    assert restored.returncode == 0, restored.stdout + restored.stderr
+    assert server.snapshot() == before
+    assert "nothing in force" in agent_command(server, "status").stdout
+
+
+def test_killed_while_staged_the_next_agent_ends_the_lease(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    before = server.snapshot()
+    agent = start_agent(server)
+    controller.wait_for_agent()
+    controller.ask(stage(lease_seconds=3))
+    end(agent, signal.SIGKILL)
+    assert server.snapshot() != before
+    start_agent(server)
+    wait_for(lambda: server.snapshot() == before, "the restore", 12)
+
+
+@pytest.mark.parametrize("after_seconds", [0.15, 0.45])
+def test_killed_in_the_middle_of_a_change(
+    server: ServerUnderTest, controller: ControllerDouble, after_seconds: float
+) -> None:
+    before = server.snapshot()
+    agent = start_agent(server)
+    controller.wait_for_agent()
+    controller.send(stage(lease_seconds=3600))
+    state = Path(server.config.state_dir) / "state.json"
+    wait_for(lambda: state.exists() and '"applying"' in state.read_text(), "the change")
+    time.sleep(after_seconds)
+    end(agent, signal.SIGKILL)
+    assert '"applying"' in state.read_text(), "killed too late to show anything"
+    start_agent(server)
+    assert controller.wait_for_agent(2)["lease"]["phase"] == "idle"
+    assert server.snapshot() == before
+
+
+class DyingServer(Server):
+    """Ends its process before the n-th step."""
+
+    def __init__(self, config: AgentConfig, steps: int) -> None:
+        super().__init__(config)
+        self._steps = steps
+
+    def apply(self, steps: Any, plan_name: str) -> None:
+        done: list[Step] = list(steps[: self._steps])
+        super().apply(done, plan_name)
+        os._exit(9)
+
+
+def _stage_and_die(config: AgentConfig, steps: int) -> None:
+    server = DyingServer(config, steps)
+    store = DiskStore(Path(config.state_dir))
+    generation = store.load().lease.highest_generation + 1
+    Keeper(server, store, server_facts(config, server)).stage(desired_state(generation), 3600)
+
+
+def _destroy_and_die(config: AgentConfig, steps: int) -> None:
+    server = DyingServer(config, steps)
+    store = DiskStore(Path(config.state_dir))
+    Keeper(server, store, server_facts(config, server)).destroy()
+
+
+def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    for steps in (0, 1, 4, 13, 26, 33):
+        with pytest.raises(AssertionError, match="died: exit 9"):
+            server.inside(_stage_and_die, server.config, steps)
+        report = server.inside(keeping.resume, server.config)
+        assert report is not None and report.verified, (steps, report)
+        assert server.snapshot() == before, steps
+
+
+def test_dying_while_restoring_is_finished(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    for generation, steps in enumerate((4, 22, 27, 30), start=1):
+        assert server.inside(keeping.stage, server.config, desired_state(generation)).verified
+        with pytest.raises(AssertionError, match="died: exit 9"):
+            server.inside(_destroy_and_die, server.config, steps)
+        report = server.inside(keeping.resume, server.config)
+        assert report is not None and report.verified, (steps, report)
+        assert server.snapshot() == before, steps
+
+
+def test_only_one_agent_and_no_restore_beside_it(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    agent = start_agent(server)
+    controller.wait_for_agent()
+    second = start_agent(server)
+    assert second.wait(10) == 1
+    refused = agent_command(server, "restore")
+    assert refused.returncode == 1 and f"process {agent.pid}" in refused.stderr
+
+
+def test_a_controller_with_another_name_is_not_spoken_to(server: ServerUnderTest) -> None:
+    write_certificates(server.directory, controller_name="somebody")
+    with ControllerDouble(server) as controller:
+        start_agent(server)
+        log = server.directory / "agent.log"
+        wait_for(lambda: "no controller" in log.read_text(), "an attempt")
+        assert not controller.hellos
+        assert "certificate" in log.read_text().lower()
+
+
+def test_a_restore_request_brings_the_former_plan_back(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    start_agent(server)
+    controller.wait_for_agent()
+    controller.ask(stage(1))
+    controller.ask(Commit(generation=1, lease_seconds=None))
+    first = server.snapshot()
+    controller.ask(stage(2, rates=(5_000_000, 6_000_000), sysctls=()))
+    assert server.snapshot() != first
+    assert controller.ask(Restore(generation=2))["result"]["verified"]
+    assert server.snapshot() == first
+
+
+def test_a_mistake_in_the_configuration_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("server: s1\ncontroler_url: https://x\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "agent.main", "status", "--config", str(path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "controller_url" in done.stderr or "controler_url" in done.stderr

@@ -1,0 +1,149 @@
+"""iperf3 through real queues: each gets its rate, acknowledgements their own class."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import keeping
+from agent.contract.measurement import Transfer, TransferResult
+from agent.measure.counters import parse_devices
+from agent.measure.iperf3_clients import parse_result, run_transfers
+from agent.measure.iperf3_servers import Iperf3Servers
+from agent.reconcile.effects import EffectError
+from server_under_test import ServerUnderTest, wait_for
+from states import desired_state
+
+# Payload of what HTB counts: 1448 of 1514 bytes.
+PAYLOAD = 0.956
+RATES = {2: 10_000_000, 3: 30_000_000}
+
+
+def transfer(host: int, rail: int = 0, port: int = 42000) -> Transfer:
+    return Transfer(
+        source="s1", destination=f"s{host}", rail="ab"[rail],
+        source_address=f"10.7.{rail}.1", destination_address=f"10.7.{rail}.{host}",
+        tcp_port=port + host, promised_bits_per_second=RATES[host] * PAYLOAD,
+    )  # fmt: skip
+
+
+def listen(server: ServerUnderTest, transfers: tuple[Transfer, ...]) -> None:
+    """Servers in the peer's namespace, ended with it."""
+    for item in transfers:
+        server.popen(
+            "iperf3", "-s", "-1", "-B", item.destination_address, "-p", str(item.tcp_port),
+            peer=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    for item in transfers:
+        port = f":{item.tcp_port} "
+        wait_for(lambda port=port: port in server.sh("ss -ltn", peer=True), "iperf3")
+
+
+def send(transfers: tuple[Transfer, ...], seconds: float) -> tuple[TransferResult, ...]:
+    return asyncio.run(run_transfers(transfers, seconds, time.time() + 0.2))
+
+
+def class_bytes(server: ServerUnderTest, queue_id: int) -> int:
+    words = server.sh("tc -s class show dev nic0").split("class htb ")
+    (mine,) = [text for text in words if text.startswith(f"1:{queue_id + 1:x} ")]
+    return int(mine.split("Sent ")[1].split()[0])
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_each_queue_gives_its_rate_at_the_same_time(server: ServerUnderTest) -> None:
+    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    both = (transfer(2), transfer(3))
+    listen(server, both)
+    results = {r.destination: r for r in server.inside(send, both, 3)}
+    for host, rate in RATES.items():
+        result = results[f"s{host}"]
+        assert result.error is None
+        assert result.measured_bits_per_second == pytest.approx(rate * PAYLOAD, rel=0.1)
+        assert class_bytes(server, host) > rate * 2 / 8, "went through its class"
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_acknowledgements_go_through_their_own_class(server: ServerUnderTest) -> None:
+    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    server.popen("iperf3", "-s", "-1", "-B", "10.7.0.1", "-p", "42009", stdout=subprocess.DEVNULL)
+    wait_for(lambda: ":42009 " in server.sh("ss -ltn"), "iperf3")
+    data = class_bytes(server, 2)
+    server.sh("iperf3 -c 10.7.0.1 -B 10.7.0.2 -p 42009 -t 1 -b 40M", peer=True)
+    acknowledged = class_bytes(server, 1)
+    assert acknowledged > 30_000, "of 5 MB received"
+    assert class_bytes(server, 2) - data < acknowledged / 5
+
+
+@pytest.mark.network
+def test_servers_listen_are_used_and_end(server: ServerUnderTest) -> None:
+    results = server.inside(_servers_and_clients, (transfer(2), transfer(3)), peer=True)
+    assert results["ports"] == (42002, 42003)
+    assert results["measured"] > 1e6
+    assert results["left"] == ""
+
+
+def _servers_and_clients(transfers: tuple[Transfer, ...]) -> dict[str, object]:
+    async def story() -> dict[str, object]:
+        servers = Iperf3Servers()
+        ports = await servers.start(transfers, seconds=30)
+        local = transfers[0].model_copy(update={"source_address": "10.7.0.3"})
+        (result,) = await run_transfers((local,), 1, 0)
+        await servers.stop()
+        left = Path("/proc/net/tcp").read_text()
+        listening = [line for line in left.splitlines() if f":{42003:04X} 00000000" in line]
+        return {
+            "ports": ports,
+            "measured": result.measured_bits_per_second,
+            "left": "".join(listening),
+        }
+
+    return asyncio.run(story())
+
+
+@pytest.mark.network
+def test_servers_end_by_themselves_and_a_taken_port_is_said(server: ServerUnderTest) -> None:
+    said, left = server.inside(_taken_port, transfer(2), peer=True)
+    assert "10.7.0.2 port 42002" in said and "in use" in said
+    assert not left
+
+
+def _taken_port(item: Transfer) -> tuple[str, bool]:
+    async def story() -> tuple[str, bool]:
+        first, second = Iperf3Servers(), Iperf3Servers()
+        await first.start((item,), seconds=0.5)
+        said = ""
+        try:
+            await second.start((item,), seconds=5)
+        except EffectError as error:
+            said = str(error)
+        await asyncio.sleep(0.8)
+        return said, f":{item.tcp_port:04X} 00000000" in Path("/proc/net/tcp").read_text()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.network
+def test_a_failed_connect_is_a_result_with_its_reason(server: ServerUnderTest) -> None:
+    (result,) = server.inside(send, (transfer(2),), 1)
+    assert result.measured_bits_per_second == 0 and "refused" in (result.error or "")
+
+
+def test_what_iperf3_says_is_taken_apart() -> None:
+    good = b'{"end": {"sum_sent": {"retransmits": 4}, "sum_received": {"bits_per_second": 9.5e6, "seconds": 2.0}}}'  # noqa: E501
+    result = parse_result(transfer(2), good, b"")
+    assert (result.measured_bits_per_second, result.retransmits) == (9.5e6, 4)
+    assert parse_result(transfer(2), b'{"error": "no route"}', b"").error == "no route"
+    assert parse_result(transfer(2), b"", b"unknown option").error == "unknown option"
+
+
+def test_counters_are_read_from_their_columns() -> None:
+    text = "h\nh\n  nic0: 111 2 3 4 5 6 7 8 222 10 11 12 13 14 15 16\n    lo:1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n"  # noqa: E501
+    found = parse_devices(text)
+    assert (found["nic0"].receive_bytes, found["nic0"].transmit_bytes) == (111, 222)
+    assert found["lo"].transmit_bytes == 1
