@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from controller.apply import Request, Tools
     from controller.lab import Lab
     from controller.launch.launcher import Launcher
-    from controller.show import Show
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
 
@@ -82,7 +81,8 @@ def _inside_lab() -> Lab | None:
     return find_lab(name)
 
 
-def _launcher() -> Launcher:
+def _launcher(plan: Plan, plan_file: Path) -> Launcher:
+    from controller.decide import import_roots
     from controller.launch.launcher import NoLauncher
 
     lab = _inside_lab()
@@ -90,16 +90,24 @@ def _launcher() -> Launcher:
         return NoLauncher()
     from controller.launch.lab import LabLauncher
 
-    return LabLauncher(lab)
+    job = plan.job
+    roots = os.pathsep.join(import_roots(job, plan_file))
+    return LabLauncher(
+        lab,
+        python=job.python,
+        workdir=None if job.workdir is None else Path(job.workdir),
+        environment={"PYTHONPATH": roots, **job.env},
+    )
 
 
 async def _with_tools(
-    arguments: argparse.Namespace, show: Show, work: Callable[[Tools], Coroutine[Any, Any, int]]
+    plan: Plan, arguments: argparse.Namespace, work: Callable[[Tools], Coroutine[Any, Any, int]]
 ) -> int:
     from controller.agents import Agents
     from controller.apply import Tools
     from controller.ca import Authority
     from controller.journal import Journal
+    from controller.show import Show
 
     state: Path = arguments.state_dir
     host, _, port = arguments.listen.rpartition(":")
@@ -108,7 +116,9 @@ async def _with_tools(
     authority = Authority.load(state / "ca")
     with Journal.open(state) as journal:
         async with Agents.listening(host or "0.0.0.0", int(port), authority) as agents:
-            return await work(Tools(agents, journal, _launcher(), state / "cache", show))
+            launcher = _launcher(plan, arguments.plan)
+            show = Show(to_error=arguments.json)
+            return await work(Tools(agents, journal, launcher, state / "cache", show))
 
 
 def _request(
@@ -122,7 +132,6 @@ def _request(
 
 async def _preview(plan: Plan, arguments: argparse.Namespace) -> int:
     from controller.apply import propose
-    from controller.show import Show
 
     async def work(tools: Tools) -> int:
         proposal = await propose(_request(plan, arguments), tools)
@@ -139,12 +148,11 @@ async def _preview(plan: Plan, arguments: argparse.Namespace) -> int:
             )
         return 0
 
-    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+    return await _with_tools(plan, arguments, work)
 
 
 async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
     from controller.apply import apply
-    from controller.show import Show
 
     async def work(tools: Tools) -> int:
         if not arguments.network_only:
@@ -158,7 +166,7 @@ async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
             _print_json(report.model_dump(mode="json"))
         return 0
 
-    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+    return await _with_tools(plan, arguments, work)
 
 
 def _confirmation(arguments: argparse.Namespace) -> Callable[[], bool]:
@@ -177,7 +185,6 @@ def _confirmation(arguments: argparse.Namespace) -> Callable[[], bool]:
 async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
     from agent.contract.messages import Observation, Observe
     from controller.errors import AgentProblem, AgentUnreachable
-    from controller.show import Show
 
     async def work(tools: Tools) -> int:
         servers = [server.name for server in plan.cluster.servers]
@@ -203,13 +210,12 @@ async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
             tools.show.status(observations)
         return 5 if None in observations.values() else 0
 
-    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+    return await _with_tools(plan, arguments, work)
 
 
 async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
     from agent.contract.messages import Destroy
     from agent.contract.state import ApplyReport
-    from controller.show import Show
 
     async def work(tools: Tools) -> int:
         servers = [server.name for server in plan.cluster.servers]
@@ -237,7 +243,7 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
             )  # fmt: skip
         return 0
 
-    return await _with_tools(arguments, Show(to_error=arguments.json), work)
+    return await _with_tools(plan, arguments, work)
 
 
 def _lab(arguments: argparse.Namespace) -> int:

@@ -30,9 +30,12 @@ _STAGES = {
     "measure": "measuring all promised rates at once",
     "job": "running the job",
 }
+_SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
 # A server's diff is shown in full up to here; then by collection, unless asked for all of it.
 _FULL_DIFF_LINES = 60
+# Where there is no terminal to ask.
+_WIDTH = 100
 
 
 class Show:
@@ -40,6 +43,8 @@ class Show:
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
         self.console = Console(stderr=to_error, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = _WIDTH
         self._every_change = every_change
         self._began = time.monotonic()
         self._last_step = -1
@@ -84,7 +89,7 @@ class Show:
         if not links:
             self.say("no rate is promised between servers; nothing to measure")
             return
-        table = Table(title="Promised and measured, payload rates", title_justify="left")
+        table = Table(title="Promised and measured payload rates, Mbit/s", title_justify="left")
         for heading in ("from", "to", "NIC", "queue"):
             table.add_column(heading)
         for heading in ("HTB rate", "promised", "measured", "off by", ""):
@@ -93,9 +98,9 @@ class Show:
             off = m.measured_bits_per_second / m.promised_bits_per_second - 1
             table.add_row(
                 m.source, m.destination, m.nic, str(m.queue_id),
-                format_bits_per_second(m.wire_bits_per_second),
-                format_bits_per_second(m.promised_bits_per_second),
-                format_bits_per_second(m.measured_bits_per_second),
+                f"{m.wire_bits_per_second / 1e6:.2f}",
+                f"{m.promised_bits_per_second / 1e6:.2f}",
+                f"{m.measured_bits_per_second / 1e6:.2f}",
                 f"{off:+.1%}",
                 "[green]kept[/]" if m.within_tolerance else f"[red]{m.error or 'broken'}[/]",
             )  # fmt: skip
@@ -174,7 +179,9 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
     for change in changes:
         mark, colour = _MARKS[change.action]
         value = change.after if change.action != "remove" else change.before
-        text = f"  {mark} {change.collection[:-1]:<11} {change.key}"
+        text = (
+            f"  {mark} {_SINGULAR.get(change.collection, change.collection[:-1]):<10} {change.key}"
+        )
         detail = _detail(value, change.key)
         lines.append(Text(f"{text}  {detail}"[:100], style=colour))
     return lines

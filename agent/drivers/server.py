@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -127,7 +128,8 @@ class Server:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
             view = links.LinkView()
-            ovsdb.add_bridges(self._remote, [(b, view.mac(b.nic)) for b in wanted], plan_name)
+            macs = [(b, _bridge_mac(b, view.mac(b.nic))) for b in wanted]
+            ovsdb.add_bridges(self._remote, macs, plan_name)
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
@@ -154,6 +156,22 @@ def open_vswitch_version() -> str:
     if match is None:
         raise EffectError(f"ovs-vswitchd --version says {text.strip()!r}, which names no version")
     return match[1]
+
+
+def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
+    """The NIC's own on the kernel datapath, so that the network sees no new station.
+
+    The userspace datapath copies what a NIC receives; the kernel's own IP stack sees it as well.
+    With one MAC on both, every packet is accepted twice (seen: each segment answered by a second,
+    duplicate acknowledgement, and a 30 Mbit/s queue that carried 7). With another MAC the NIC's
+    copy is for another host, and the kernel drops it.
+    """
+    if bridge.datapath == "system":
+        return nic_mac
+    octets = bytes.fromhex(nic_mac.replace(":", ""))
+    derived = hashlib.sha256(octets + bridge.name.encode()).digest()[:6]
+    # Unicast, locally administered.
+    return ":".join(f"{octet:02x}" for octet in bytes([derived[0] & 0xFC | 2]) + derived[1:])
 
 
 def _kind(step: Step) -> tuple[str, bool]:

@@ -42,6 +42,10 @@ from controller.plan_file import Plan, PlanNic, PlanServer
 from optimizer.placement import Placement
 
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
+# The NIC itself must not answer for the address that moved to its bridge. A userspace datapath
+# copies frames: the kernel has them on the NIC too and would hand each to TCP twice, which costs
+# half the rate; strict rp_filter drops the NIC's, because replies leave through the bridge.
+_NIC_SYSCTLS = (("arp_ignore", "1"), ("rp_filter", "1"))
 
 
 def compile_network(
@@ -100,9 +104,10 @@ def _server_state(
         ),
         addresses=tuple(Address(interface=bridge_name(nic), address=nic.address) for nic in nics),
         sysctls=tuple(
-            Sysctl(name=f"net.ipv4.conf.{bridge_name(nic)}.{key}", value=value)
+            Sysctl(name=f"net.ipv4.conf.{interface}.{key}", value=value)
             for nic in nics
-            for key, value in _SYSCTLS
+            for interface, settings in ((bridge_name(nic), _SYSCTLS), (nic.name, _NIC_SYSCTLS))
+            for key, value in settings
         ),
         shapers=tuple(
             Shaper(nic=nic.name, max_bits_per_second=round(nic.rate_bits_per_second))
