@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,12 @@ def start_ranks(
     folder: Path,
     rails: tuple[str, ...] = ("a",),
     last: Mapping[str, Any] | None = None,
+    prefixes: Sequence[Sequence[str]] = (),
     **options: Any,
 ) -> list[Rank]:
     """One process per used device; options as in RankSpec, `last` for the last rank only.
+
+    prefixes: what each rank's command is run by, for example `ip netns exec NAME`.
 
     Models are looked for in the folder and beside the tests of the optimizer.
     """
@@ -98,7 +101,7 @@ def start_ranks(
         file = folder / f"rank{number}.json"
         file.write_text(spec.model_dump_json())
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent.job", str(file)],
+            [*(prefixes[number] if prefixes else ()), sys.executable, "-m", "agent.job", str(file)],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": ":".join(paths)},
             stdout=subprocess.PIPE,
