@@ -5,6 +5,7 @@ Used on every placement before it leaves the optimizer, and by `optimizer check`
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -202,6 +203,9 @@ def _time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
         yield Violation("the devices' orders wait for each other for ever (deadlock)", "order")
         return
     step = times.step_seconds
+    if not math.isfinite(step):
+        yield Violation("a message never arrives, or an operator never ends", "step_seconds")
+        return
     if not abs(step - placement.step_seconds) <= RELATIVE_TOLERANCE * max(step, 1e-12):
         yield Violation(f"says {placement.step_seconds!r}, recomputed {step!r}", "step_seconds")
     if placement.bound_seconds > step * (1 + RELATIVE_TOLERANCE):

@@ -24,7 +24,7 @@ from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
 from optimizer.simulate import Timeline
 
 _ROUNDS = 10
-_TANGENT_TOLERANCE = 1e-3
+_TANGENT_TOLERANCE = 1e-4
 _FIRST_TANGENTS = tuple(2.0**-k for k in range(8))
 STEP = 0  # the variable that is minimised
 

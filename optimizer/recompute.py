@@ -52,6 +52,8 @@ class Facts:
             for nic in server.nics
         }
         self.rate = {(s, t, r): x for s, t, r, x in placement.rates_bits_per_second}
+        if placement.model == "thesis" and placement.sharing == "unshaped":
+            self.rate = self._whole_pairs()
         self.outputs = [graph.output_tensors(i).tolist() for i in range(graph.operator_count)]
         self.readers = [graph.tensor_consumers(e).tolist() for e in range(graph.tensor_count)]
         self.size = graph.tensor_bytes.tolist()
@@ -63,6 +65,15 @@ class Facts:
         self.pairs_in_use: dict[tuple[str, str], int] = defaultdict(int)
         for source, destination in {(m.source, m.destination) for m in placement.messages}:
             self.pairs_in_use[self.server_of[source], self.server_of[destination]] += 1
+
+    def _whole_pairs(self) -> dict[tuple[str, str, str], float]:
+        """Transfers that never meet have each their pair's NICs to themselves."""
+        return {
+            (s, t, r): min(rate, self.nic[t, r])
+            for (s, r), rate in self.nic.items()
+            for t in {server.name for server in self.placement.cluster.servers} - {s}
+            if (t, r) in self.nic
+        }
 
     def seconds(self, operator: int) -> float:
         column = self.graph.device_types.index(self.type_of[self.device_of[operator]])

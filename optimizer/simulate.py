@@ -331,7 +331,8 @@ def _messages(
 ) -> tuple[TimelineMessage, ...]:
     graph = problem.graph
     keys = list(zip(run.tensor.tolist(), run.destination.tolist(), strict=True))
-    took = dict(zip(keys, (run.arrived - run.began).tolist(), strict=True))
+    lasted = run.arrived - np.where(np.isfinite(run.began), run.began, 0.0)
+    took = dict(zip(keys, lasted.tolist(), strict=True))
     remaining = _remaining_seconds(problem, device, took)
     urgency = [
         max(remaining[c] for c in graph.tensor_consumers(e).tolist() if device[c] == b)

@@ -1,0 +1,132 @@
+"""Small problems for the optimizer's tests: built by hand, or drawn by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.problem import Problem
+
+# Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.
+BYTE_PER_MICROSECOND = 8e6
+
+
+def cluster(
+    servers: int = 2,
+    rates: Sequence[float] = (BYTE_PER_MICROSECOND,),
+    *,
+    devices: int = 1,
+    memory: int = 10**12,
+    latency: float = 0.0,
+    types: Sequence[str] | None = None,
+    intra: float = BYTE_PER_MICROSECOND * 10,
+) -> Cluster:
+    """`servers` servers with one NIC per entry of rates, on rails a, b, …"""
+    rails = "abcdefgh"
+    return Cluster(
+        servers=tuple(
+            Server(
+                name=f"s{k + 1}",
+                devices=tuple(
+                    Device(type=(types or ["cpu"] * servers)[k], memory_bytes=memory)
+                    for _ in range(devices)
+                ),
+                nics=tuple(
+                    Nic(rail=rails[r], rate_bits_per_second=rate) for r, rate in enumerate(rates)
+                ),
+            )
+            for k in range(servers)
+        ),
+        setup_latency_seconds=latency,
+        intra_server_bits_per_second=intra,
+    )
+
+
+def graph(
+    seconds: dict[str, float],
+    tensors: Sequence[tuple[str, Sequence[str], int]],
+    **columns: dict[str, object],
+) -> OperatorGraph:
+    """graph({"A": 1.0}, [("A", ["B"], 100)], weight_bytes={"A": 3})"""
+    rows = [
+        OperatorRow(
+            id=name,
+            type="op",
+            seconds={"cpu": value},
+            **{key: column[name] for key, column in columns.items() if name in column},  # type: ignore[arg-type]
+        )
+        for name, value in seconds.items()
+    ]
+    return build_graph(
+        rows, [TensorRow(p, tuple(c), size) for p, c, size in tensors], device_types=["cpu"]
+    )
+
+
+def full_rates(problem: Problem) -> np.ndarray:
+    from optimizer.rates import widest_rates
+
+    return widest_rates(problem.cluster)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
+    """Acyclic; tensors of no, few and many bytes; views, weights and a co-location group or two."""
+    n = draw(st.integers(1, largest))
+    rows = []
+    for i in range(n):
+        rows.append(
+            OperatorRow(
+                id=f"o{i}",
+                type="op",
+                seconds={"cpu": draw(st.sampled_from([0.0, 0.01, 0.03, 0.1, 0.25]))},
+                weight_bytes=draw(st.sampled_from([0, 1000, 50_000])),
+                activation_bytes=draw(st.sampled_from([0, 2000, 70_000])),
+                workspace_bytes=draw(st.sampled_from([0, 10_000])),
+                colocation=draw(st.sampled_from([None, None, None, "k", "l"])),
+            )
+        )
+    tensors = []
+    for i in range(n - 1):
+        for _ in range(draw(st.integers(0, 2))):
+            readers = draw(st.lists(st.integers(i + 1, n - 1), min_size=1, max_size=3, unique=True))
+            size = draw(st.sampled_from([0, 900, 65_535, 65_536, 200_000]))
+            tensors.append(TensorRow(f"o{i}", tuple(f"o{j}" for j in readers), size))
+    return build_graph(rows, tensors, device_types=["cpu"])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    servers = draw(st.integers(2, 4))
+    rails = draw(st.integers(1, 2))
+    rate = st.sampled_from([BYTE_PER_MICROSECOND, 3 * BYTE_PER_MICROSECOND])
+    made = [
+        Server(
+            name=f"s{k}",
+            devices=tuple(
+                Device(type="cpu", memory_bytes=10**9) for _ in range(draw(st.integers(1, 2)))
+            ),
+            nics=tuple(Nic(rail="ab"[r], rate_bits_per_second=draw(rate)) for r in range(rails)),
+        )
+        for k in range(servers)
+    ]
+    return Cluster(
+        servers=tuple(made),
+        setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        intra_server_bits_per_second=1e8,
+    )
+
+
+@st.composite
+def devices_of(draw: st.DrawFn, problem: Problem) -> np.ndarray:
+    """A device per operator, co-location groups together."""
+    choice = st.integers(0, len(problem.cluster.devices) - 1)
+    device = [draw(choice) for _ in problem.graph.ids]
+    home: dict[int, int] = {}
+    for i, key in enumerate(problem.graph.colocation.tolist()):
+        if key >= 0:
+            device[i] = home.setdefault(key, device[i])
+    return np.array(device, dtype=np.int64)

@@ -1,0 +1,87 @@
+"""Lower bounds: each kind where it is the sharp one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cases import cluster, graph
+from optimizer.bounds import lower_bound
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.memory_limits import refuse_impossible
+from optimizer.problem import InfeasibleError, Problem
+
+
+def test_critical_path():
+    made = graph({"A": 1.0, "B": 2.0, "C": 4.0}, [("A", ["B"], 0), ("B", ["C"], 0)])
+    bound = lower_bound(Problem(made, cluster(4)))
+    assert bound.seconds == pytest.approx(7.0)
+    assert "critical path" in bound.reason
+
+
+def test_load_over_devices():
+    made = graph({f"o{i}": 1.0 for i in range(9)}, [])
+    assert lower_bound(Problem(made, cluster(3))).seconds == pytest.approx(3.0)
+
+
+def test_load_over_unlike_devices():
+    # One device runs everything twice as fast: 9 operators of 1 s (2 s on the slow one) take at
+    # least 9 / (1 + 1/2) = 6 s; total of the fastest times over two devices says only 4.5 s.
+    rows = [OperatorRow(f"o{i}", "op", {"fast": 1.0, "slow": 2.0}) for i in range(9)]
+    problem = Problem(build_graph(rows, []), cluster(2, types=["fast", "slow"]))
+    assert 5.9 < lower_bound(problem).seconds <= 6.0
+
+
+def test_load_between_a_head_and_a_tail():
+    # 1 s, then 8 parallel operators of 1 s on 2 devices, then 1 s: 6 s, neither path nor load.
+    middle = [f"m{i}" for i in range(8)]
+    made = graph(
+        {"A": 1.0, **dict.fromkeys(middle, 1.0), "Z": 1.0},
+        [("A", middle, 0), *((m, ["Z"], 0) for m in middle)],
+    )
+    assert lower_bound(Problem(made, cluster(2))).seconds == pytest.approx(6.0)
+
+
+def test_a_colocation_group_runs_on_one_device():
+    made = graph(
+        dict.fromkeys("ABCD", 1.0) | {"Z": 1.0},
+        [(x, ["Z"], 0) for x in "ABCD"],
+        colocation=dict.fromkeys("ABCD", "k"),
+    )
+    assert lower_bound(Problem(made, cluster(5))).seconds == pytest.approx(5.0)
+
+
+def test_one_device():
+    made = graph(dict.fromkeys("ABC", 1.0), [])
+    assert lower_bound(Problem(made, cluster(1))).seconds == pytest.approx(3.0)
+
+
+def test_an_operator_that_runs_nowhere():
+    rows = [OperatorRow("A", "op", {"gpu": 1.0}), OperatorRow("B", "op", {"cpu": 1.0})]
+    with pytest.raises(InfeasibleError, match="'A' has no time"):
+        lower_bound(Problem(build_graph(rows, []), cluster()))
+
+
+def test_memory_that_no_placement_has():
+    made = graph(
+        {"W": 0.0, "G": 1.0, "U": 1.0},
+        [("G", ["U"], 64)],
+        weight_bytes={"W": 192},
+        activation_bytes={"G": 64},
+        colocation={"W": "k", "U": "k"},
+    )
+    # The update needs the weights, 192, and its gradient, 64, at the same time.
+    refuse_impossible(Problem(made, cluster(memory=256)))
+    with pytest.raises(InfeasibleError, match="'U' with its co-location group"):
+        refuse_impossible(Problem(made, cluster(memory=255)))
+    with pytest.raises(InfeasibleError, match="devices together"):
+        refuse_impossible(Problem(made, cluster(memory=95)))
+
+
+def test_bounds_scale_to_many_operators():
+    generator = np.random.default_rng(0)
+    rows = [OperatorRow(f"o{i}", "op", {"cpu": float(generator.random())}) for i in range(3000)]
+    tensors = [TensorRow(f"o{i}", (f"o{i + 1}",), 8) for i in range(0, 2999, 3)]
+    problem = Problem(build_graph(rows, tensors), cluster(4))
+    total = float(problem.seconds[:, 0].sum())
+    assert lower_bound(problem).seconds == pytest.approx(total / 4, rel=1e-6)

@@ -1,0 +1,171 @@
+"""check() finds each kind of lie in a placement file, and agrees with the simulator otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cases import cluster, clusters, devices_of, graph, graphs
+from optimizer.bounds import lower_bound
+from optimizer.check import check
+from optimizer.engines.assemble import assemble
+from optimizer.engines.solution import Solution
+from optimizer.placement import Placement
+from optimizer.problem import Problem
+from optimizer.rates import allocate, starting_rates
+from optimizer.recompute import Facts, recompute_memory, recompute_times
+from optimizer.simulate import simulate
+
+
+def placement_of(problem, device, priority=None) -> Placement:
+    device = np.array(device, dtype=np.int64)
+    n = problem.graph.operator_count
+    priority = -np.arange(n, dtype=float) if priority is None else priority
+    rates = starting_rates(problem, device) if problem.sharing == "strict" else None
+    return assemble(
+        problem,
+        Solution(device, priority, rates),
+        lower_bound(problem),
+        single_device_seconds=None,
+        engine="test",
+        reduction="none",
+        seed=0,
+        wall_seconds={},
+    )
+
+
+PROBLEM = Problem(
+    graph(
+        {"A": 1.0, "B": 1.0, "C": 1.0, "D": 1.0},
+        [("A", ["C", "D"], 400_000), ("B", ["D"], 1_000), ("C", ["D"], 0)],
+        activation_bytes={"A": 400_000, "B": 1_000},
+        weight_bytes={"C": 7},
+        colocation={"C": "k", "D": "k"},
+    ),
+    cluster(3, (8e6, 16e6), latency=0.001),
+)
+GOOD = placement_of(PROBLEM, [0, 1, 2, 2])
+
+
+def test_a_good_placement_has_no_violation():
+    assert check(PROBLEM.graph, GOOD) == ()
+
+
+def changed_message(**update):
+    first = max(range(len(GOOD.messages)), key=lambda k: GOOD.messages[k].bytes)
+    rows = list(GOOD.messages)
+    rows[first] = rows[first].model_copy(update=update)
+    return {"messages": tuple(rows)}
+
+
+@pytest.mark.parametrize(
+    ("update", "what"),
+    [
+        ({"structure_hash": "0" * 64}, "this one is"),
+        ({"profile_digest": "0" * 64}, "have changed"),
+        ({"operators": {**GOOD.operators, "A": "s9/0"}}, "does not exist"),
+        ({"operators": {k: v for k, v in GOOD.operators.items() if k != "A"}}, "placed nowhere"),
+        ({"operators": {**GOOD.operators, "Z": "s1/0"}}, "no operator of the graph"),
+        ({"operators": {**GOOD.operators, "C": "s1/0"}}, "missing in the order"),
+        (
+            {
+                "operators": {**GOOD.operators, "C": "s1/0"},
+                "order": {"s1/0": ("A", "C"), "s2/0": ("B",), "s3/0": ("D",)},
+            },
+            "co-location group",
+        ),
+        ({"order": {**GOOD.order, "s1/0": ("A", "A")}}, "listed twice"),
+        ({"order": {**GOOD.order, "s3/0": ("D", "C")}}, "deadlock"),
+        ({"messages": GOOD.messages[1:]}, "never sent"),
+        ({"messages": (*GOOD.messages, GOOD.messages[0])}, "sent twice"),
+        (changed_message(rails={"a": 0.5, "b": 0.4}), "sum to"),
+        (changed_message(rails={"a": 0.5, "z": 0.5}), "both servers must have"),
+        (changed_message(rails={"a": 0.5, "b": 0.5}), "recomputed"),
+        (changed_message(bytes=5), "the tensor has"),
+        (changed_message(producer="nobody"), "is no operator"),
+        (changed_message(output=3), "has no output 3"),
+        (changed_message(source="s2/0"), "does not run on"),
+        (changed_message(destination="s2/0"), "nobody there needs it"),
+        ({"step_seconds": GOOD.step_seconds * (1 + 3e-6)}, "recomputed"),
+        ({"bound_seconds": GOOD.step_seconds * 1.01}, "above the step"),
+        ({"rates_bits_per_second": ()}, "has no rate"),
+    ],
+)
+def test_each_lie_is_found(update, what):
+    violations = check(PROBLEM.graph, GOOD.model_copy(update=update))
+    assert any(what in str(v) for v in violations), violations
+
+
+def test_rates_over_a_nic_are_found_in_both_directions():
+    rows = tuple((s, t, r, rate * 1.5) for s, t, r, rate in GOOD.rates_bits_per_second)
+    found = [
+        str(v)
+        for v in check(PROBLEM.graph, GOOD.model_copy(update={"rates_bits_per_second": rows}))
+    ]
+    assert any("transmits" in v or "is outside" in v for v in found)
+    # Two senders of 5 into a receiver of 8: each transmits within its NIC.
+    rows = (("s1", "s3", "a", 5e6), ("s2", "s3", "a", 5e6))
+    found = [
+        str(v)
+        for v in check(PROBLEM.graph, GOOD.model_copy(update={"rates_bits_per_second": rows}))
+    ]
+    assert [v for v in found if "s3.a: receives" in v]
+
+
+def test_a_device_over_its_memory_is_found():
+    small = cluster(3, (8e6, 16e6), latency=0.001, memory=400_000)
+    found = check(PROBLEM.graph, GOOD.model_copy(update={"cluster": small}))
+    # D's device holds A's 400,000 bytes, B's 1,000 and 7 of weights.
+    assert [str(v) for v in found] == ["s3/0: needs 401007 bytes at its peak, has 400000"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_check_agrees_with_the_simulator(data):
+    """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
+    sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))
+    model = data.draw(st.sampled_from(["contended", "contended", "thesis"]))
+    problem = Problem(data.draw(graphs()), data.draw(clusters()), sharing, model)
+    device = data.draw(devices_of(problem))
+    order = data.draw(st.permutations(range(problem.graph.operator_count)))
+    placement = placement_of(problem, device, np.array(order, dtype=float))
+    assert check(problem.graph, placement) == ()
+    rates = placement.rates if sharing == "strict" else None
+    timeline = simulate(problem, device, np.array(order, dtype=float), None, rates)
+    facts = Facts(problem.graph, placement)
+    times = recompute_times(facts)
+    assert times is not None
+    assert [times.finish[i] for i in range(len(order))] == pytest.approx(
+        timeline.finish.tolist(), rel=1e-6, abs=1e-9
+    )
+    arrivals = {
+        (m.tensor, problem.cluster.device_names[m.destination]): m.finish_seconds
+        for m in timeline.messages
+    }
+    assert times.arrival == pytest.approx(arrivals, rel=1e-6, abs=1e-9)
+    peaks = recompute_memory(facts, times)
+    named = zip(problem.cluster.device_names, timeline.peak_memory_bytes.tolist(), strict=True)
+    assert peaks == dict(named)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_bound_and_rates_hold_for_every_placement(data):
+    sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))
+    model = data.draw(st.sampled_from(["contended", "contended", "thesis"]))
+    problem = Problem(data.draw(graphs()), data.draw(clusters()), sharing, model)
+    device = data.draw(devices_of(problem))
+    rates = None
+    if sharing == "strict":
+        first = simulate(problem, device, None, None, starting_rates(problem, device))
+        rates = allocate(problem, device, first.order)
+        nics = problem.cluster.nic_rates
+        assert (rates.sum(axis=1) <= nics * (1 + 1e-9)).all()
+        if model == "contended":
+            assert (rates.sum(axis=0) <= nics * (1 + 1e-9)).all()
+        again = simulate(problem, device, None, first.order, rates)
+        assert again.step_seconds <= first.step_seconds * (1 + 1e-9)
+    timeline = simulate(problem, device, None, None, rates)
+    assert lower_bound(problem).seconds <= timeline.step_seconds

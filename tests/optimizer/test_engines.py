@@ -1,0 +1,204 @@
+"""Engines through place(): never worse than one device, within memory, repeatable, near-optimal."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cases import cluster, clusters, graph, graphs
+from optimizer.check import check
+from optimizer.engines import heft, single
+from optimizer.engines.auto import TIE
+from optimizer.engines.neighbourhood import make_neighbourhood
+from optimizer.engines.registry import ENGINES, place
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+
+QUICK = SolveSettings(gap=0.0, moves=3000, seed=7)
+
+
+def layered(layers: int, width: int, *, weight: int = 0, seed: int = 0):
+    """Forward and backward passes of `layers`, each `width` parallel branches of unlike cost."""
+    generator = np.random.default_rng(seed)
+    rows, tensors = [], []
+    for k in range(layers):
+        for w in range(width):
+            seconds = {"cpu": float(generator.uniform(0.5, 1.5)) * 1e-2}
+            group = f"{k}.{w}"
+            rows.append(OperatorRow(f"w{k}.{w}", "weight", {"cpu": 0.0}, "", weight, 0, 0, group))
+            rows.append(OperatorRow(f"f{k}.{w}", "op", seconds, "", 0, 4000))
+            rows.append(OperatorRow(f"b{k}.{w}", "op", seconds, "", 0, 4000))
+            rows.append(OperatorRow(f"u{k}.{w}", "update", {"cpu": 1e-4}, "", 0, 0, 0, group))
+            tensors.append(TensorRow(f"w{k}.{w}", (f"f{k}.{w}", f"b{k}.{w}", f"u{k}.{w}"), 8000))
+            before = [f"f{k}.{w}"] if k == layers - 1 else [f"b{k + 1}.{w}"]
+            after = [f"f{k + 1}.{w}"] if k < layers - 1 else []
+            tensors.append(TensorRow(f"f{k}.{w}", (*after, f"b{k}.{w}"), 4000))
+            if before[0][0] == "b":
+                tensors.append(TensorRow(before[0], (f"b{k}.{w}",), 4000))
+            tensors.append(TensorRow(f"b{k}.{w}", (f"u{k}.{w}",), 4000))
+    return build_graph(rows, tensors)
+
+
+@pytest.mark.parametrize("sharing", ["strict", "even", "unshaped"])
+@pytest.mark.parametrize("model", ["contended", "thesis"])
+def test_auto_distributes_what_gains_by_it(sharing, model):
+    # Three independent branches over three servers with fast links: nearly three times as fast.
+    problem = Problem(layered(3, 3), cluster(3, (8e7, 8e7), latency=1e-4), sharing, model)
+    placement = place(problem, "auto", QUICK)
+    assert check(problem.graph, placement) == ()
+    assert placement.single_device_seconds is not None
+    assert placement.step_seconds < 0.5 * placement.single_device_seconds
+    assert placement.bound_seconds <= placement.step_seconds
+    assert placement.gap == pytest.approx(1 - placement.bound_seconds / placement.step_seconds)
+    assert bool(placement.rates_bits_per_second) == (
+        sharing == "even" or (sharing == "strict" and bool(placement.server_pairs))
+    )
+
+
+def test_auto_stays_on_one_device_when_links_are_slow():
+    problem = Problem(layered(3, 1), cluster(3, (8e3,), latency=0.5))
+    placement = place(problem, "auto", QUICK)
+    assert len(placement.devices_used) == 1
+    assert placement.messages == ()
+    assert placement.step_seconds == placement.single_device_seconds
+
+
+def test_heft_alone_may_be_worse_than_one_device_and_auto_is_not():
+    made = graph(
+        {"A": 0.01, "B": 0.1, "C": 0.1, "D": 0.01},
+        [("A", ["B"], 300_000), ("A", ["C"], 300_000), ("B", ["D"], 900), ("C", ["D"], 900)],
+    )
+    problem = Problem(made, cluster(2, latency=0.0))
+    placement = place(problem, "auto", QUICK)
+    assert placement.step_seconds <= 0.22 + 1e-9
+
+
+def brute_force(problem) -> float:
+    """The least step over all placements and priorities, even sharing."""
+    from optimizer.simulate import simulate
+
+    n = problem.graph.operator_count
+    best = np.inf
+    for device in itertools.product(range(len(problem.cluster.devices)), repeat=n):
+        for priority in itertools.permutations(range(n)):
+            timeline = simulate(problem, np.array(device), np.array(priority, dtype=float))
+            best = min(best, timeline.step_seconds)
+    return best
+
+
+@pytest.mark.parametrize("sharing", ["even", "unshaped"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_annealing_finds_the_optimum_of_tiny_graphs(sharing, seed):
+    generator = np.random.default_rng(seed)
+    costs = {f"o{i}": float(generator.integers(1, 9)) for i in range(5)}
+    edges = [(0, 2, 100_000), (0, 3, 700_000), (1, 3, 90), (1, 4, 2_000_000), (2, 4, 0)]
+    made = graph(costs, [(f"o{i}", [f"o{j}"], size) for i, j, size in edges])
+    problem = Problem(made, cluster(2, latency=0.1), sharing)
+    placement = place(problem, "auto", QUICK)
+    assert placement.step_seconds <= brute_force(problem) * (1 + TIE)
+
+
+def test_the_same_seed_and_moves_give_the_same_placement():
+    problem = Problem(layered(3, 2), cluster(3, (8e6, 8e6), latency=1e-3))
+    first, second = (place(problem, "auto", QUICK) for _ in range(2))
+    neutral = {"wall_seconds": {}}
+    assert first.model_copy(update=neutral) == second.model_copy(update=neutral)
+
+
+def test_a_model_that_no_device_can_hold_is_spread():
+    # 8 layers of 1 MB over 4 devices of 2.4 MB: weights alone fill 2 MB of each.
+    made = layered(4, 2, weight=1_000_000)
+    where = cluster(4, (8e6, 8e6), memory=2_400_000, latency=1e-3)
+    problem = Problem(made, where)
+    with pytest.raises(InfeasibleError, match=r"one device needs .* MiB"):
+        place(problem, "single", QUICK)
+    for seed in (0, 1, 2):
+        placement = place(problem, "auto", SolveSettings(gap=0.0, moves=3000, seed=seed))
+        assert placement.single_device_seconds is None
+        assert len(placement.devices_used) == 4
+        assert check(made, placement) == ()
+
+
+def test_what_fits_nowhere_is_refused_with_the_reason():
+    made = layered(4, 2, weight=1_000_000)
+    with pytest.raises(InfeasibleError, match=r"hold 7\.6 MiB"):
+        place(Problem(made, cluster(2, memory=2_400_000)), "auto", QUICK)
+
+
+def test_a_large_graph_is_reduced_and_the_placement_names_every_operator():
+    # Four chains of 30: each fuses into one operator, and the chains run side by side.
+    made = graph(
+        {f"o{c}.{k}": 0.01 for c in range(4) for k in range(30)},
+        [(f"o{c}.{k}", [f"o{c}.{k + 1}"], 4000) for c in range(4) for k in range(29)],
+    )
+    problem = Problem(made, cluster(4, (8e6,), latency=1e-3))
+    placement = place(problem, "auto", QUICK)
+    assert "120 -> 4" in placement.reduction
+    assert set(placement.operators) == set(made.ids)
+    assert placement.step_seconds == pytest.approx(0.3)
+
+
+def test_operators_stay_off_devices_that_cannot_run_them():
+    rows = [
+        OperatorRow("A", "op", {"gpu": 1.0, "cpu": 30.0}),
+        OperatorRow("B", "op", {"cpu": 1.0}),
+        OperatorRow("C", "op", {"gpu": 1.0}),
+    ]
+    tensors = [TensorRow("A", ("B",), 100), TensorRow("B", ("C",), 100)]
+    problem = Problem(build_graph(rows, tensors), cluster(2, types=["gpu", "cpu"]))
+    for engine in ("heft", "auto"):
+        placement = place(problem, engine, QUICK)
+        assert placement.operators == {"A": "s1/0", "B": "s2/0", "C": "s1/0"}
+    with pytest.raises(InfeasibleError, match="times for every operator"):
+        place(problem, "single", QUICK)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_auto_is_never_worse_than_one_device(data):
+    sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))
+    problem = Problem(data.draw(graphs()), data.draw(clusters()), sharing)
+    placement = place(problem, "auto", SolveSettings(gap=0.0, moves=300))
+    assert placement.single_device_seconds is not None
+    assert placement.step_seconds <= placement.single_device_seconds
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(largest=12), clusters())
+def test_moves_never_separate_a_group(made, where):
+    neighbourhood = make_neighbourhood(Problem(made, where))
+    for low, high in itertools.pairwise(neighbourhood.start.tolist()):
+        moved = set(neighbourhood.members[low:high].tolist())
+        keys = {int(made.colocation[i]) for i in moved} - {-1}
+        assert set(np.flatnonzero(np.isin(made.colocation, list(keys))).tolist()) <= moved
+
+
+def test_heft_fills_gaps():
+    """Topcuoglu's insertion: a late-ranked short operator goes before a waiting long one."""
+    slots = heft._Slots()
+    slots.take(0.0, 2.0)
+    slots.take(5.0, 2.0)
+    assert slots.earliest(1.0, 3.0) == 2.0
+    assert slots.earliest(1.0, 3.5) == 7.0
+    assert slots.earliest(3.0, 2.0) == 3.0
+
+
+def test_unknown_names_are_refused():
+    problem = Problem(layered(1, 1), cluster())
+    with pytest.raises(ValueError, match="accepted: auto, heft, single"):
+        place(problem, "magic", QUICK)
+    assert ENGINES["single"] is single.solve
+
+
+def test_progress_is_reported_with_a_falling_incumbent():
+    seen = []
+    place(Problem(layered(3, 3), cluster(3, (8e7,))), "auto", QUICK, progress=seen.append)
+    incumbents = [p.incumbent_seconds for p in seen]
+    assert len(seen) > 3
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert seen[-1].moves > 0
+    assert all(p.bound_seconds <= p.incumbent_seconds for p in seen)
