@@ -14,6 +14,7 @@ from pyroute2 import IPRoute
 from agent.contract.entries import PROTOCOL, Address
 from agent.contract.state import NicFacts
 from agent.drivers import ethtool
+from agent.drivers.announce import announce
 from agent.drivers.command import run
 from agent.reconcile.effects import EffectError
 from agent.reconcile.steps import EntryStep, NicStep
@@ -139,6 +140,8 @@ def change_addresses(steps: Sequence[EntryStep]) -> None:
                 prefixlen=interface.network.prefixlen,
                 broadcast=str(interface.network.broadcast_address),
             )
+            if step.after is not None:
+                announce(entry.interface, [str(interface.ip)])
 
 
 def bring_up(interfaces: Sequence[str]) -> None:
@@ -157,6 +160,8 @@ def move_nic(step: NicStep) -> None:
             run(action)
         except EffectError as error:
             failures.append(str(error))
+    if step.direction == "back" and step.held.was_up:
+        announce(step.held.nic, [a.split()[0].split("/")[0] for a in step.held.addresses])
     if failures:
         raise EffectError("; ".join(failures))
 

@@ -65,6 +65,10 @@ def agent_command(server: ServerUnderTest, *words: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
+def phase_on_disk(server: ServerUnderTest) -> str:
+    return DiskStore(Path(server.config.state_dir)).load().lease.phase
+
+
 def end(process: subprocess.Popen[bytes], number: int) -> int:
     process.send_signal(number)
     return process.wait(10)
@@ -142,7 +146,8 @@ def test_the_lease_ends_without_a_controller(server: ServerUnderTest) -> None:
         controller.wait_for_agent()
         assert controller.ask(stage(lease_seconds=2.5))["result"]["verified"]
     assert server.snapshot() != before
-    wait_for(lambda: server.snapshot() == before, "the restore", 8)
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 8)
+    assert server.snapshot() == before
     assert agent.poll() is None
     with ControllerDouble(server) as controller:
         assert controller.wait_for_agent()["lease"]["phase"] == "idle"
@@ -184,7 +189,8 @@ def test_killed_while_staged_the_next_agent_ends_the_lease(
     end(agent, signal.SIGKILL)
     assert server.snapshot() != before
     start_agent(server)
-    wait_for(lambda: server.snapshot() == before, "the restore", 12)
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 12)
+    assert server.snapshot() == before
 
 
 @pytest.mark.parametrize("after_seconds", [0.15, 0.45])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import keeping
@@ -9,7 +11,7 @@ from agent.contract.entries import Classifier, Sysctl
 from agent.contract.state import Collections
 from agent.drivers.openflow import parse_flow
 from agent.reconcile.canonical import canonical
-from server_under_test import ServerUnderTest
+from server_under_test import ServerUnderTest, wait_for
 from states import desired_state
 
 network = pytest.mark.network
@@ -44,13 +46,28 @@ def test_everything_asked_for_is_read_back(server: ServerUnderTest) -> None:
 
 
 @network
-def test_the_bridge_has_its_nics_address_on_the_wire(server: ServerUnderTest) -> None:
-    mac = server.sh("cat /sys/class/net/nic0/address")
+def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderTest) -> None:
+    """On the userspace datapath the bridge has a MAC address of its own: neighbours that know the
+    NIC's are told at once, and again when it comes back."""
+
+    def known_to_peer() -> str:
+        (entry,) = json.loads(server.sh("ip -j neigh show 10.7.0.1 dev nic0", peer=True))
+        return str(entry["lladdr"])
+
+    def mac(interface: str) -> str:
+        return server.sh(f"cat /sys/class/net/{interface}/address").strip()
+
+    assert server.inside(keeping.reaches, "10.7.0.1", peer=True)
+    assert known_to_peer() == mac("nic0")
     server.inside(keeping.stage, server.config, desired_state())
-    assert server.sh("cat /sys/class/net/pw-nic0/address") == mac
+    assert mac("pw-nic0") != mac("nic0")
+    wait_for(lambda: known_to_peer() == mac("pw-nic0"), "the peer to be told", 1)
     assert server.inside(keeping.reaches, "10.7.0.2")
     assert server.inside(keeping.reaches, "10.7.1.3", "10.7.1.1")
     assert server.inside(keeping.reaches, "10.7.1.1", peer=True)
+    server.inside(keeping.destroy, server.config)
+    wait_for(lambda: known_to_peer() == mac("nic0"), "the peer to be told", 1)
+    assert server.inside(keeping.reaches, "10.7.0.1", peer=True)
 
 
 @network
