@@ -69,7 +69,7 @@ def test_two_ranks_take_the_predicted_time_and_send_the_bytes(tmp_path: Path) ->
     step = statistics.median(
         max(pair) for pair in zip(*(rank.step_seconds for rank in ranks), strict=True)
     )
-    assert 0.2 <= step < 0.23
+    assert 0.2 <= step < 0.24
     sent = {
         (rank.spec.device, t.destination, t.rail): t.bytes
         for rank in ranks
@@ -87,22 +87,24 @@ def test_one_rank_needs_no_network(tmp_path: Path) -> None:
     file = tmp_path / "graph.json"
     save_graph(graph, file)
     alone = placement_of(graph, cluster_of(1, RAILS), dict.fromkeys(graph.ids, "s1/0"))
-    (rank,) = run_ranks(alone, tmp_path, (), kind="replay", graph_file=str(file), steps=3)
-    assert all(0.13 <= seconds < 0.16 for seconds in rank.step_seconds)
+    (rank,) = run_ranks(alone, tmp_path, (), kind="replay", graph_file=str(file), steps=5)
+    assert 0.13 <= statistics.median(rank.step_seconds) < 0.16
     assert rank.finished.traffic == ()
 
 
 class Late(Alone):
-    """A message that arrives at a given time after the step began."""
+    """A message that arrives at a given time after the step began; sends that take their time."""
 
-    def __init__(self, arrival_seconds: float) -> None:
+    def __init__(self, arrival_seconds: float, send_seconds: float = 0.0) -> None:
         self.arrival_seconds = arrival_seconds
+        self.send_seconds = send_seconds
         self.sent_at: list[float] = []
         self.start = time.perf_counter()
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         self.sent_at.append(time.perf_counter() - self.start)
+        time.sleep(self.send_seconds)
 
     def receive(self, message: RankMessage) -> torch.Tensor:
         sleep_until(self.start + self.arrival_seconds)
@@ -117,14 +119,15 @@ def test_work_begins_when_the_device_is_free_and_the_message_there(
     actions = (Compute(0.03), ReceiveAction(message), Compute(0.04), SendAction(message))
     transport = Late(arrival)
     replay_step(actions, transport, torch.zeros(10, dtype=torch.uint8))
-    assert expected <= transport.sent_at[0] < expected + 0.01
+    assert expected <= transport.sent_at[0] < expected + 0.018
 
 
-def test_late_wake_ups_do_not_add_up() -> None:
+def test_delays_do_not_add_up() -> None:
     message = RankMessage(0, "p", 0, 10, 1, "s2/0", True, (), ())
-    transport = Late(0.0)
+    transport = Late(0.0, send_seconds=0.0003)
     replay_step((Compute(0.0005), SendAction(message)) * 100, transport, torch.zeros(10))
-    assert transport.sent_at[-1] == pytest.approx(0.05, abs=0.004)
+    # 0.08 if each send delayed the operators behind it.
+    assert 0.05 <= transport.sent_at[-1] < 0.07
 
 
 def test_another_graph_is_refused() -> None:

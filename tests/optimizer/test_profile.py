@@ -72,7 +72,7 @@ def test_another_question_is_measured(
     assert len(set((folder / "cache").iterdir()) - before) == 1
 
 
-@pytest.mark.parametrize("damage", ["", "{}", '{"key": 1}', "shifted"])
+@pytest.mark.parametrize("damage", ["", "shifted"])
 def test_a_damaged_cache_is_measured_anew(tmp_path: Path, damage: str) -> None:
     first = profile(tmp_path)
     (file,) = (tmp_path / "cache").iterdir()
