@@ -53,7 +53,11 @@ def desired_state(
             for nic, rail in rails.items()
         ),
         "sysctls": (
-            *(Sysctl(name=f"net.ipv4.conf.pw-{nic}.arp_ignore", value="1") for nic in nics),
+            *(
+                Sysctl(name=f"net.ipv4.conf.{interface}.arp_ignore", value="1")
+                for nic in nics
+                for interface in (f"pw-{nic}", nic)
+            ),
             Sysctl(name="net.ipv4.conf.all.rp_filter", value="2"),
         ),
         "shapers": tuple(Shaper(nic=nic, max_bits_per_second=NIC_RATE) for nic in nics),

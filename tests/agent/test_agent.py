@@ -90,7 +90,7 @@ def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerD
     assert capabilities["nics"][0]["driver"] == "veth"
 
     previewed = controller.ask(Preview(desired=desired_state()))["result"]
-    assert len(previewed["changes"]) == 33 and not previewed["refusals"]
+    assert len(previewed["changes"]) == 35 and not previewed["refusals"]
     assert server.snapshot() == before
 
     report = controller.ask(stage())["result"]
@@ -239,7 +239,7 @@ def _destroy_and_die(config: AgentConfig, steps: int) -> None:
 
 def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None:
     before = server.snapshot()
-    for steps in (0, 1, 4, 13, 26, 33):
+    for steps in (0, 1, 4, 13, 26, 35):
         with pytest.raises(AssertionError, match="died: exit 9"):
             server.inside(_stage_and_die, server.config, steps)
         report = server.inside(keeping.resume, server.config)

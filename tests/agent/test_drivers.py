@@ -73,7 +73,7 @@ def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderT
 @network
 def test_applied_twice_changes_nothing(server: ServerUnderTest) -> None:
     first = server.inside(keeping.stage, server.config, desired_state(1))
-    assert len(first.changes) == 33
+    assert len(first.changes) == 35
     server.inside(keeping.commit, server.config, 1)
     before = server.snapshot()
     second = server.inside(keeping.stage, server.config, desired_state(2))
