@@ -115,8 +115,11 @@ def exclusive() -> Iterator[None]:
     The lock is on the folder itself, which goes when the last lab has gone.
     """
     while True:
-        LAB_ROOT.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(LAB_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            LAB_ROOT.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(LAB_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # removed by its holder just now
+            continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if LAB_ROOT.stat().st_ino == os.fstat(descriptor).st_ino:

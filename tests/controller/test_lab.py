@@ -1,0 +1,203 @@
+"""The lab: what it makes of a plan, and that its NICs behave as the plan's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.errors import PlacewireError, UsageError
+from controller.lab import Lab, down, find_lab, lab_down, lab_up
+from controller.lab.processes import describe, is_alive
+from controller.lab.record import SysctlRecord
+from controller.lab.shape import shape_of
+from controller.lab.switches import SEND_BUFFER_BYTES, send_buffer_bytes
+from plans import plan, plan_document
+
+NAME = f"lab{os.getpid()}"
+SYSCTL = Path("/proc/sys/net/core/wmem_default")
+RATE = 40e6
+network = pytest.mark.network
+
+
+def document(servers: int = 2, rails: int = 1) -> dict[str, Any]:
+    """Of at most two rails."""
+    full = plan_document(servers, name=NAME, rate=f"{RATE / 1e6:.0f}Mbit")
+    for server in full["cluster"]["servers"]:
+        server["nics"] = server["nics"][:rails]
+    return full
+
+
+# Decisions
+
+
+def test_the_controller_gets_the_highest_free_management_address() -> None:
+    full = document(3)
+    full["cluster"]["servers"][2]["management"] = "10.9.0.254"
+    assert shape_of(plan(full)).controller_address == "10.9.0.253/24"
+    full["cluster"]["servers"][2]["management"] = "10.9.3.1"
+    shape = shape_of(plan(full))
+    assert shape.controller_address == "10.9.3.254/22"
+    assert {server.management.split("/")[1] for server in shape.servers} == {"22"}
+
+
+def test_a_management_network_that_overlaps_a_rail_is_refused() -> None:
+    full = document()
+    for k, server in enumerate(full["cluster"]["servers"], start=1):
+        server["management"] = f"10.7.0.{100 + k}"
+        server["nics"][0]["address"] = f"10.7.0.{k}/26"
+    with pytest.raises(PlacewireError, match=r"10\.7\.0\.0/24 overlaps rail a"):
+        shape_of(plan(full))
+
+
+def test_names_that_clash_with_the_lab_s_own_are_refused() -> None:
+    full = document()
+    full["cluster"]["servers"][0]["name"] = "rail-a"
+    with pytest.raises(PlacewireError, match="two namespaces"):
+        shape_of(plan(full))
+    full = document()
+    full["cluster"]["servers"][0]["nics"][0]["name"] = "mgmt0"
+    with pytest.raises(PlacewireError, match="mgmt0"):
+        shape_of(plan(full))
+
+
+def test_a_machine_wide_value_is_put_back_only_where_it_is_still_ours(tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    sysctl = SysctlRecord(path=str(file), before="1", ours="2")
+    for now, then in (("2", "1"), ("3", "3")):
+        file.write_text(f"{now}\n")
+        down.put_back(sysctl)
+        assert file.read_text().strip() == then
+
+
+def test_a_pid_of_another_process_is_not_taken_for_ours() -> None:
+    with subprocess.Popen(["sleep", "30"]) as sleeper:
+        try:
+            ours = describe(sleeper.pid, ["sleep", "30"])
+            deadline = time.monotonic() + 2
+            while not is_alive(ours) and time.monotonic() < deadline:
+                time.sleep(0.01)  # not executed yet
+            assert is_alive(ours)
+            assert not is_alive(ours.model_copy(update={"start_ticks": ours.start_ticks - 1}))
+            assert not is_alive(ours.model_copy(update={"argv": ("sleep", "31")}))
+        finally:
+            sleeper.kill()
+
+
+def test_a_lab_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="run this as root"):
+        lab_up(plan(document()))
+
+
+# The cluster that it makes
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    before = SYSCTL.read_text()
+    made = lab_up(plan(document(3)))
+    try:
+        assert SYSCTL.read_text() == before, "raised for a moment only"
+        yield made
+    finally:
+        lab_down(NAME)
+
+
+def iperf3(lab: Lab, pairs: list[tuple[int, int]]) -> list[float]:
+    """Payload bits per second of each (source, destination), all at once, 2 s."""
+    servers, clients = [], []
+    try:
+        for port, (_, to) in enumerate(pairs, start=5201):
+            argv = ["timeout", "10", "iperf3", "-s", "-1", "-p", str(port)]
+            command = lab.inside_server(f"s{to}", argv)
+            servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        time.sleep(0.3)
+        for port, (source, to) in enumerate(pairs, start=5201):
+            argv = ["timeout", "10", "iperf3", "-c", f"10.7.0.{to}", "-p", str(port)]
+            command = lab.inside_server(f"s{source}", [*argv, "-t", "2", "-O", "1", "-J"])
+            clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        results = [json.loads(client.communicate(timeout=15)[0]) for client in clients]
+    finally:
+        for process in [*servers, *clients]:
+            process.kill()
+            process.wait()
+    assert not [result["error"] for result in results if "error" in result]
+    return [result["end"]["sum_received"]["bits_per_second"] for result in results]
+
+
+@network
+def test_a_nic_sends_and_receives_at_its_rate_and_no_more(lab: Lab) -> None:
+    (alone,) = iperf3(lab, [(1, 2)])
+    assert 0.92 * RATE < alone < 0.97 * RATE, "1448 of 1514 bytes are payload"
+    both = iperf3(lab, [(1, 2), (2, 1)])
+    # Each direction also carries the other's acknowledgements: up to 4 % of it.
+    assert all(0.85 * RATE < rate < 0.97 * RATE for rate in both), both
+
+
+@network
+def test_two_senders_share_the_receiver_s_rate(lab: Lab) -> None:
+    rates = iperf3(lab, [(1, 3), (2, 3)])
+    assert 0.90 * RATE < sum(rates) < 0.97 * RATE, rates
+    assert min(rates) > 0.2 * RATE, rates
+
+
+@network
+def test_a_server_has_its_addresses_where_a_real_one_has_them(lab: Lab) -> None:
+    argv = lab.inside_server("s2", ["ip", "-json", "address"])
+    found = {
+        link["ifname"]: [f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"]]
+        for link in json.loads(subprocess.check_output(argv))
+    }
+    assert found["nic0"] == ["10.7.0.2/24"]
+    assert found["mgmt0"] == ["10.9.0.2/24"]
+    assert found["lo"] == ["127.0.0.1/8"], "up, and no IPv6"
+    assert not [name for name in found if "settle" in name]
+
+
+@network
+def test_the_switches_send_through_a_large_buffer(lab: Lab) -> None:
+    for server in lab.record.servers:
+        assert send_buffer_bytes(server.namespace) >= SEND_BUFFER_BYTES
+
+
+LISTEN = """
+import asyncio, sys
+from pathlib import Path
+from agent.contract.messages import Observation, Observe
+from controller.agents import Agents
+from controller.ca import Authority
+
+async def main():
+    authority = Authority.load(Path(sys.argv[1]) / "ca")
+    async with Agents.listening("0.0.0.0", 7440, authority) as agents:
+        await agents.wait_for(sys.argv[2:], timeout_seconds=10)
+        found = await agents.ask_all(dict.fromkeys(sys.argv[2:], Observe()), Observation, 10)
+    print(*(nic.name + nic.addresses[0] for o in found.values() for nic in o.state.nics
+            if nic.name == "nic0"))
+
+asyncio.run(main())
+"""
+
+
+@network
+def test_its_agents_dial_the_controller_and_see_their_nics(lab: Lab) -> None:
+    names = [server.name for server in lab.record.servers]
+    state = str(lab.state_directory)
+    argv = lab.inside_controller([sys.executable, "-c", LISTEN, state, *names])
+    said = subprocess.check_output(argv, env=lab.environment, timeout=30, text=True)
+    assert said.split() == ["nic010.7.0.1/24", "nic010.7.0.2/24", "nic010.7.0.3/24"]
+
+
+@network
+def test_a_second_lab_of_that_name_is_refused_with_the_way_to_remove_it(lab: Lab) -> None:
+    with pytest.raises(PlacewireError, match=f"controller lab down {NAME}"):
+        lab_up(plan(document(3)))
+    assert find_lab(NAME) == lab

@@ -1,0 +1,260 @@
+"""Ranks of real processes: followed, blamed and ended. Small programs stand in for the rank's own
+where a rank must misbehave; one test runs the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.contract.job import Finished, RankEvent, RankSpec, StepDone
+from controller.errors import JobFailed, UsageError
+from controller.lab.lab import Lab
+from controller.lab.record import LabRecord, ServerRecord
+from controller.launch.lab import LabLauncher
+from controller.launch.launcher import NoLauncher
+from controller.launch.ranks import run_ranks
+
+pytestmark = pytest.mark.network
+
+# What every stand-in begins with: its specification, and words to say.
+PRELUDE = """
+import json, os, signal, sys, time
+spec = json.load(open(sys.argv[1]))
+rank = spec["rank"]
+def say(**event): print(json.dumps({"rank": rank, **event}), flush=True)
+def step(k): say(event="step", step=k, seconds=0.5)
+def finish(): say(event="finished", traffic=[], peak_memory_bytes=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two namespaces and nothing in them: as much of a lab as a rank sees."""
+    name = f"launch{os.getpid()}"
+    servers = tuple(
+        ServerRecord(name=s, namespace=f"pw-{name}-{s}", management_address="10.9.0.1")
+        for s in ("s1", "s2")
+    )
+    spaces = tuple(server.namespace for server in servers)
+    try:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "add", space], check=True)
+            subprocess.run(["ip", "-n", space, "link", "set", "lo", "up"], check=True)
+        yield Lab(
+            LabRecord(
+                name=name,
+                servers=servers,
+                controller_namespace=spaces[0],
+                controller_address="10.9.0.254",
+                namespaces=spaces,
+            )
+        )
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "delete", space])
+
+
+def specs(count: int = 2) -> list[RankSpec]:
+    return [
+        RankSpec(
+            kind="placed",
+            rank=rank,
+            world_size=count,
+            device=f"s{rank % 2 + 1}/{rank // 2}",
+            master_address="127.0.0.1",
+            master_tcp_port=29400,
+            rail_interfaces=(),
+            placement_file="none",
+            model="examples.models.mlp:training_step",
+            steps=2,
+        )
+        for rank in range(count)
+    ]
+
+
+class Stage:
+    """Runs stand-ins of this source and keeps what they said."""
+
+    def __init__(self, lab: Lab, folder: Path, source: str) -> None:
+        self.file = folder / "stand_in.py"
+        self.file.write_text(PRELUDE + source)
+        self.launcher = LabLauncher(lab, program=(str(self.file),), workdir=folder)
+        self.seen: list[RankEvent] = []
+
+    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
+        return await run_ranks(
+            self.launcher, specs(count), self.seen.append, silence_seconds=silence_seconds
+        )
+
+    def left(self) -> list[int]:
+        """Living processes that run this file."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    line = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.file).encode() in line:
+                    found.append(int(entry.name))
+        return found
+
+
+async def test_events_come_back_in_order_beside_what_the_model_prints(
+    lab: Lab, tmp_path: Path
+) -> None:
+    stage = Stage(lab, tmp_path, "print('hello'); step(0); step(1); finish()")
+    events = await stage.run()
+    assert events == stage.seen
+    for rank in (0, 1):
+        own = [event for event in events if event.rank == rank]
+        assert [type(event) for event in own] == [StepDone, StepDone, Finished]
+
+
+async def test_a_rank_is_on_its_server_s_network_without_privileges(
+    lab: Lab, tmp_path: Path
+) -> None:
+    source = """
+ns = os.stat("/proc/self/ns/net").st_ino
+lines = open("/proc/self/status").read().splitlines()
+status = dict(line.split(":", 1) for line in lines)
+held = sum(int(status[key], 16) for key in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
+say(event="step", step=ns, seconds=held + 1 - int(status["NoNewPrivs"]))
+import subprocess
+assert subprocess.run(["ip", "link", "add", "x", "type", "bridge"], capture_output=True).returncode
+finish()
+"""
+    events = await Stage(lab, tmp_path, source).run()
+    steps = {event.rank: event for event in events if isinstance(event, StepDone)}
+    for rank, server in enumerate(lab.record.servers):
+        assert steps[rank].step == Path(f"/run/netns/{server.namespace}").stat().st_ino
+        assert steps[rank].seconds == 0, "no capability, and no way to gain one"
+
+
+async def test_a_killed_rank_is_named_and_its_peers_are_ended(lab: Lab, tmp_path: Path) -> None:
+    """The peer fails because of the killed one, and louder; the killed one is to blame."""
+    flag = tmp_path / "killed"
+    source = f"""
+print("working", file=sys.stderr, flush=True)
+if rank == 1:
+    open({str(flag)!r}, "w").close(); os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0:
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+    say(event="failed", what="peer lost"); sys.exit(1)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    started = time.monotonic()
+    with pytest.raises(JobFailed) as failure:
+        await stage.run(count=3)
+    assert time.monotonic() - started < 10, "even a rank that ignores SIGTERM"
+    assert failure.value.exit_code == 7
+    assert failure.value.where == "s2"
+    assert "rank 1 was killed by SIGKILL" in failure.value.what
+    assert "working" in failure.value.what
+    assert stage.left() == []
+
+
+async def test_a_failure_says_why_and_what_to_do(lab: Lab, tmp_path: Path) -> None:
+    source = """
+if rank == 0: time.sleep(60)
+print("Traceback: far down", file=sys.stderr)
+say(event="failed", what="structure hash differs", remedy="install the same torch")
+sys.exit(1)
+"""
+    with pytest.raises(JobFailed) as failure:
+        await Stage(lab, tmp_path, source).run()
+    assert "s2: rank 1 ended with 1: structure hash differs" in str(failure.value)
+    assert "Traceback: far down" in failure.value.what
+    assert failure.value.remedy == "install the same torch"
+
+
+async def test_ending_before_having_finished_is_a_failure(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="rank 0 ended with 0 before it had finished"):
+        await Stage(lab, tmp_path, "step(0)\nif rank: finish()").run()
+
+
+async def test_silence_ends_the_job(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
+    with pytest.raises(JobFailed, match="no rank said anything"):
+        await stage.run(silence_seconds=1)
+    assert stage.left() == []
+
+
+async def test_an_interrupt_ends_every_rank_and_what_it_started(lab: Lab, tmp_path: Path) -> None:
+    source = """
+import subprocess
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[0]])
+step(0); time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    assert len(stage.left()) == 4
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert stage.left() == []
+
+
+async def test_what_the_listener_raises_ends_the_job(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
+
+    def broken(event: RankEvent) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_ranks(stage.launcher, specs(), broken)
+    assert stage.left() == []
+
+
+async def test_ranks_die_with_the_controller(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
+    script = f"""
+import asyncio, sys
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
+lab = Lab(LabRecord.model_validate_json({lab.record.model_dump_json()!r}))
+launcher = LabLauncher(lab, program=({str(stage.file)!r},), workdir=Path({str(tmp_path)!r}))
+asyncio.run(run_ranks(launcher, specs(), lambda event: print("step", flush=True)))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        for _ in range(2):
+            assert controller.stdout.readline() == b"step\n"
+        assert len(stage.left()) == 2
+        controller.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 3
+    while stage.left() and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert stage.left() == []
+
+
+async def test_the_real_rank_program_says_what_it_lacks(lab: Lab) -> None:
+    """It starts, imports torch and reads its specification without any privilege."""
+    with pytest.raises(JobFailed, match=r"rank 0 ended with 1: .*none"):
+        await run_ranks(LabLauncher(lab), specs(1), lambda event: None)
+
+
+async def test_an_interpreter_that_is_not_there(lab: Lab, tmp_path: Path) -> None:
+    launcher = LabLauncher(lab, python="/no/such/python", workdir=tmp_path)
+    with pytest.raises(JobFailed, match=r"(?s)rank \d ended with .*/no/such/python"):
+        await run_ranks(launcher, specs(), lambda event: None)
+
+
+def test_a_workdir_that_is_not_there_is_said_before_anything_starts(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="/no/such"):
+        LabLauncher(lab, workdir=Path("/no/such")).require_ready()
+    with pytest.raises(UsageError, match="--network-only"):
+        NoLauncher().require_ready()
