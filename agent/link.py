@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
+from yarl import URL
 
 from agent.contract.config import AgentConfig
 from agent.contract.frozen import Frozen
@@ -79,6 +80,9 @@ class Link:
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
         """Polls until something goes wrong."""
+        # No controller listens most of the time; looking at the whole network to greet nobody
+        # took 7 % of a core.
+        await self._require_listener()
         hello = await asyncio.to_thread(self._hello)
         document = await self._post(http, "/v1/hello", hello, ANSWER_SECONDS)
         try:
@@ -91,6 +95,13 @@ class Link:
             document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
             for envelope in _envelopes(document):
                 self._take(http, str(envelope["id"]), envelope.get("body"))
+
+    async def _require_listener(self) -> None:
+        """Raises OSError or TimeoutError where nobody listens."""
+        url = URL(self._url)
+        dialling = asyncio.open_connection(url.host, url.port)
+        _, writer = await asyncio.wait_for(dialling, ANSWER_SECONDS)
+        writer.close()
 
     def _take(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
         """Starts a request once, however often it is delivered."""

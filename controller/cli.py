@@ -36,12 +36,7 @@ def parser() -> argparse.ArgumentParser:
         if plan:
             sub.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
             sub.add_argument("--json", action="store_true", help="one JSON document on stdout")
-            sub.add_argument(
-                "--state-dir",
-                type=Path,
-                default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
-                help="certificates, journal and cache (default: %(default)s)",
-            )
+            _add_state_dir(sub)
             sub.add_argument(
                 "--listen",
                 default="0.0.0.0:7440",
@@ -63,10 +58,31 @@ def parser() -> argparse.ArgumentParser:
     command("status", "what is in force on every server of the plan")
     destroy = command("destroy", "remove all that Placewire made on the plan's servers")
     destroy.add_argument("--yes", action="store_true", help="do not ask")
+    _add_authority(commands)
     _add_lab(commands)
     demo = command("demo", "the main job on this machine, in a lab of its own", plan=False)
     demo.add_argument("--keep-files", type=Path, metavar="DIR", help="keep plans and reports here")
     return top
+
+
+def _add_authority(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "certificates: an agent's own, issued by this controller's authority"
+    authority = commands.add_parser("authority", help=text, description=text)
+    actions = authority.add_subparsers(dest="action", required=True, metavar="ACTION")
+    issue = actions.add_parser("issue", help="write SERVER.crt, SERVER.key and authority.crt")
+    issue.add_argument("server", metavar="SERVER", help="the server's name in the plan")
+    issue.add_argument("--out", type=Path, required=True, metavar="DIR")
+    issue.add_argument("--days", type=float, default=30.0, help="lifetime (default: %(default)g)")
+    _add_state_dir(issue)
+
+
+def _add_state_dir(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--state-dir",
+        type=Path,
+        default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
+        help="certificates, journal and cache (default: %(default)s)",
+    )
 
 
 def _add_lab(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

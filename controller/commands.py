@@ -26,6 +26,8 @@ LAB_VARIABLE = "PLACEWIRE_LAB"
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "lab":
         return _lab(arguments)
+    if arguments.command == "authority":
+        return _issue(arguments)
     if arguments.command == "demo":
         from controller.demo import demo
 
@@ -244,6 +246,22 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
         return 0
 
     return await _with_tools(plan, arguments, work)
+
+
+def _issue(arguments: argparse.Namespace) -> int:
+    import shutil
+
+    from controller.ca import Authority
+
+    authority = Authority.load(arguments.state_dir / "ca")
+    lifetime_seconds = arguments.days * 86_400
+    issued = authority.issue(
+        arguments.server, "agent", arguments.out, lifetime_seconds=lifetime_seconds
+    )
+    copied = shutil.copy(authority.certificate_file, arguments.out)
+    for file in (issued.certificate_file, issued.key_file, copied):
+        print(file)
+    return 0
 
 
 def _lab(arguments: argparse.Namespace) -> int:

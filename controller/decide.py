@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 class Decision:
     """placement is the best predicted of considered, which holds one per sharing that was tried.
 
-    graph_file: the operator graph as the placement was found for it (for a replay, the user's).
+    graph_file: the operator graph that ranks are given; for a replay the user's, not slowed.
     """
 
     graph_file: Path
@@ -48,23 +48,25 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
     from optimizer.placement import load_placement
 
     cache.mkdir(parents=True, exist_ok=True)
-    graph_file = await _graph(plan, plan_file, cache, say)
+    graph_file, scored_file = await _graphs(plan, plan_file, cache, say)
     sharings: Sequence[Sharing] = (
         ("strict", "unshaped", "even")
         if plan.network.sharing == "auto"
         else (plan.network.sharing,)
     )
     files = [
-        await _solve(plan, graph_file, sharing, len(sharings), cache, say) for sharing in sharings
+        await _solve(plan, scored_file, sharing, len(sharings), cache, say) for sharing in sharings
     ]
     considered = [load_placement(file) for file in files]
     best = min(range(len(files)), key=lambda k: considered[k].step_seconds)
     return Decision(graph_file, files[best], considered[best], tuple(considered))
 
 
-async def _graph(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Path:
+async def _graphs(plan: Plan, plan_file: Path, cache: Path, say: Say) -> tuple[Path, Path]:
+    """(what ranks are given, what the placement is found for): apart for a replay only, whose
+    ranks slow the user's graph down themselves."""
     if isinstance(plan.job, ReplayJob):
-        return await asyncio.to_thread(_replay_graph, plan.job, plan_file, cache)
+        return await asyncio.to_thread(_replay_graphs, plan.job, plan_file, cache)
     device_types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
     for server, device_type in ((s.name, d.type) for s in plan.cluster.servers for d in s.devices):
         if device_type.split(":")[0] != "cpu":
@@ -89,7 +91,8 @@ async def _graph(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Path:
                 )
             ],
         )
-    return await _profiled_graph(plan.job, plan_file, next(iter(device_types)), cache, say)
+    graph = await _profiled_graph(plan.job, plan_file, next(iter(device_types)), cache, say)
+    return graph, graph
 
 
 async def _profiled_graph(
@@ -156,8 +159,8 @@ def _sources_unchanged(graph_file: Path) -> bool:
     )
 
 
-def _replay_graph(job: ReplayJob, plan_file: Path, cache: Path) -> Path:
-    """The user's graph with its operators slowed by the time scale, for the solver."""
+def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, Path]:
+    """The user's graph, and the same with its operators slowed by the time scale."""
     from optimizer.graph import GraphError, load_graph, save_graph
 
     roots = [Path.cwd(), plan_file.resolve().parent]
@@ -173,7 +176,7 @@ def _replay_graph(job: ReplayJob, plan_file: Path, cache: Path) -> Path:
     file = cache / f"replay-{digest}.json.gz"
     if not file.is_file():
         save_graph(slowed, file)
-    return file
+    return path.resolve(), file
 
 
 async def _solve(
