@@ -242,7 +242,7 @@ def _simulate_thesis(problem: Problem, device: IntArray, rates: FloatArray) -> T
     start, finish, sent = np.empty(n), np.empty(n), np.empty(graph.tensor_count)
     position = np.empty(n, dtype=np.int64)
     totals = rates.sum(axis=2)
-    contention_free(tables, device, tables.topological, totals, start, finish, sent, position)
+    contention_free(tables, device, tables.topological, rates, start, finish, sent, position)
     tensor, destination = messages_needed(problem, device)
     source = device[graph.tensor_producer[tensor]]
     s, t = cluster.server_of_device[source], cluster.server_of_device[destination]

@@ -1,5 +1,7 @@
 """Simulated annealing over devices and priorities, compiled whole."""
 
+# ruff: noqa: PLR0912
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -46,10 +48,8 @@ class Scoring(NamedTuple):
 
 
 @compiled
-def step_and_peak(
-    tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray
-) -> tuple[float, FloatArray]:
-    """Step seconds, and float64[D] peak bytes (empty where memory is not checked)."""
+def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray) -> float:
+    """Step seconds, and the penalty for what exceeds a device's memory; inf where nothing runs."""
     n, m = len(device), len(tables.producer)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(m)
     position = np.empty(n, dtype=np.int64)
@@ -63,30 +63,25 @@ def step_and_peak(
             np.empty((edges, rails)), np.empty((edges, rails)),
         )  # fmt: skip
         if messages < 0:
-            return np.inf, np.empty(0)
+            return np.inf
         for i in range(n):
             step = max(step, finish[i])
     else:
         traffic = device_traffic(tables, device)
         rates = proportional_rates(tables, traffic) if scoring.proportional else scoring.rates
         if scoring.thesis:
-            totals = rates.sum(axis=2)
             step = contention_free(
-                tables, device, tables.topological, totals, start, finish, sent, position
+                tables, device, tables.topological, rates, start, finish, sent, position
             )
         else:
             channels = channel_rates(tables, traffic, rates)
             step = by_priority(tables, device, priority, channels, start, finish, sent, position)
     if not scoring.check_memory or step == np.inf:
-        return step, np.empty(0)
+        return step
     if scoring.thesis:
-        return step, static_memory(tables, device)
-    return step, peak_memory(tables, device, position, start, sent)
-
-
-@compiled
-def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray) -> float:
-    step, peak = step_and_peak(tables, scoring, device, priority)
+        peak = static_memory(tables, device)
+    else:
+        peak = peak_memory(tables, device, position, start, sent)
     excess = 0.0
     for d in range(len(peak)):
         if peak[d] > tables.memory_bytes[d]:
@@ -166,8 +161,9 @@ def anneal(
             current = tried
             if tried < best:
                 best = tried
-                best_device[:] = device
-                best_priority[:] = priority
+                for j in range(n):
+                    best_device[j] = device[j]
+                    best_priority[j] = priority[j]
         elif high > low:
             for p in range(low, high):
                 device[neighbourhood.members[p]] = before[p - low]

@@ -24,7 +24,8 @@ EVENT_AT, REMAINING_BITS, RATE, SINCE = 0, 1, 2, 3
 def cut(tables: Tables, a: int, b: int, bits: float, parts: FloatArray) -> None:
     """parts float64[R]: the bits of a message per rail, in proportion to what both NICs can do; a
     small one goes whole over the fastest rail; slot 0 inside one server."""
-    parts[:] = 0.0
+    for r in range(len(parts)):
+        parts[r] = 0.0
     s, t = tables.server[a], tables.server[b]
     if s == t:
         parts[0] = bits
@@ -63,8 +64,9 @@ def share_rail(
     devices = len(tables.server)
     spare = np.empty((2, servers))
     users = np.zeros((2, servers))
-    spare[0] = tables.nic_rates[:, rail]
-    spare[1] = tables.nic_rates[:, rail]
+    for s in range(servers):
+        spare[0, s] = tables.nic_rates[s, rail]
+        spare[1, s] = tables.nic_rates[s, rail]
     open_flow = np.empty(count, dtype=np.int64)
     open_count = 0
     for k in range(count):
@@ -151,7 +153,8 @@ def unshaped(
     parts_left = np.zeros(limit, dtype=np.int64)
     active, count = np.empty(size, dtype=np.int64), 0
     dirty = np.zeros(rails, dtype=np.bool_)
-    sent[:] = 0.0
+    for e in range(len(sent)):
+        sent[e] = 0.0
     for i in range(n):
         missing[i] = tables.inputs_start[i + 1] - tables.inputs_start[i]
         if missing[i] == 0:
@@ -185,7 +188,8 @@ def unshaped(
             now = min(now, state[active[k], EVENT_AT])
         if now == np.inf:
             return -1
-        dirty[:] = False
+        for r in range(rails):
+            dirty[r] = False
         for a in range(devices):
             if running[a] < 0 or until[a] > now:
                 continue
@@ -210,10 +214,10 @@ def unshaped(
                     seen[b] = e
                     message_tensor[messages] = e
                     message_device[messages] = b
-                    part_start[messages] = -1.0
-                    part_finish[messages] = -1.0
                     cut(tables, a, b, tables.bits[e], part_bits[messages])
                     for r in range(rails):
+                        part_start[messages, r] = -1.0
+                        part_finish[messages, r] = -1.0
                         if part_bits[messages, r] <= 0.0:
                             continue
                         parts_left[messages] += 1

@@ -1,4 +1,7 @@
-"""What a placement asks of the network, and the speed of each channel for it."""
+"""What a placement asks of the network, and the speed of each channel for it.
+
+Here and in its neighbours loops stand for slices and sums of arrays: those take seconds to compile.
+"""
 
 # Compiled loops stay one function each: objects and many small calls would cost the gain.
 # ruff: noqa: PLR0912
@@ -54,7 +57,10 @@ def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> Flo
 
 @compiled
 def send(
-    tables: Tables,
+    inside: bool,
+    setup_seconds: float,
+    intra_rate: float,
+    cut_bits: float,
     channels: FloatArray,
     free: FloatArray,
     a: int,
@@ -67,17 +73,20 @@ def send(
     """Puts one message on its first-come channels; returns its arrival, and the times of its part
     per rail in part_start and part_finish float64[R] (-1 where it has none).
 
-    free float64[D, D, R] is when each channel is done with what it has, and is advanced. Inside one
-    server slot 0 stands for the one channel there is. An unserved message arrives at infinity.
+    inside: both devices are in one server; slot 0 then stands for the one channel there is.
+    Scalars instead of Tables: handing that over costs more than what is done here. free
+    float64[D, D, R] is when each channel is done with what it has, and is advanced. An unserved
+    message arrives at infinity.
     """
-    part_start[:] = -1.0
-    part_finish[:] = -1.0
-    if tables.server[a] == tables.server[b]:
+    rails = channels.shape[2]
+    for r in range(rails):
+        part_start[r] = -1.0
+        part_finish[r] = -1.0
+    if inside:
         part_start[0] = max(queued, free[a, b, 0])
-        part_finish[0] = part_start[0] + tables.setup_seconds + bits / tables.intra_rate
+        part_finish[0] = part_start[0] + setup_seconds + bits / intra_rate
         free[a, b, 0] = part_finish[0]
         return float(part_finish[0])
-    rails = channels.shape[2]
     total, fastest = 0.0, 0
     for r in range(rails):
         total += channels[a, b, r]
@@ -85,14 +94,14 @@ def send(
             fastest = r
     if total <= 0.0:
         return np.inf
-    if bits < tables.cut_bits:
+    if bits < cut_bits:
         part_start[fastest] = max(queued, free[a, b, fastest])
-        took = tables.setup_seconds + bits / channels[a, b, fastest]
+        took = setup_seconds + bits / channels[a, b, fastest]
         part_finish[fastest] = part_start[fastest] + took
         free[a, b, fastest] = part_finish[fastest]
         return float(part_finish[fastest])
     # Cut in proportion to the rates: every part takes as long as the whole over their sum.
-    took = tables.setup_seconds + bits / total
+    took = setup_seconds + bits / total
     arrival = 0.0
     for r in range(rails):
         if channels[a, b, r] > 0.0:
@@ -121,7 +130,9 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
     for s in range(servers):
         for t in range(servers):
             active[s, t] = weight[s, t] > 0.0 or weight[t, s] > 0.0
-    weight = np.sqrt(weight)
+    for s in range(servers):
+        for t in range(servers):
+            weight[s, t] = np.sqrt(weight[s, t])
     rates = np.zeros((servers, servers, rails))
     floor = min(tables.floor, 0.5 / max(servers - 1, 1))
     transmit = np.empty(servers)
@@ -136,10 +147,13 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
                     rates[s, t, r] = floor * narrow
         for _ in range(2):
             for s in range(servers):
-                transmit[s] = tables.nic_rates[s, r] - rates[s, :, r].sum()
-                receive[s] = tables.nic_rates[s, r] - rates[:, s, r].sum()
-            transmit_weight[:] = 0.0
-            receive_weight[:] = 0.0
+                transmit[s] = tables.nic_rates[s, r]
+                receive[s] = tables.nic_rates[s, r]
+                for t in range(servers):
+                    transmit[s] -= rates[s, t, r]
+                    receive[s] -= rates[t, s, r]
+                transmit_weight[s] = 0.0
+                receive_weight[s] = 0.0
             for s in range(servers):
                 for t in range(servers):
                     if transmit[s] > 0.0 and receive[t] > 0.0:

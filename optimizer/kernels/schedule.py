@@ -62,7 +62,8 @@ def by_priority(
     arrival = np.empty(devices)
     seen = np.full(devices, -1, dtype=np.int64)
     part_start, part_finish = np.empty(rails), np.empty(rails)
-    sent[:] = 0.0
+    for e in range(len(sent)):
+        sent[e] = 0.0
     for i in range(n):
         missing[i] = tables.inputs_start[i + 1] - tables.inputs_start[i]
         if missing[i] == 0:
@@ -81,12 +82,17 @@ def by_priority(
             if chosen < 0 or at < now:
                 chosen, now = d, at
         a, base = chosen, offsets[chosen]
+        i = -1
         while later[a] > 0 and later_key[base] <= now:
             item = later_item[base]
             later[a] = pop(later_key, later_item, base, later[a])
-            ready[a] = push(ready_key, ready_item, base, ready[a], -priority[item], item)
-        i = ready_item[base]
-        ready[a] = pop(ready_key, ready_item, base, ready[a])
+            if ready[a] == 0 and (later[a] == 0 or later_key[base] > now):
+                i = item  # the only choice: no need to queue it
+            else:
+                ready[a] = push(ready_key, ready_item, base, ready[a], -priority[item], item)
+        if i < 0:
+            i = ready_item[base]
+            ready[a] = pop(ready_key, ready_item, base, ready[a])
         start[i] = now
         finish[i] = now + tables.seconds[i, a]
         idle_at[a] = finish[i]
@@ -103,8 +109,9 @@ def by_priority(
                     if seen[b] != e:
                         seen[b] = e
                         arrival[b] = send(
-                            tables, channels, free, a, b, tables.bits[e], at,
-                            part_start, part_finish,
+                            tables.server[a] == tables.server[b], tables.setup_seconds,
+                            tables.intra_rate, tables.cut_bits, channels, free, a, b,
+                            tables.bits[e], at, part_start, part_finish,
                         )  # fmt: skip
                         sent[e] = max(sent[e], arrival[b])
                     at = arrival[b]
@@ -144,7 +151,9 @@ def by_order(
     for i in range(n):
         missing[i] = tables.inputs_start[i + 1] - tables.inputs_start[i]
     inputs_at, idle_at = np.zeros(n), np.zeros(devices)
-    head = offsets[:devices].copy()
+    head = np.empty(devices, dtype=np.int64)
+    for d in range(devices):
+        head[d] = offsets[d]
     slot = np.empty(devices, dtype=np.int64)
     seen = np.full(devices, -1, dtype=np.int64)
     arrival = np.empty(devices)
@@ -171,7 +180,9 @@ def by_order(
                                 seen[b] = e
                                 slot[b] = messages
                                 arrival[b] = send(
-                                    tables, channels, free, a, b, tables.bits[e], at,
+                                    tables.server[a] == tables.server[b],
+                                    tables.setup_seconds, tables.intra_rate, tables.cut_bits,
+                                    channels, free, a, b, tables.bits[e], at,
                                     part_start[messages], part_finish[messages],
                                 )  # fmt: skip
                                 message_tensor[messages] = e
@@ -188,7 +199,7 @@ def contention_free(
     tables: Tables,
     device: IntArray,
     order: IntArray,
-    totals: FloatArray,
+    rates: FloatArray,
     start: FloatArray,
     finish: FloatArray,
     sent: FloatArray,
@@ -196,12 +207,13 @@ def contention_free(
 ) -> float:
     """Thesis (3.4)-(3.6): a transfer takes p0 + bytes / b and never waits for another.
 
-    order int64[n] is one topological sort of all operators; totals float64[S, S] sum the rails.
+    order int64[n] is one topological sort of all operators; rates float64[S, S, R].
     """
     devices = len(tables.server)
     idle_at = np.zeros(devices)
     done = np.zeros(devices, dtype=np.int64)
-    sent[:] = 0.0
+    for e in range(len(sent)):
+        sent[e] = 0.0
     step = 0.0
     for i in order:
         a = device[i]
@@ -212,7 +224,9 @@ def contention_free(
             took = 0.0
             if device[j] != a and tables.bits[e] > 0.0:
                 s, t = tables.server[device[j]], tables.server[a]
-                rate = tables.intra_rate if s == t else totals[s, t]
+                rate = tables.intra_rate if s == t else 0.0
+                for r in range(rates.shape[2]):
+                    rate += rates[s, t, r]
                 took = tables.setup_seconds + tables.bits[e] / rate if rate > 0.0 else np.inf
                 sent[e] = max(sent[e], finish[j] + took)
             at = max(at, finish[j] + took)

@@ -106,7 +106,7 @@ def test_no_contraction_is_exact():
 
 def best_by_enumeration(problem):
     """Every placement, and every priority of the producers (readers have one choice only)."""
-    from optimizer.kernels.anneal import Scoring, step_and_peak
+    from optimizer.kernels.anneal import Scoring, cost
     from optimizer.kernels.tables import make_tables
     from optimizer.rates import widest_rates
 
@@ -121,7 +121,7 @@ def best_by_enumeration(problem):
                 priority = np.zeros(n)
                 priority[last] = -1.0
                 priority[first] = 1.0
-                best = min(best, step_and_peak(tables, scoring, where, priority)[0])
+                best = min(best, cost(tables, scoring, where, priority))
     return best
 
 
