@@ -62,6 +62,7 @@ class Link:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
+        self._alone = False
 
     async def run(self) -> None:
         """Until cancelled. Requests under way go on while the controller is away."""
@@ -75,7 +76,7 @@ class Link:
                     log.warning("the controller refuses: %s", error)
                     pause += REFUSED_SECONDS
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    log.info("no controller: %s", error)
+                    self._say_alone(error)
                 await asyncio.sleep(pause)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
@@ -90,11 +91,18 @@ class Link:
         except ValidationError as error:
             raise LinkRefusedError(f"its welcome is not understood: {error}") from error
         log.info("linked to %s", self._url)
+        self._alone = False
         poll = Poll(session=self._session_id)
         while True:
             document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
             for envelope in _envelopes(document):
                 self._take(http, str(envelope["id"]), envelope.get("body"))
+
+    def _say_alone(self, error: Exception) -> None:
+        """Once, not at every attempt: an agent is alone most of its life."""
+        if not self._alone:
+            log.info("no controller: %s", error)
+        self._alone = True
 
     async def _require_listener(self) -> None:
         """Raises OSError or TimeoutError where nobody listens."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from controller.journal import Journal
     from controller.launch.launcher import Launcher
     from controller.show import Show
+    from optimizer.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
         with tools.stage("stage"):
             await change.stage()
         with tools.stage("measure"):
-            links = await measure(tools.agents, plan, promised_transfers(plan, placement))
-        show.links(links)
+            links = await measure_until_sure(tools, plan, placement)
         require_delivered(links)
         await change.commit()
         if not request.network_only:
@@ -129,6 +129,22 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     report = make_report(request, tools, proposal, change.changes, links, events)
     show.report(report)
     return report
+
+
+async def measure_until_sure(
+    tools: Tools, plan: Plan, placement: Placement
+) -> tuple[LinkMeasurement, ...]:
+    """A rate that is missed is measured once more: a passing burst of somebody else's work must not
+    undo a good network, while what is really wrong is wrong twice."""
+    transfers = promised_transfers(plan, placement)
+    links = await measure(tools.agents, plan, transfers)
+    tools.show.links(links)
+    if all(link.within_tolerance for link in links):
+        return links
+    tools.show.say("a promised rate was missed; measuring once more before undoing")
+    links = await measure(tools.agents, plan, transfers)
+    tools.show.links(links)
+    return links
 
 
 def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:

@@ -10,6 +10,7 @@ One lab of four servers with two NICs each, two acts:
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,14 +25,15 @@ from rich.table import Table
 from controller.errors import JobFailed, PlacewireError
 from controller.quantities import format_seconds
 from controller.report import RunReport
+from controller.show import console as make_console
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
 
 # Act (b) emulates a cluster of faster devices and faster links in slow motion. A device of
 # SPEEDUP times this processor, slowed by TIME_SCALE, takes TIME_SCALE / SPEEDUP of the measured
-# CPU time, while 50 Mbit/s NICs stand for NICs TIME_SCALE times as fast (30 Gbit/s).
+# CPU time, while 40 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s).
 SPEEDUP = 50.0
-TIME_SCALE = 600.0
+TIME_SCALE = 625.0
 REPLAY_STEPS = 4
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,7 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def demo(keep_files: Path | None) -> int:
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="placewire-demo-") as scratch:
         folder = keep_files or Path(scratch)
@@ -110,7 +112,7 @@ def _predicts_right(
         }
         for section, values in difference.items():
             document[section] = {**document[section], **values}
-        results.append((name, _apply(console, folder, name.replace(" ", "-"), document)))
+        results.append((name, _apply(console, folder, re.sub(r"\W+", "-", name), document)))
     return results
 
 

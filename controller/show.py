@@ -38,13 +38,18 @@ _FULL_DIFF_LINES = 60
 _WIDTH = 100
 
 
+def console(*, to_error: bool = False) -> Console:
+    made = Console(stderr=to_error, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = _WIDTH
+    return made
+
+
 class Show:
     """to_error: everything goes to standard error, so that standard output stays JSON."""
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
-        self.console = Console(stderr=to_error, highlight=False, soft_wrap=True)
-        if not self.console.is_terminal:
-            self.console.width = _WIDTH
+        self.console = console(to_error=to_error)
         self._every_change = every_change
         self._began = time.monotonic()
         self._last_step = -1
@@ -228,6 +233,8 @@ def why(placement: Placement) -> list[str]:
     used = len(placement.devices_used)
     if single is None:
         lines.append("no single device can hold the model: it must be distributed")
+    elif placement.engine == "single":
+        lines.append("one device, because the plan asks for the best single one")
     elif used == 1:
         lines.append("do not distribute this: one device is the fastest that was found")
     else:

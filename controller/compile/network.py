@@ -45,7 +45,7 @@ _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
 # The NIC itself must not answer for the address that moved to its bridge. A userspace datapath
 # copies frames: the kernel has them on the NIC too and would hand each to TCP twice, which costs
 # half the rate; strict rp_filter drops the NIC's, because replies leave through the bridge.
-_NIC_SYSCTLS = (("arp_ignore", "1"), ("rp_filter", "1"))
+_NIC_SYSCTLS = (("arp_ignore", "1"),)
 
 
 def compile_network(
