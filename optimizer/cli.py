@@ -158,6 +158,12 @@ def _solve(options: argparse.Namespace) -> int:
     graph = graph_from_json(_read(options.graph), where=str(options.graph))
     problem = Problem(graph, _read_cluster(options.cluster), options.sharing, options.model)
     settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
+    print(
+        f"solving {graph.operator_count} operators on {len(problem.cluster.devices)} devices "
+        "(the first run on a machine also compiles, some seconds)",
+        file=sys.stderr,
+        flush=True,
+    )
     placement = place(problem, options.engine, settings, options.reduction, _Progress())
     save_placement(placement, options.out)
     if options.json:

@@ -15,6 +15,9 @@ from optimizer.problem import FLOOR_FRACTION, Problem
 from optimizer.rate_program import best_rates
 from optimizer.simulate import Order, Timeline, simulate
 
+# With more messages than this the linear programs take minutes; rates by volume are used alone.
+_MOST_MESSAGES = 2_000
+
 __all__ = ["allocate", "even_rates", "floor_rates", "starting_rates", "widest_rates"]
 
 
@@ -75,7 +78,7 @@ def allocate(
     best = min(starts, key=lambda rates: score(rates)[0])
     best_step, timeline = score(best)
     # A small message's rail is its pair's fastest, which the program may change: hence two passes.
-    for _ in range(2):
+    for _ in range(2 if len(timeline.messages) <= _MOST_MESSAGES else 0):
         solved = best_rates(problem, device, timeline, best, floors)
         if solved is None:
             break

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.engines.solution import Progress, Report, Solution
 from optimizer.graph import FloatArray
 from optimizer.problem import Problem, SolveSettings
-from optimizer.rates import allocate
+from optimizer.rates import allocate, starting_rates
 from optimizer.simulate import rates_in_force, simulate
+
+if TYPE_CHECKING:
+    from optimizer.kernels.anneal import Scoring
 
 _ROUNDS = 6
 _CHUNKS = 12
@@ -47,27 +51,30 @@ class Scored:
         return (self.excess, self.step_seconds)
 
 
-def score(problem: Problem, solution: Solution) -> Scored:
-    """With the best rates for it, under strict sharing."""
+def score(problem: Problem, solution: Solution, *, optimise_rates: bool = True) -> Scored:
+    """Under strict sharing with the allocator's rates, or as quickly with the solution's own, and
+    with rates by volume where it has none that serve."""
     if problem.sharing == "strict":
-        from optimizer.rates import starting_rates
-
-        rates = solution.rates
-        if rates is None or not rates.any():
-            rates = starting_rates(problem, solution.device)
-        first = simulate(problem, solution.device, solution.priority, None, rates)
-        if not np.isfinite(first.step_seconds):
-            rates = starting_rates(problem, solution.device)
-            first = simulate(problem, solution.device, solution.priority, None, rates)
-        best = allocate(problem, solution.device, first.order, rates)
-        again = simulate(problem, solution.device, solution.priority, None, best)
-        if again.step_seconds <= first.step_seconds:
-            rates = best
-        solution = replace(solution, rates=rates)
+        solution = _with_rates(problem, solution, optimise_rates)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     memory = problem.cluster.memory_bytes
     over = (timeline.peak_memory_bytes - memory) / np.maximum(memory, 1)
     return Scored(solution, timeline.step_seconds, max(0.0, float(over.max(initial=0.0))))
+
+
+def _with_rates(problem: Problem, solution: Solution, optimise: bool) -> Solution:
+    device, priority = solution.device, solution.priority
+    rates = solution.rates if solution.rates is not None else starting_rates(problem, device)
+    first = simulate(problem, device, priority, None, rates)
+    if not np.isfinite(first.step_seconds):
+        rates = starting_rates(problem, device)
+        first = simulate(problem, device, priority, None, rates)
+    if optimise:
+        best = allocate(problem, device, first.order, rates)
+        again = simulate(problem, device, priority, None, best)
+        # Other rates may change the order that the priorities lead to.
+        rates = best if again.step_seconds <= first.step_seconds else rates
+    return replace(solution, rates=rates)
 
 
 class Annealing:
@@ -96,10 +103,11 @@ class Annealing:
 
     def run(self, starts: Sequence[Solution]) -> Scored:
         """The best found from at least one start; infeasible only where nothing feasible was."""
-        scored = sorted((score(self.problem, s) for s in starts), key=lambda s: s.key)
-        self.best = scored[0]
+        quick = (score(self.problem, s, optimise_rates=False) for s in starts)
+        scored = sorted(quick, key=lambda s: s.key)
+        self.best = score(self.problem, scored[0].solution)
         self._say()
-        per_round = self._moves_per_round()
+        per_round = self._moves_per_round(self.best.solution)
         stale = 0
         for k in range(_ROUNDS if self.settings.moves is not None else 1_000_000):
             if self._is_enough() or (self.settings.moves is None and stale >= _PATIENCE):
@@ -120,11 +128,35 @@ class Annealing:
             self.best = candidate
         self._say()
 
-    def _moves_per_round(self) -> int:
+    def _moves_per_round(self, start: Solution) -> int:
+        """By size; in a timed search no more than a quarter of the time allows."""
         if self.settings.moves is not None:
             return max(1, self.settings.moves // _ROUNDS)
         wanted = _MOVES_PER_OPERATOR * self.problem.graph.operator_count
-        return int(np.clip(wanted, *_MOVES_RANGE))
+        possible = 0.25 * self.settings.time_limit_seconds / self._move_seconds(start)
+        return int(np.clip(min(np.clip(wanted, *_MOVES_RANGE), possible), _CHUNKS, None))
+
+    def _move_seconds(self, start: Solution) -> float:
+        from optimizer.kernels.anneal import cost
+
+        scoring = self._scoring(self._round_rates(start, False), fixed_rates=False)
+        priority = start.priority.astype(np.float64)
+        cost(self.tables, scoring, start.device, priority)  # compiles, or loads what was compiled
+        before = time.monotonic()
+        cost(self.tables, scoring, start.device, priority)
+        return max(time.monotonic() - before, 1e-6)
+
+    def _scoring(self, rates: FloatArray, *, fixed_rates: bool) -> Scoring:
+        from optimizer.kernels.anneal import Scoring
+
+        return Scoring(
+            thesis=self.problem.model == "thesis",
+            fluid=self.problem.model == "contended" and self.problem.sharing == "unshaped",
+            proportional=self.problem.sharing == "strict" and not fixed_rates,
+            check_memory=self.check_memory,
+            reference_seconds=self.reference,
+            rates=rates,
+        )
 
     def _is_enough(self) -> bool:
         assert self.best is not None
@@ -149,17 +181,10 @@ class Annealing:
         self, start: Solution, moves: int, number: int, fixed_rates: bool, hot: float
     ) -> Solution:
         """One cooling, in chunks so that time is looked at; the best state of it."""
-        from optimizer.kernels.anneal import Scoring, anneal, cost
+        from optimizer.kernels.anneal import anneal, cost
 
         rates = self._round_rates(start, fixed_rates)
-        scoring = Scoring(
-            thesis=self.problem.model == "thesis",
-            fluid=self.problem.model == "contended" and self.problem.sharing == "unshaped",
-            proportional=self.problem.sharing == "strict" and not fixed_rates,
-            check_memory=self.check_memory,
-            reference_seconds=self.reference,
-            rates=rates,
-        )
+        scoring = self._scoring(rates, fixed_rates=fixed_rates)
         device, priority = start.device.copy(), start.priority.astype(np.float64)
         best_device, best_priority = device.copy(), priority.copy()
         current = best = float(cost(self.tables, scoring, device, priority))
