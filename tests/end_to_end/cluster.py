@@ -96,26 +96,32 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        from controller.lab import find_lab
+        from controller.lab.switches import run_directory
 
-        lab = find_lab(self.name)
-        assert lab is not None
-        return {s: server_snapshot(lab.namespace(s), lab.ovsdb_socket(s)) for s in SERVERS}
+        return {
+            server: server_snapshot(
+                self.namespace(server), run_directory(self.name, server) / "db.sock"
+            )
+            for server in SERVERS
+        }
 
-    def ranks(self) -> list[int]:
-        """Pids of this lab's rank programs: those whose network namespace is a server's."""
-        spaces = {Path(f"/run/netns/{self.namespace(s)}").stat().st_ino for s in SERVERS}
+    def processes(self, words: str, *servers: str) -> list[int]:
+        """Pids of the programs of this name whose network is one of these servers'."""
+        spaces = {Path(f"/run/netns/{self.namespace(s)}").stat().st_ino for s in servers}
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
                 command = (entry / "cmdline").read_bytes()
-                if b"agent.job" in command and (entry / "ns/net").stat().st_ino in spaces:
+                if words.encode() in command and (entry / "ns/net").stat().st_ino in spaces:
                     found.append(int(entry.name))
             except OSError:
                 continue
         return found
+
+    def ranks(self) -> list[int]:
+        return self.processes("agent.job", *SERVERS)
 
 
 def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:

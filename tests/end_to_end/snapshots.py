@@ -45,7 +45,12 @@ def _traffic_control(namespace: str) -> list[str]:
     lines = []
     for link in _links(namespace):
         for what in ("qdisc", "class", "filter"):
-            text = run(namespace, "tc", what, "show", "dev", link["ifname"])
+            try:
+                text = run(namespace, "tc", what, "show", "dev", link["ifname"])
+            except subprocess.CalledProcessError as error:
+                # It went while we looked, as a restore is under way: another snapshot differs.
+                lines.append(f"{link['ifname']} {what} {error.stderr}")
+                continue
             lines += [f"{link['ifname']} {what} {line.strip()}" for line in text.splitlines()]
     # A qdisc that the kernel made by itself gets the next free handle.
     return sorted(re.sub(r"qdisc (\w+) \w+: ", r"qdisc \1 ", line) for line in lines)

@@ -124,7 +124,7 @@ def test_what_fits_nowhere_is_exit_4(cluster: TestCluster, untouched: None) -> N
 
 
 def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) -> None:
-    pid = _agent_pid(cluster, "s2")
+    (pid,) = cluster.processes("agent.main", "s2")
     os.kill(pid, signal.SIGSTOP)
     try:
         done = cluster.run("apply", str(cluster.plan(cluster.document())), "--yes")
@@ -210,11 +210,3 @@ def test_a_killed_controller_is_undone_by_the_leases(
 def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched: None) -> None:
     done = cluster.run("apply", str(cluster.plan(cluster.document())))
     assert done.code == 2 and "--yes" in done.output, done.output
-
-
-def _agent_pid(cluster: TestCluster, server: str) -> int:
-    from controller.lab import find_lab
-
-    lab = find_lab(cluster.name)
-    assert lab is not None
-    return lab.agent_pid(server)
