@@ -96,7 +96,8 @@ def machine_snapshot() -> Mapping[str, Any]:
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         return sorted(text.splitlines())
 
-    processes = lines("ps", "-eo", "args")
+    # A zombie has ended and waits for init to notice.
+    processes = [line[2:] for line in lines("ps", "-eo", "s,args") if line[0] != "Z"]
     ours = re.compile(r"ovs-vswitchd|ovsdb-server|agent\.main|agent\.job|iperf3|controller\.cli")
     return {
         "namespaces": lines("ip", "netns", "list"),
