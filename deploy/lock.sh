@@ -11,5 +11,5 @@ pip install "${PLACEWIRE_TORCH:-torch==2.13.0+cpu}"
 pip install ".[all,dev]" setuptools wheel
 {
   echo '# Exact versions of everything but torch (see deploy/setup.sh). Renewed by `make lock`.'
-  pip freeze | grep -viE '^(torch|placewire)\b'
+  pip freeze --all | grep -viE '^(torch|placewire|pip)\b'
 } >requirements.lock
