@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 _ROUNDS = 6
 _CHUNKS = 12
-_MOVES_PER_OPERATOR = 150
+_MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (4_000, 400_000)
 # A round that gains less than this has found nothing; so many in a row end an open-ended search.
 _GAIN = 1e-3
-_PATIENCE = 3
-_HOT, _COLD = 0.05, 0.0002
+_PATIENCE = 4
+# Temperatures over the current step: exploring rounds take turns (only the hottest leaves the
+# valleys that tight memories make), the rounds between them refine.
+_EXPLORE, _REFINE, _COLD = (0.6, 0.2), 0.01, 0.0002
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Annealing:
             before = self.best.key
             fixed_rates = self.problem.sharing == "strict" and k % 2 == 1
             start = scored[min(k // 2, len(scored) - 1)] if k < 4 and k % 2 == 0 else self.best
-            hot = _HOT if k % 2 == 0 else _HOT / 10
+            hot = _EXPLORE[k // 2 % len(_EXPLORE)] if k % 2 == 0 else _REFINE
             found = self._round(start.solution, per_round, k, fixed_rates, hot)
             self._keep(score(self.problem, found))
             better = self.best.key[0] < before[0] or self.best.key[1] < before[1] * (1 - _GAIN)
@@ -187,15 +189,16 @@ class Annealing:
         scoring = self._scoring(rates, fixed_rates=fixed_rates)
         device, priority = start.device.copy(), start.priority.astype(np.float64)
         best_device, best_priority = device.copy(), priority.copy()
-        current = best = float(cost(self.tables, scoring, device, priority))
+        current, excess = cost(self.tables, scoring, device, priority)
+        best = current
         scale = min(current, self.reference) if np.isfinite(current) else self.reference
         temperatures = scale * hot * (_COLD / hot) ** (np.arange(_CHUNKS + 1) / _CHUNKS)
         for c in range(_CHUNKS):
             size = moves // _CHUNKS + (1 if c < moves % _CHUNKS else 0)
             seed = (self.settings.seed * 1_000_003 + number * 1_009 + c) % 2**31
-            current, best = anneal(
+            current, best, excess = anneal(
                 self.tables, scoring, self.neighbourhood, device, priority,
-                best_device, best_priority, current, best, size,
+                best_device, best_priority, current, best, excess, size,
                 float(temperatures[c]), float(temperatures[c + 1]), seed,
             )  # fmt: skip
             self.moves += size

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from optimizer.kernels.anneal import Neighbourhood
 
 _CHAIN_LENGTHS = (4, 16)
+_BALL_SIZES = (5, 12, 30)
 _ALPHA_QUANTILES = (0.0, 0.5, 0.8)
 
 
 def make_neighbourhood(problem: Problem) -> Neighbourhood:
-    """Single units, units with one consumer's, chains along the recorded heaviest successors, and
-    the clusters that operator fusion finds at several thresholds. Units are whole co-location
-    groups, so no move separates one."""
+    """Single units, units with one consumer's, chains along the consumer of the largest tensor,
+    the clusters that operator fusion finds at several thresholds, and balls around units. Units
+    are whole co-location groups, so no move separates one."""
     from optimizer.kernels.anneal import Neighbourhood
 
     unit = unit_of_operator(problem)
@@ -27,6 +28,7 @@ def make_neighbourhood(problem: Problem) -> Neighbourhood:
     sets: set[tuple[int, ...]] = {(u,) for u in range(len(members))}
     sets |= _chains(problem, unit.tolist())
     sets |= _clusters(problem, unit.tolist())
+    sets |= _balls(problem, unit.tolist(), len(members))
     # Half of what a large set moves is the whole graph; such a move is only a renaming of devices.
     usable = sorted(s for s in sets if len(s) == 1 or 2 * len(s) <= len(members))
     operators = [[i for u in s for i in members[u]] for s in usable]
@@ -71,4 +73,26 @@ def _clusters(problem: Problem, unit: list[int]) -> set[tuple[int, ...]]:
         for i, label in enumerate(home.tolist()):
             clusters.setdefault(label, set()).add(unit[i])
         found |= {tuple(sorted(cluster)) for cluster in clusters.values()}
+    return found
+
+
+def _balls(problem: Problem, unit: list[int], count: int) -> set[tuple[int, ...]]:
+    """Each unit with its nearest neighbours, whichever way the tensors go, largest tensor first."""
+    graph = problem.graph
+    near: list[dict[int, int]] = [{} for _ in range(count)]
+    source, target, tensor = graph.edges
+    sizes = graph.tensor_bytes[tensor]
+    for i, j, size in zip(source.tolist(), target.tolist(), sizes.tolist(), strict=True):
+        u, v = unit[i], unit[j]
+        if u != v:
+            near[u][v] = near[v][u] = max(near[u].get(v, 0), size)
+    found = set()
+    for u in range(count):
+        ball, known = [u], {u}
+        for center in ball:  # grows while it is walked, nearest first
+            for v, _ in sorted(near[center].items(), key=lambda item: (-item[1], item[0])):
+                if v not in known and len(ball) < max(_BALL_SIZES):
+                    known.add(v)
+                    ball.append(v)
+        found |= {tuple(sorted(ball[:size])) for size in _BALL_SIZES if len(ball) >= size}
     return found

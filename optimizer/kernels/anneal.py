@@ -35,8 +35,8 @@ class Scoring(NamedTuple):
 
     thesis: contention-free and static memory, else contended and simulated peak. fluid: unshaped.
     proportional: rates by the rule of network.proportional_rates; else `rates` float64[S, S, R].
-    check_memory: False where everything fits on every device. reference_seconds: added, with ten
-    times itself per unit of excess, to a state over memory, so that any feasible one is better.
+    check_memory: False where everything fits on every device. reference_seconds: what a state is
+    charged for exceeding a device's memory by a tenth, so that the search may cross such states.
     """
 
     thesis: bool
@@ -48,8 +48,11 @@ class Scoring(NamedTuple):
 
 
 @compiled
-def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray) -> float:
-    """Step seconds, and the penalty for what exceeds a device's memory; inf where nothing runs."""
+def cost(
+    tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray
+) -> tuple[float, float]:
+    """(step seconds and the charge for memory, inf where nothing runs; excess: the sum over devices
+    of what is missing, as a fraction of the device's memory)."""
     n, m = len(device), len(tables.producer)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(m)
     position = np.empty(n, dtype=np.int64)
@@ -63,7 +66,7 @@ def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArra
             np.empty((edges, rails)), np.empty((edges, rails)),
         )  # fmt: skip
         if messages < 0:
-            return np.inf
+            return np.inf, 0.0
         for i in range(n):
             step = max(step, finish[i])
     else:
@@ -77,7 +80,7 @@ def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArra
             channels = channel_rates(tables, traffic, rates)
             step = by_priority(tables, device, priority, channels, start, finish, sent, position)
     if not scoring.check_memory or step == np.inf:
-        return step
+        return step, 0.0
     if scoring.thesis:
         peak = static_memory(tables, device)
     else:
@@ -86,9 +89,7 @@ def cost(tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArra
     for d in range(len(peak)):
         if peak[d] > tables.memory_bytes[d]:
             excess += (peak[d] - tables.memory_bytes[d]) / max(tables.memory_bytes[d], 1.0)
-    if excess > 0.0:
-        step += scoring.reference_seconds * (1.0 + 10.0 * excess)
-    return step
+    return step + 10.0 * excess * scoring.reference_seconds, excess
 
 
 @compiled
@@ -119,13 +120,15 @@ def anneal(
     best_priority: FloatArray,
     current: float,
     best: float,
+    best_excess: float,
     moves: int,
     hot: float,
     cold: float,
     seed: int,
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority
-    in place, keeps the best seen in best_device, best_priority; returns (current, best) costs."""
+    in place, keeps the best seen (less excess first, then less cost) in best_device and
+    best_priority; returns (current cost, best cost, best excess)."""
     np.random.seed(seed)
     n, devices = len(device), len(tables.server)
     sets = len(neighbourhood.start) - 1
@@ -155,12 +158,12 @@ def anneal(
             was = priority[i]
             side = 1.0 if np.random.random() < 0.5 else -1.0
             priority[i] = priority[j] + side * 1e-6 * (abs(priority[j]) + 1e-12)
-        tried = cost(tables, scoring, device, priority)
+        tried, excess = cost(tables, scoring, device, priority)
         gain = current - tried
         if gain >= 0.0 or np.random.random() < np.exp(gain / temperature):
             current = tried
-            if tried < best:
-                best = tried
+            if excess < best_excess or (excess == best_excess and tried < best):
+                best, best_excess = tried, excess
                 for j in range(n):
                     best_device[j] = device[j]
                     best_priority[j] = priority[j]
@@ -169,4 +172,4 @@ def anneal(
                 device[neighbourhood.members[p]] = before[p - low]
         else:
             priority[i] = was
-    return current, best
+    return current, best, best_excess

@@ -121,7 +121,7 @@ def best_by_enumeration(problem):
                 priority = np.zeros(n)
                 priority[last] = -1.0
                 priority[first] = 1.0
-                best = min(best, cost(tables, scoring, where, priority))
+                best = min(best, cost(tables, scoring, where, priority)[0])
     return best
 
 
