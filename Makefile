@@ -26,7 +26,7 @@ static:
 	$(BIN)/lint-imports
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.engines
 
 lock:
 	deploy/lock.sh
