@@ -9,7 +9,7 @@ function leaves each server on one whole state (controller/change.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ class Request:
     plan: Plan
     plan_file: Path
     network_only: bool
-    confirm: Callable[[], bool]
+    confirm: Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ async def propose(request: Request, tools: Tools) -> Proposal:
             plan,
             decision.placement,
             {server: h.capabilities for server, h in hello.items()},
-            {s: tools.journal.next_generation(s, h.lease.generation) for s, h in hello.items()},
+            {
+                s: tools.journal.next_generation(s, h.lease.highest_generation)
+                for s, h in hello.items()
+            },
         )
         previewed = await preview(tools.agents, desired)
     show.changes(previewed)
@@ -108,7 +111,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     """Raises a PlacewireError whose exit code says how far it came; see controller/errors.py."""
     plan, show = request.plan, tools.show
     proposal = await propose(request, tools)
-    if not request.confirm():
+    if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
     placement = proposal.decision.placement
     events: list[RankEvent] = []
@@ -116,14 +119,12 @@ async def apply(request: Request, tools: Tools) -> RunReport:
         with tools.stage("stage"):
             await change.stage()
         with tools.stage("measure"):
-            links = await measure_until_sure(tools, plan, placement)
+            links = await change.while_held(measure_until_sure(tools, plan, placement))
         require_delivered(links)
         await change.commit()
         if not request.network_only:
             with tools.stage("job"):
-                events = await run_job(request, tools, proposal.decision)
-        if change.lost_lease is not None:
-            raise change.lost_lease
+                events = await change.while_held(run_job(request, tools, proposal.decision))
         if plan.network.on_exit == "keep":
             await change.keep()
     report = make_report(request, tools, proposal, change.changes, links, events)
@@ -159,6 +160,7 @@ def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
             where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
             remedy="every server was put back on its former state; look for other traffic on that "
             "NIC, or raise network.verify.tolerance",
+            links=links,
         )
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from agent.contract.messages import Preview as PreviewRequest
 from agent.contract.state import ApplyReport, DesiredState, LeaseState
-from controller.errors import AgentProblem, AgentRefused, PlacewireError, RestoreFailed
+from controller.errors import AgentProblem, AgentRefused, RestoreFailed
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
 # change is gone within half a minute.
 LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 6.0
-_STAGE_TIMEOUT_SECONDS = 60.0
+# Below the lease: the first server to stage must not go back before the last one has answered.
+_STAGE_TIMEOUT_SECONDS = 24.0
+# Restoring is asked for again until here: an agent that is silent for a moment still goes back.
 _RESTORE_TIMEOUT_SECONDS = 40.0
+_RESTORE_PAUSE_SECONDS = 0.5
+
+Result = TypeVar("Result")
 
 
 async def preview(agents: Agents, desired: Mapping[str, DesiredState]) -> dict[str, Previewed]:
@@ -56,10 +62,11 @@ class NetworkChange:
         self._agents, self._journal, self._desired = agents, journal, desired
         self._generation = {server: state.generation for server, state in desired.items()}
         self._renewing: asyncio.Task[None] | None = None
+        self._held_until: dict[str, float] = {}
+        self._lost: asyncio.Future[AgentProblem] = asyncio.get_running_loop().create_future()
         self._decision: int | None = None
-        self._kept = False
+        self._keeping = self._kept = False
         self.changes: dict[str, int] = {}
-        self.lost_lease: PlacewireError | None = None
 
     async def __aenter__(self) -> NetworkChange:
         return self
@@ -80,6 +87,7 @@ class NetworkChange:
             if not report.verified:
                 raise AgentRefused(server, report.refusals[0])
         self.changes = {server: len(report.changes) for server, report in reports.items()}
+        self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
     async def __aexit__(
@@ -93,8 +101,21 @@ class NetworkChange:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
         if self._decision is not None and (not self._kept or error is not None):
-            # Shielded: an interrupt must not stop the undoing that it asked for.
-            await asyncio.shield(asyncio.create_task(self._restore_all(self._decision, error)))
+            await self._restore_all(error)
+
+    async def while_held(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Its result. When a lease is lost the work is cancelled and the loss raised: nothing may
+        be measured or run on a network that is no longer the one that was staged."""
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, self._lost}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._lost.done():
+                raise self._lost.result()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     async def commit(self) -> None:
         """Decided: the change stands until this controller restores it or stops renewing."""
@@ -103,13 +124,16 @@ class NetworkChange:
 
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
+        # First, so that the journal knows of a keep that only some servers heard.
+        self._record("keep decided")
+        self._keeping = True
         await self._ask_lease(None)
         self._kept = True
         self._record("kept")
 
-    def _record(self, phase: str) -> None:
+    def _record(self, phase: str, detail: str = "") -> None:
         assert self._decision is not None, "staged first"
-        self._journal.decide(self._decision, phase)
+        self._journal.decide(self._decision, phase, detail=detail)
 
     async def _ask_lease(self, lease_seconds: float | None) -> None:
         await self._agents.ask_all(
@@ -122,44 +146,77 @@ class NetworkChange:
         )
 
     async def _renew(self) -> None:
-        """A server whose lease cannot be renewed goes back by itself; the caller learns of it."""
-        while True:
+        """A renewal may be missed; a lease is lost when it ran out here, or its server says so."""
+        while not self._lost.done():
             await asyncio.sleep(_RENEW_SECONDS)
+            asked = time.monotonic()
+            requests = {
+                server: Renew(generation=generation, lease_seconds=LEASE_SECONDS)
+                for server, generation in self._generation.items()
+            }
             try:
-                await self._agents.ask_all(
-                    {
-                        server: Renew(generation=generation, lease_seconds=LEASE_SECONDS)
-                        for server, generation in self._generation.items()
-                    },
-                    LeaseState,
-                    timeout_seconds=_RENEW_SECONDS,
+                renewed: Mapping[str, Any] = await self._agents.ask_all(
+                    requests, LeaseState, timeout_seconds=_RENEW_SECONDS
                 )
             except AgentProblem as problem:
-                self.lost_lease = problem
+                renewed = problem.answered
+                late = [s for s, until in self._held_until.items() if until < time.monotonic()]
+                if isinstance(problem, AgentRefused) or any(s not in renewed for s in late):
+                    self._lost.set_result(problem)
+            self._held_until |= dict.fromkeys(renewed, asked + LEASE_SECONDS)
 
-    async def _restore_all(self, decision: int, cause: BaseException | None) -> None:
-        """Says what is left, if anything is."""
-        try:
-            reports = await self._agents.ask_all(
-                {server: Restore(generation=g) for server, g in self._generation.items()},
-                ApplyReport,
-                timeout_seconds=_RESTORE_TIMEOUT_SECONDS,
+    async def _restore_all(self, cause: BaseException | None) -> None:
+        """Until every server has confirmed, or time is up. Says what is left, if anything is."""
+        reports, problem = await self._ask_restore()
+        unverified = {s: r.refusals for s, r in reports.items() if not r.verified}
+        if problem is None and not unverified:
+            self._record("restored")
+            return
+        silent = [server for server in self._generation if server not in reports]
+        what = [
+            f"{server}: {refusal.what}" for server, some in unverified.items() for refusal in some
+        ]
+        if problem is not None:
+            what.append(f"{', '.join(silent)}: {problem.what}")
+        self._record("restore failed", detail="; ".join(what))
+        raise RestoreFailed(
+            f"not every server is back on its former state: {'; '.join(what)}",
+            where=", ".join([*unverified, *silent]),
+            remedy=self._remedy(list(unverified), silent),
+        ) from cause
+
+    async def _ask_restore(self) -> tuple[dict[str, ApplyReport], AgentProblem | None]:
+        """(reports by server, why the others have none)"""
+        reports: dict[str, ApplyReport] = {}
+        deadline = time.monotonic() + _RESTORE_TIMEOUT_SECONDS
+        while True:
+            waiting = {
+                s: Restore(generation=g) for s, g in self._generation.items() if s not in reports
+            }
+            remaining = deadline - time.monotonic()
+            try:
+                reports |= await self._agents.ask_all(
+                    waiting, ApplyReport, timeout_seconds=max(remaining, 1.0)
+                )
+                return reports, None
+            except AgentProblem as problem:
+                reports |= problem.answered
+                if remaining <= 0 or isinstance(problem, AgentRefused):
+                    return reports, problem
+            await asyncio.sleep(_RESTORE_PAUSE_SECONDS)
+
+    def _remedy(self, unverified: list[str], silent: list[str]) -> str:
+        advice = []
+        if unverified:
+            advice.append(f"run `agent restore` on {', '.join(unverified)}, then `agent status`")
+        if silent and self._keeping:
+            advice.append(
+                f"{', '.join(silent)} may have been told to keep the new state: when reachable, "
+                "apply again or `controller destroy`"
             )
-        except AgentProblem as problem:
-            self._journal.decide(decision, "restore incomplete", detail=str(problem))
-            raise RestoreFailed(
-                f"not every server confirmed that it is back on its former state: {problem.what}",
-                where=problem.where,
-                remedy=f"a server that runs restores itself within {LEASE_SECONDS:.0f} s when its "
-                "lease ends; look at it with `controller status`",
-            ) from cause
-        left = [server for server, report in reports.items() if not report.verified]
-        if left:
-            self._journal.decide(decision, "restore failed", detail=", ".join(left))
-            detail = "; ".join(r.what for server in left for r in reports[server].refusals)
-            raise RestoreFailed(
-                f"restoring left something behind: {detail}",
-                where=", ".join(left),
-                remedy="run `agent restore` there, then `agent status`",
-            ) from cause
-        self._journal.decide(decision, "restored")
+        elif silent:
+            advice.append(
+                f"an agent that runs on {', '.join(silent)} restores it within "
+                f"{LEASE_SECONDS:.0f} s, when the lease ends; see `controller status`"
+            )
+        return "; ".join(advice)

@@ -106,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except PlacewireError as error:
         sys.stdout.flush()
         print(f"controller: {error}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            commands.print_json(error.document())
         code = error.exit_code
     except KeyboardInterrupt:
         print("controller: interrupted", file=sys.stderr)

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _interruptible(work: Coroutine[Any, Any, int]) -> int:
-    """SIGINT and SIGTERM cancel the work, which restores what it changed on its way out."""
+    """The first SIGINT or SIGTERM cancels the work, which restores what it changed on its way out;
+    further ones do not stop the restoring."""
 
     async def watched() -> int:
         task = asyncio.current_task()
         assert task is not None
+        signals: list[int] = []
+
+        def on_signal(number: int) -> None:
+            if not signals:
+                task.cancel()
+            signals.append(number)
+            print("controller: interrupted; putting everything back", file=sys.stderr)
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, on_signal, number)
         return await work
 
     try:
@@ -123,8 +132,14 @@ async def _with_tools(
             return await work(Tools(agents, journal, launcher, state / "cache", show))
 
 
+async def _no_confirmation() -> bool:
+    return True
+
+
 def _request(
-    plan: Plan, arguments: argparse.Namespace, confirm: Callable[[], bool] = lambda: True
+    plan: Plan,
+    arguments: argparse.Namespace,
+    confirm: Callable[[], Awaitable[bool]] = _no_confirmation,
 ) -> Request:
     from controller.apply import Request
 
@@ -138,7 +153,7 @@ async def _preview(plan: Plan, arguments: argparse.Namespace) -> int:
     async def work(tools: Tools) -> int:
         proposal = await propose(_request(plan, arguments), tools)
         if arguments.json:
-            _print_json(
+            print_json(
                 {
                     "plan": plan.name,
                     "predicted_step_seconds": proposal.decision.placement.step_seconds,
@@ -156,6 +171,9 @@ async def _preview(plan: Plan, arguments: argparse.Namespace) -> int:
 async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
     from controller.apply import apply
 
+    if arguments.out is not None and not os.access(arguments.out.resolve().parent, os.W_OK):
+        raise UsageError(f"--out {arguments.out}: its folder cannot be written to")
+
     async def work(tools: Tools) -> int:
         if not arguments.network_only:
             tools.launcher.require_ready()
@@ -165,23 +183,36 @@ async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
         if arguments.out is not None:
             arguments.out.write_text(report.model_dump_json(indent=2) + "\n")
         if arguments.json:
-            _print_json(report.model_dump(mode="json"))
+            print_json(report.model_dump(mode="json"))
         return 0
 
     return await _with_tools(plan, arguments, work)
 
 
-def _confirmation(arguments: argparse.Namespace) -> Callable[[], bool]:
-    def ask() -> bool:
+def _confirmation(arguments: argparse.Namespace) -> Callable[[], Awaitable[bool]]:
+    async def ask() -> bool:
         if arguments.yes:
             return True
         if not sys.stdin.isatty():
             raise UsageError(
                 "there is no terminal to confirm at; nothing was changed", remedy="give --yes"
             )
-        return input("Change these servers? [y/N] ").strip().lower() in ("y", "yes")
+        print("Change these servers? [y/N] ", end="", file=sys.stderr, flush=True)
+        return (await _typed_line()).strip().lower() in ("y", "yes")
 
     return ask
+
+
+async def _typed_line() -> str:
+    """Agents are served, and an interrupt is heard, while the person thinks."""
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()
 
 
 async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
@@ -202,7 +233,7 @@ async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
         except AgentProblem as problem:
             observations |= problem.answered
         if arguments.json:
-            _print_json(
+            print_json(
                 {
                     server: None if answer is None else answer.model_dump(mode="json")
                     for server, answer in observations.items()
@@ -222,7 +253,7 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
     async def work(tools: Tools) -> int:
         servers = [server.name for server in plan.cluster.servers]
         await tools.agents.wait_for(servers, timeout_seconds=10)
-        if not _confirmation(arguments)():
+        if not await _confirmation(arguments)():
             raise UsageError("not confirmed; nothing was changed")
         with tools.journal.exclusive():
             reports = await tools.agents.ask_all(
@@ -237,7 +268,7 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
             )
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
-            _print_json({"changes": counts})
+            print_json({"changes": counts})
         else:
             tools.show.say(
                 "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
@@ -282,6 +313,6 @@ def _lab(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_json(document: object) -> None:
+def print_json(document: object) -> None:
     json.dump(document, sys.stdout, indent=2)
     sys.stdout.write("\n")

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.contract.measurement import LinkMeasurement
 from agent.contract.state import Refusal
 
 
@@ -28,6 +29,11 @@ class PlacewireError(Exception):
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
         self.what, self.where, self.remedy = what, where, remedy
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        error = {"what": self.what, "where": self.where, "remedy": self.remedy}
+        return {"error": error, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -98,7 +104,18 @@ class AgentRefused(AgentProblem):
 
 
 class VerificationFailed(PlacewireError):
+    """links: every measurement, kept or not, as evidence."""
+
     exit_code = 6
+
+    def __init__(
+        self, what: str, *, where: str, remedy: str, links: Sequence[LinkMeasurement] = ()
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.links = tuple(links)
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | {"links": [link.model_dump() for link in self.links]}
 
 
 class JobFailed(PlacewireError):

@@ -137,6 +137,9 @@ def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
+    """Twice, as an impatient person does: the second must not stop the undoing."""
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
 
 
