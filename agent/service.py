@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -89,7 +90,7 @@ class Service:
 
     async def _start_servers(self, request: StartServers) -> Listening:
         ports = await self._measuring.start_servers(request.transfers, request.seconds)
-        return Listening(tcp_ports=ports)
+        return Listening(tcp_ports=ports, clock_unix=time.time())
 
     async def _run_transfers(self, request: RunTransfers) -> TransferResults:
         results = await self._measuring.run_transfers(
@@ -99,7 +100,7 @@ class Service:
 
     async def _stop_servers(self, _: StopServers) -> Listening:
         await self._measuring.stop_servers()
-        return Listening(tcp_ports=())
+        return Listening(tcp_ports=(), clock_unix=time.time())
 
     async def _read_counters(self, request: ReadCounters) -> Counters:
         return Counters(counters=self._measuring.read_counters(request.interfaces))

@@ -21,7 +21,11 @@ class Transfer(Frozen):
 
 
 class TransferResult(Frozen):
-    """error is set where iperf3 failed; the rates are then 0."""
+    """error is set where iperf3 failed; the rates are then 0.
+
+    start_unix, end_unix: from the start of the client to its end, slow start included, by the
+    sending agent's clock; 0 where none was started.
+    """
 
     source: str
     destination: str
@@ -30,6 +34,8 @@ class TransferResult(Frozen):
     retransmits: int
     seconds: float
     error: str | None = None
+    start_unix: float = 0.0
+    end_unix: float = 0.0
 
 
 class LinkMeasurement(Frozen):

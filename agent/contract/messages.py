@@ -138,7 +138,11 @@ class StartServers(Frozen):
 
 
 class Listening(Frozen):
+    """clock_unix: the agent's clock when it answered, so that a start that is given in the
+    controller's clock can be translated to it."""
+
     tcp_ports: tuple[int, ...]
+    clock_unix: float = 0.0
 
 
 class RunTransfers(Frozen):

@@ -29,6 +29,7 @@ async def run_transfers(
 
 async def _run_one(transfer: Transfer, seconds: float) -> TransferResult:
     whole = max(1, round(seconds))
+    started_unix = time.time()
     try:
         process = await asyncio.create_subprocess_exec(
             "iperf3", "--json", "--client", transfer.destination_address,
@@ -42,11 +43,12 @@ async def _run_one(transfer: Transfer, seconds: float) -> TransferResult:
     try:
         async with asyncio.timeout(whole + OMIT_SECONDS + CONNECT_SECONDS + GRACE_SECONDS):
             output, complaint = await process.communicate()
+        result = parse_result(transfer, output, complaint)
     except TimeoutError:
-        return _failed(transfer, "iperf3 did not end in time")
+        result = _failed(transfer, "iperf3 did not end in time")
     finally:
         await end(process)
-    return parse_result(transfer, output, complaint)
+    return result.model_copy(update={"start_unix": started_unix, "end_unix": time.time()})
 
 
 def parse_result(transfer: Transfer, output: bytes, complaint: bytes) -> TransferResult:

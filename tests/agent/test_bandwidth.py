@@ -6,15 +6,21 @@ import asyncio
 import subprocess
 import time
 from pathlib import Path
+from typing import cast
+from unittest.mock import create_autospec
 
 import pytest
 
 import keeping
 from agent.contract.measurement import Transfer, TransferResult
+from agent.contract.messages import Listening, StartServers, StopServers
+from agent.keeper import Keeper
 from agent.measure.counters import parse_devices
 from agent.measure.iperf3_clients import parse_result, run_transfers
 from agent.measure.iperf3_servers import Iperf3Servers
+from agent.measure.measuring import Iperf3Measuring
 from agent.reconcile.effects import EffectError
+from agent.service import Service
 from server_under_test import ServerUnderTest, wait_for
 from states import desired_state
 
@@ -63,6 +69,7 @@ def test_each_queue_gives_its_rate_at_the_same_time(server: ServerUnderTest) -> 
     for host, rate in RATES.items():
         result = results[f"s{host}"]
         assert result.error is None
+        assert result.end_unix - result.start_unix >= 4, "three seconds, and one left out"
         assert result.measured_bits_per_second == pytest.approx(rate * PAYLOAD, rel=0.1)
         assert class_bytes(server, host) > rate * 2 / 8, "went through its class"
 
@@ -106,6 +113,19 @@ def _servers_and_clients(transfers: tuple[Transfer, ...]) -> dict[str, object]:
     return asyncio.run(story())
 
 
+def test_the_answer_to_start_servers_bears_the_agents_clock() -> None:
+    before = time.time()
+    for request in (StartServers(transfers=(), seconds=1), StopServers()):
+        answer = asyncio.run(_service().answer(request.model_dump(mode="json")))
+        assert isinstance(answer, Listening)
+        assert before <= answer.clock_unix <= time.time()
+
+
+def _service() -> Service:
+    """Its keeper is never asked."""
+    return Service("s1", cast(Keeper, create_autospec(Keeper)), Iperf3Measuring())
+
+
 @pytest.mark.network
 def test_servers_end_by_themselves_and_a_taken_port_is_said(server: ServerUnderTest) -> None:
     said, left = server.inside(_taken_port, transfer(2), peer=True)
@@ -132,6 +152,7 @@ def _taken_port(item: Transfer) -> tuple[str, bool]:
 def test_a_failed_connect_is_a_result_with_its_reason(server: ServerUnderTest) -> None:
     (result,) = server.inside(send, (transfer(2),), 1)
     assert result.measured_bits_per_second == 0 and "refused" in (result.error or "")
+    assert time.time() - 60 < result.start_unix < result.end_unix <= time.time()
 
 
 def test_what_iperf3_says_is_taken_apart() -> None:
