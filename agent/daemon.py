@@ -18,7 +18,6 @@ from agent.drivers.server import Server
 from agent.keeper import Keeper
 from agent.link import Link, tls_context
 from agent.measure.measuring import Iperf3Measuring
-from agent.reconcile.effects import EffectError
 from agent.reconcile.lease import RETRY_SECONDS
 from agent.service import Service
 from agent.store import take_lock
@@ -40,7 +39,7 @@ def run(config: AgentConfig) -> int:
         context = tls_context(config)
         server = Server(config)
         keeper = build_keeper(config, server)
-        _tell(keeper.resume())
+        _resume(keeper)
         measuring = Iperf3Measuring()
         link = Link(
             config,
@@ -50,6 +49,13 @@ def run(config: AgentConfig) -> int:
         )
         asyncio.run(_serve(link, keeper, measuring))
     return 0
+
+
+def _resume(keeper: Keeper) -> None:
+    try:
+        _tell(keeper.resume())
+    except Exception:
+        log.exception("what is on disk could not be looked after; trying again")
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
@@ -81,23 +87,18 @@ async def _serve(link: Link, keeper: Keeper, measuring: Iperf3Measuring) -> None
 
 
 async def _keep_lease(keeper: Keeper) -> None:
-    """Wakes at the latest every second: the lease may have been shortened meanwhile. What could
-    not be restored is tried again after RETRY_SECONDS."""
-    unsettled_seconds = 0.0
+    """Wakes at the latest every second: the lease may have been shortened meanwhile. Nothing that
+    goes wrong ends it: it is what brings the baseline back."""
     while True:
-        due = keeper.seconds_until_due()
-        pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
-        pause = max(pause, SHORTEST_PAUSE_SECONDS)
-        await asyncio.sleep(pause)
-        if keeper.lease.phase in ("applying", "restoring", "failed"):
-            unsettled_seconds += pause
-            if unsettled_seconds < RETRY_SECONDS:
-                continue
-        unsettled_seconds = 0.0
         try:
-            _tell(await asyncio.to_thread(keeper.tick))
-        except (EffectError, OSError):
+            due = keeper.seconds_until_due()
+            pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(max(pause, SHORTEST_PAUSE_SECONDS))
+            if due is not None and due <= pause:
+                _tell(await asyncio.to_thread(keeper.tick))
+        except Exception:
             log.exception("the lease could not be looked after; trying again")
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _tell(report: ApplyReport | None) -> None:

@@ -7,6 +7,7 @@ renewing and committing only touch the lease, and work while a change is under w
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import Step
 from agent.reconcile.validate import ServerFacts, refusals
 
+log = logging.getLogger(__name__)
+
 # ovs-vswitchd programs the kernel after it has taken a transaction in.
 VERIFY_SECONDS = 6.0
 VERIFY_PAUSE_SECONDS = 0.1
@@ -53,6 +56,7 @@ class Keeper:
         facts: Callable[[], ServerFacts],
         clock: Callable[[], float] = time.time,
         verify_seconds: float = VERIFY_SECONDS,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._network = network
         self._store = store
@@ -62,6 +66,11 @@ class Keeper:
         self._changing = threading.Lock()
         self._state = threading.Lock()
         self._kept = store.load()
+        self._elapsed = elapsed
+        # Of the last attempt at a change.
+        self._tried_at = elapsed()
+        # False from a start until what is on disk was found, or made, to be in force.
+        self._whole = True
 
     @property
     def lease(self) -> LeaseState:
@@ -72,7 +81,12 @@ class Keeper:
         return self._kept.desired
 
     def seconds_until_due(self) -> float | None:
-        return leases.seconds_until_due(self._kept, self._clock())
+        """When `tick` has something to do; None: nothing will happen by itself."""
+        kept = self._kept
+        retry = max(0.0, self._tried_at + leases.RETRY_SECONDS - self._elapsed())
+        if not self._whole and kept.desired is not None:
+            return retry
+        return leases.seconds_until_due(kept, self._clock(), retry)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -161,35 +175,31 @@ class Keeper:
         return self._restore_report(self.lease.highest_generation, changes, found, started)
 
     def tick(self) -> ApplyReport | None:
-        """Brings the baseline back where the lease says so; None: nothing was due. A change under
-        way holds the lock: one that is found here was interrupted."""
+        """Brings the baseline back where the lease says so, or tries again to make whole what
+        `resume` could not; None: nothing was due. A change under way holds the lock: one that is
+        found here was interrupted."""
         started = time.monotonic()
         with self._changing:
             with self._state:
                 now = self._clock()
                 why = leases.must_restore(self._kept, now)
-                if why is None:
-                    return None
                 generation = self.lease.generation
-                self._save(leases.begin_restore(self._kept, now, why))
-            changes, found = self._bring_back()
+                if why is not None:
+                    self._save(leases.begin_restore(self._kept, now, why))
+            if why is not None:
+                changes, found = self._bring_back()
+            elif not self._whole and self._kept.desired is not None:
+                changes, found = self._make_whole(self._kept.desired)
+            else:
+                return None
         return self._restore_report(generation, changes, found, started)
 
     def resume(self) -> ApplyReport | None:
         """After a start: finishes undoing; else makes what is in force whole again (a reboot
-        keeps bridges in the database, and loses addresses, routes and filters)."""
-        report = self.tick()
-        kept = self._kept
-        if report is not None or kept.desired is None:
-            return report
-        started = time.monotonic()
-        with self._changing:
-            try:
-                steps = self._make_so(kept.desired, kept.ledger, "resume")
-            except (EffectError, NotVerifiedError) as error:
-                found = (self._failure(str(error), "run `agent status`, then stage again"),)
-                return self._restore_report(kept.lease.generation, (), found, started)
-        return self._restore_report(kept.lease.generation, _changes(steps), (), started)
+        keeps bridges in the database, and loses addresses, routes and filters). What could not
+        be done now is due again: see `seconds_until_due` and `tick`."""
+        self._whole = False
+        return self.tick()
 
     def _stage(
         self, desired: DesiredState, lease_seconds: float
@@ -208,6 +218,7 @@ class Keeper:
             if kind == "new":
                 ledger = extend_ledger(desired, observed, self._kept.ledger)
                 self._save(leases.begin_stage(self._kept, desired, ledger))
+        self._tried_at = self._elapsed()
         try:
             steps = self._make_so(desired, self._kept.ledger, "stage")
         except (EffectError, NotVerifiedError) as error:
@@ -227,17 +238,27 @@ class Keeper:
         changes, found = self._bring_back()
         return changes, (self._failure(what, "the server is on its baseline again"), *found)
 
+    def _make_whole(self, desired: DesiredState) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+        self._tried_at = self._elapsed()
+        try:
+            return _changes(self._make_so(desired, self._kept.ledger, "resume")), ()
+        except Exception as error:
+            return (), (self._failure(_told(error), "repair that; the agent keeps trying"),)
+
     def _bring_back(self) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         """Makes what `begin_restore` aimed at true. Holds the change lock already."""
         kept = self._kept
+        self._tried_at = self._elapsed()
         try:
             steps = self._make_so(kept.desired, kept.ledger, "restore")
             self._network.sweep()
-        except (EffectError, NotVerifiedError) as error:
+        except Exception as error:
+            # Whatever it was: the lease must say that the baseline is not back.
+            what = _told(error)
             with self._state:
-                self._save(leases.failed(self._kept, str(error)))
-            self._audit("failed", (), detail=str(error))
-            return (), (self._failure(str(error), "repair that; the agent keeps trying"),)
+                self._save(leases.failed(self._kept, what))
+            self._audit("failed", (), detail=what)
+            return (), (self._failure(what, "repair that; the agent keeps trying"),)
         with self._state:
             self._save(leases.restored(self._kept))
         return _changes(steps), ()
@@ -256,6 +277,7 @@ class Keeper:
             if time.monotonic() > deadline:
                 raise NotVerifiedError("read back and not as wanted: " + "; ".join(wrong))
             time.sleep(VERIFY_PAUSE_SECONDS)
+        self._whole = True
         return steps
 
     def _save(self, kept: Kept) -> None:
@@ -296,6 +318,14 @@ class Keeper:
             refusals=found,
             wall_seconds=time.monotonic() - started,
         )
+
+
+def _told(error: Exception) -> str:
+    """What a report says of it; a mistake of ours is logged with its traceback beside that."""
+    if isinstance(error, (EffectError, NotVerifiedError)):
+        return str(error)
+    log.error("unexpected", exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _wrong(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> list[str]:

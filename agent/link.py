@@ -77,6 +77,11 @@ class Link:
                     pause += REFUSED_SECONDS
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     self._say_alone(error)
+                except Exception:
+                    # A fault that passes (Open vSwitch restarts) or a mistake of ours: neither
+                    # may end the daemon, whose timer undoes what must not last.
+                    log.exception("the link failed; trying again")
+                    pause += REFUSED_SECONDS
                 await asyncio.sleep(pause)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:

@@ -47,6 +47,9 @@ class LinkView:
         return int(self._links[interface]["mtu"]) if interface in self._links else 0
 
     def mac(self, interface: str) -> str:
+        """Raises EffectError where there is no such interface."""
+        if interface not in self._links:
+            raise EffectError(f"NIC {interface} is gone")
         return str(self._links[interface]["address"])
 
     def is_up(self, interface: str) -> bool:

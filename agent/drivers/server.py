@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from agent.contract.state import ForeignEntry, ObservedState
 from agent.drivers import ethtool, links, openflow, ovsdb, policy_routing, sysctl, traffic_control
 from agent.drivers.command import run
 from agent.drivers.ovsdb_link import connected
-from agent.reconcile.effects import EffectError
+from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
 
 # Collections whose consecutive steps are one transaction.
@@ -34,7 +35,12 @@ class Server:
         self.datapath = _datapath(config)
 
     def observe(self, sysctls: Collection[str]) -> ObservedState:
-        """Raises EffectError where Open vSwitch does not answer."""
+        """Raises UnreadableError where something cannot be read: an interface that went away in
+        between, a database that does not answer, a tool that says what nobody expected."""
+        with _as_effect_error("reading the server's network", UnreadableError):
+            return self._observe(sysctls)
+
+    def _observe(self, sysctls: Collection[str]) -> ObservedState:
         with connected(self._remote) as database:
             switch = ovsdb.SwitchView(database)
             shapers, queues, problems = switch.shapers_and_queues()
@@ -85,16 +91,14 @@ class Server:
         """Consecutive steps of one kind are one transaction. Raises EffectError."""
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
-            try:
+            change = batch[0].as_change()
+            with _as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
                 self._apply_batch(batch, plan_name)
-            except (NetlinkError, OSError) as error:
-                change = batch[0].as_change()
-                raise EffectError(
-                    f"{change.action} {change.collection} {change.key}: {error}"
-                ) from error
 
     def sweep(self) -> None:
-        ovsdb.sweep(self._remote)
+        """Raises EffectError."""
+        with _as_effect_error("removing unused rows of ours", EffectError):
+            ovsdb.sweep(self._remote)
 
     def capabilities(self, observed: ObservedState) -> Capabilities:
         return Capabilities(
@@ -138,6 +142,20 @@ class Server:
                 and isinstance(step.before, Bridge)]  # fmt: skip
         if gone:
             ovsdb.remove_bridges(self._remote, gone)
+
+
+@contextmanager
+def _as_effect_error(what: str, kind: type[EffectError]) -> Iterator[None]:
+    """What the kernel, the database or a tool's output did not bear out, said with what was tried.
+    An EffectError says that already; one of another kind becomes `kind`."""
+    try:
+        yield
+    except EffectError as error:
+        if isinstance(error, kind):
+            raise
+        raise kind(f"{what}: {error}") from error
+    except (NetlinkError, OSError, LookupError, ValueError) as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error
 
 
 _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {

@@ -14,9 +14,14 @@ class EffectError(Exception):
     """A change of the server that did not happen: what was tried, and what the system answered."""
 
 
+class UnreadableError(EffectError):
+    """The server could not be read: what could not, and why. Reading again may work."""
+
+
 class Network(Protocol):
     def observe(self, sysctls: Collection[str]) -> ObservedState:
-        """Reads everything back. sysctls: the names whose values are wanted."""
+        """Reads everything back. sysctls: the names whose values are wanted. Raises
+        UnreadableError."""
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         """In this order. Raises EffectError at the first step that fails; later ones are left."""

@@ -184,11 +184,14 @@ def must_restore(kept: Kept, now_unix: float) -> str | None:
     return None
 
 
-def seconds_until_due(kept: Kept, now_unix: float) -> float | None:
-    """When to ask `must_restore` again; None: nothing will happen by itself."""
+def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> float | None:
+    """When to ask `must_restore` again; None: nothing will happen by itself.
+
+    retry_seconds: how long what is unsettled is still left alone.
+    """
     lease = kept.lease
     if lease.phase in ("applying", "restoring", "failed"):
-        return RETRY_SECONDS
+        return retry_seconds
     if lease.phase in ("staged", "committed") and lease.expires_unix is not None:
         return max(0.0, lease.expires_unix - now_unix)
     return None

@@ -39,6 +39,7 @@ _SHOWN = {
     "sysctls": "cd /proc/sys/net/ipv4; "
     "grep -H . conf/all/* conf/default/* conf/nic?/* conf/mgmt/* fib_* 2>/dev/null; true; ",
 }
+_QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 CONTROLLER_ADDRESS = "10.9.0.254"
 
 
@@ -181,21 +182,25 @@ def _build(server: ServerUnderTest) -> None:
 def _start_switch(server: ServerUnderTest) -> None:
     here = server.directory
     subprocess.run(["ovsdb-tool", "create", f"{here}/conf.db", _SCHEMA], check=True)
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server.popen(
-        "ovsdb-server", f"{here}/conf.db", f"--remote=punix:{here}/db.sock", "--no-chdir",
-        f"--pidfile={here}/ovsdb-server.pid", f"--log-file={here}/ovsdb.log", "-vconsole:off",
-        **quiet,
-    )  # fmt: skip
-    wait_for((here / "db.sock").exists, "ovsdb-server")
+    start_database(server)
     server.vsctl("--no-wait init")
     server.popen(
         "ovs-vswitchd", f"unix:{here}/db.sock", "--no-chdir", f"--pidfile={here}/vswitchd.pid",
         f"--log-file={here}/vswitchd.log", "-vconsole:off",
-        **quiet,
+        **_QUIET,
     )  # fmt: skip
     wait_for((here / "vswitchd.pid").exists, "ovs-vswitchd")
     server.vsctl("show")
+
+
+def start_database(server: ServerUnderTest) -> None:
+    here = server.directory
+    server.popen(
+        "ovsdb-server", f"{here}/conf.db", f"--remote=punix:{here}/db.sock", "--no-chdir",
+        f"--pidfile={here}/ovsdb-server.pid", f"--log-file={here}/ovsdb.log", "-vconsole:off",
+        **_QUIET,
+    )  # fmt: skip
+    wait_for((here / "db.sock").exists, "ovsdb-server")
 
 
 def _take_down(server: ServerUnderTest) -> None:

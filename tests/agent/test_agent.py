@@ -32,7 +32,7 @@ from agent.reconcile.steps import Step
 from agent.store import DiskStore
 from agent.wiring import server_facts
 from controller_double import ControllerDouble, write_certificates
-from server_under_test import ServerUnderTest, wait_for
+from server_under_test import ServerUnderTest, start_database, wait_for
 from states import desired_state
 
 pytestmark = pytest.mark.network
@@ -151,6 +151,62 @@ def test_the_lease_ends_without_a_controller(server: ServerUnderTest) -> None:
     assert agent.poll() is None
     with ControllerDouble(server) as controller:
         assert controller.wait_for_agent()["lease"]["phase"] == "idle"
+
+
+def _stop_database(server: ServerUnderTest) -> None:
+    ovsdb = next(p for p in server.processes if "ovsdb-server" in p.args)  # type: ignore[operator]
+    assert end(ovsdb, signal.SIGTERM) is not None
+
+
+def test_a_lease_that_ends_while_the_database_is_away_ends_after_it(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    before = server.snapshot()
+    agent = start_agent(server)
+    controller.wait_for_agent()
+    assert controller.ask(stage(lease_seconds=2))["result"]["verified"]
+    _stop_database(server)
+    log = server.directory / "agent.log"
+    wait_for(lambda: phase_on_disk(server) == "failed", "the attempt", 15)
+    asked = controller.ask(Observe())
+    assert "ovsdb-server" in asked["refusal"]["what"], asked
+    start_database(server)
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 20)
+    assert agent.poll() is None, log.read_text()
+    assert server.snapshot() == before
+
+
+def test_the_link_outlives_a_database_that_is_away(server: ServerUnderTest) -> None:
+    """The agent looks at the network to say hello."""
+    write_certificates(server.directory)
+    agent = start_agent(server)
+    log = server.directory / "agent.log"
+    wait_for(lambda: "no controller" in log.read_text(), "an attempt")
+    _stop_database(server)
+    with ControllerDouble(server) as controller:
+        wait_for(lambda: "the link failed" in log.read_text(), "a failed hello")
+        start_database(server)
+        controller.wait_for_agent()
+    assert agent.poll() is None
+
+
+def test_what_could_not_be_made_whole_at_the_start_is_later(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    first = start_agent(server)
+    controller.wait_for_agent()
+    controller.ask(stage())
+    controller.ask(Commit(generation=1, lease_seconds=None))
+    end(first, signal.SIGTERM)
+    whole = server.snapshot()
+    server.sh("ip rule del priority 18001")
+    _stop_database(server)
+    agent = start_agent(server)
+    log = server.directory / "agent.log"
+    wait_for(lambda: "keeps trying" in log.read_text(), "the attempt", 15)
+    start_database(server)
+    wait_for(lambda: server.snapshot() == whole, "what is in force", 20)
+    assert agent.poll() is None
 
 
 def test_a_committed_state_survives_the_agent(

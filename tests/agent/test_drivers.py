@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyroute2.netlink.exceptions import NetlinkError
 
 import keeping
-from agent.contract.entries import Classifier, Sysctl
+from agent.contract.entries import Bridge, Classifier, Sysctl
 from agent.contract.state import Collections
 from agent.drivers.openflow import parse_flow
+from agent.drivers.server import Server
 from agent.reconcile.canonical import canonical
+from agent.reconcile.effects import EffectError, UnreadableError
+from agent.reconcile.steps import EntryStep
 from server_under_test import ServerUnderTest, wait_for
 from states import desired_state
 
@@ -236,3 +240,30 @@ def test_flows_of_others_are_told_apart_by_cookie() -> None:
 def test_a_classifier_for_a_prefix_keeps_its_length() -> None:
     state = Collections(classifiers=(Classifier(nic="n", destination="10.0.0.0/8", queue_id=2),))
     assert canonical(state).classifiers[0].destination == "10.0.0.0/8"
+
+
+@network
+@pytest.mark.parametrize(
+    "fault",
+    [NetlinkError(19, "No such device"), KeyError("nic0"), ValueError("no JSON"), OSError()],
+)
+def test_what_goes_wrong_in_a_driver_is_an_effect_error(
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    here = Server(server.config)
+    monkeypatch.setattr("agent.drivers.links.LinkView", fail)
+    with pytest.raises(UnreadableError, match=f"reading .*{type(fault).__name__}"):
+        here.observe(())
+    bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath="netdev"))
+    with pytest.raises(EffectError, match=f"add bridges pw-nic0: {type(fault).__name__}"):
+        here.apply([bridge], "plan")
+
+
+@network
+def test_a_bridge_over_a_nic_that_is_gone_is_said(server: ServerUnderTest) -> None:
+    bridge = EntryStep(None, Bridge(name="pw-nic7", nic="nic7", datapath="netdev"))
+    with pytest.raises(AssertionError, match="EffectError: NIC nic7 is gone"):
+        server.inside(Server(server.config).apply, [bridge], "plan")
