@@ -96,7 +96,12 @@ class Keeper:
         return Observation(state=state, lease=kept.lease)
 
     def preview(self, desired: DesiredState) -> Previewed:
+        """What `stage` would change, and all that it would refuse, its generation included."""
         kept = self._kept
+        try:
+            leases.check_stage(kept, desired)
+        except LeaseRefusedError as error:
+            return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
         observed = self._network.observe(watched_sysctls(desired, kept.ledger))
         found = refusals(desired, observed, self._facts())
         steps = () if found else difference(desired, observed, kept.ledger)

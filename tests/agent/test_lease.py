@@ -197,6 +197,9 @@ def test_generations_only_go_up(world: World, generation: int) -> None:
     report = keeper.stage(plan(generation, flows=()), 10)
     assert not report.verified and "not above 5" in report.refusals[0].what
     assert world.network.state == state and keeper.lease == lease
+    previewed = keeper.preview(plan(generation, flows=()))
+    assert previewed.refusals == report.refusals and previewed.changes == ()
+    assert keeper.preview(plan(6, flows=())).changes
 
 
 def test_the_same_stage_again_is_harmless_and_another_content_refused(world: World) -> None:
