@@ -5,9 +5,12 @@ The verdict is pure (`judge`); asking the agents is the rest.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent.contract.measurement import LinkMeasurement, Transfer, TransferResult
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 # Slow start and full queues need a moment before a rate means anything; iperf3 leaves it out.
 _SETTLE_SECONDS = 1.0
 _START_DELAY_SECONDS = 1.0
+# Of the measured time, so much must be common to all transfers.
+_TOGETHER_FRACTION = 0.8
 
 
 async def measure(
@@ -43,51 +48,75 @@ async def measure(
     for transfer in transfers:
         arriving[transfer.destination].append(transfer)
         leaving[transfer.source].append(transfer)
+    servers = tuple(dict.fromkeys([*arriving, *leaving]))
     try:
-        await agents.ask_all(
-            {
-                server: StartServers(transfers=tuple(some), seconds=timeout_seconds)
-                for server, some in arriving.items()
-            },
-            Listening,
-            timeout_seconds=10,
+        clocks = await asyncio.gather(
+            *(_listen(agents, server, arriving[server], timeout_seconds) for server in servers)
         )
+        ahead_seconds = dict(zip(servers, clocks, strict=True))
         start_unix = time.time() + _START_DELAY_SECONDS
         answers = await agents.ask_all(
             {
-                server: RunTransfers(transfers=tuple(some), seconds=seconds, start_unix=start_unix)
+                server: RunTransfers(
+                    transfers=tuple(some),
+                    seconds=seconds,
+                    start_unix=start_unix + ahead_seconds[server],
+                )
                 for server, some in leaving.items()
             },
             TransferResults,
             timeout_seconds=timeout_seconds,
         )
     finally:
-        await _stop_servers(agents, tuple(arriving))
+        await _stop_servers(agents, servers)
     results = [result for answer in answers.values() for result in answer.results]
-    return judge(plan, transfers, results)
+    return judge(plan, transfers, results, ahead_seconds)
+
+
+async def _listen(
+    agents: Agents, server: str, arriving: Sequence[Transfer], timeout_seconds: float
+) -> float:
+    """Starts a server's iperf3 servers; returns by how many seconds its clock is ahead of ours."""
+    request = StartServers(transfers=tuple(arriving), seconds=timeout_seconds)
+    answer = await agents.ask(server, request, Listening, timeout_seconds=10)
+    return answer.clock_unix - time.time()
 
 
 async def _stop_servers(agents: Agents, servers: Sequence[str]) -> None:
     """iperf3 servers end by themselves as well; a server that is gone has its own error path."""
-    from contextlib import suppress
-
     with suppress(PlacewireError):
         await agents.ask_all({s: StopServers() for s in servers}, Listening, timeout_seconds=5)
 
 
 def judge(
-    plan: Plan, transfers: Sequence[Transfer], results: Sequence[TransferResult]
+    plan: Plan,
+    transfers: Sequence[Transfer],
+    results: Sequence[TransferResult],
+    ahead_seconds: Mapping[str, float],
 ) -> tuple[LinkMeasurement, ...]:
     """promised against measured payload rate, within the plan's tolerance in both directions:
-    too little breaks this promise, too much another's."""
+    too little breaks this promise, too much another's. Rates that were not measured at the same
+    time prove nothing: then every one of them is in error.
+
+    ahead_seconds: how far each server's clock is ahead of ours.
+    """
     nic = {(s.name, n.rail): n.name for s in plan.cluster.servers for n in s.nics}
     found = {(r.source, r.destination, r.rail): r for r in results}
-    tolerance = plan.network.verify_settings.tolerance
+    tolerance, seconds = (
+        plan.network.verify_settings.tolerance,
+        plan.network.verify_settings.seconds,
+    )
+    together = seconds_together(results, ahead_seconds)
+    apart = (
+        None
+        if together >= _TOGETHER_FRACTION * seconds
+        else f"all transfers ran together for {max(together, 0):.1f} of {seconds:g} s only"
+    )
     measurements = []
     for t in transfers:
         result = found.get((t.source, t.destination, t.rail))
         measured = result.measured_bits_per_second if result else 0.0
-        error = result.error if result else "no result came back"
+        error = (result.error if result else "no result came back") or apart
         promised = t.promised_bits_per_second
         measurements.append(
             LinkMeasurement(
@@ -104,3 +133,14 @@ def judge(
             )
         )
     return tuple(measurements)
+
+
+def seconds_together(
+    results: Sequence[TransferResult], ahead_seconds: Mapping[str, float]
+) -> float:
+    """How long all transfers that worked ran at the same time; infinite where none did."""
+    ran = [r for r in results if r.error is None]
+    if not ran:
+        return math.inf
+    begin = max(r.start_unix - ahead_seconds[r.source] for r in ran)
+    return min(r.end_unix - ahead_seconds[r.source] for r in ran) - begin

@@ -20,9 +20,9 @@ def _judged(measured: float, error: str | None = None) -> LinkMeasurement:
     transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
     result = TransferResult(
         source="s1", destination="s3", rail="b", measured_bits_per_second=measured,
-        retransmits=0, seconds=2, error=error,
+        retransmits=0, seconds=2, error=error, start_unix=1000.0, end_unix=1003.0,
     )  # fmt: skip
-    return judge(of, transfers, [result])[0]
+    return judge(of, transfers, [result], {"s1": 0.0})[0]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,31 @@ def test_a_failed_measurement_keeps_nothing() -> None:
 def test_a_missing_measurement_keeps_nothing() -> None:
     of = plan()
     transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
-    assert [m.error for m in judge(of, transfers, [])] == ["no result came back"]
+    assert [m.error for m in judge(of, transfers, [], {})] == ["no result came back"]
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [(5.0, True), (0.0, False)])
+def test_rates_count_only_where_they_were_measured_together(ahead: float, kept: bool) -> None:
+    of = plan()
+    transfers = promised_transfers(
+        of, placement(of, (("s1", "s3", "b", 20e6), ("s2", "s3", "b", 20e6)))
+    )
+    # s2's transfer began 5 s later by its own clock: together only if that clock is 5 s ahead.
+    results = [
+        TransferResult(
+            source=source,
+            destination="s3",
+            rail="b",
+            measured_bits_per_second=20e6,
+            retransmits=0,
+            seconds=2,
+            start_unix=start,
+            end_unix=start + 3,
+        )
+        for source, start in (("s1", 1000.0), ("s2", 1005.0))
+    ]
+    links = judge(of, transfers, results, {"s1": 0.0, "s2": ahead})
+    assert [link.within_tolerance for link in links] == [kept, kept]
 
 
 def test_the_verdict_names_server_nic_and_queue() -> None:
