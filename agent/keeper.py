@@ -29,7 +29,7 @@ from agent.reconcile.diff import (
     ineffective_queues,
     watched_sysctls,
 )
-from agent.reconcile.effects import EffectError, Network, Store
+from agent.reconcile.effects import EffectError, Network, Store, UnreadableError
 from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import Step
 from agent.reconcile.validate import ServerFacts, refusals
@@ -71,6 +71,9 @@ class Keeper:
         self._tried_at = elapsed()
         # False from a start until what is on disk was found, or made, to be in force.
         self._whole = True
+        # How many attempts in a row failed, and whether the disk lags behind what is kept here.
+        self._failures = 0
+        self._unsaved = False
 
     @property
     def lease(self) -> LeaseState:
@@ -83,9 +86,10 @@ class Keeper:
     def seconds_until_due(self) -> float | None:
         """When `tick` has something to do; None: nothing will happen by itself."""
         kept = self._kept
-        retry = max(0.0, self._tried_at + leases.RETRY_SECONDS - self._elapsed())
-        if not self._whole and kept.desired is not None:
-            return retry
+        pause = leases.retry_seconds(self._failures)
+        retry = max(0.0, self._tried_at + pause - self._elapsed())
+        if self._unsaved or (not self._whole and kept.desired is not None):
+            return min(retry, leases.RETRY_SECONDS) if self._unsaved else retry
         return leases.seconds_until_due(kept, self._clock(), retry)
 
     # -- reading -------------------------------------------------------------------------------
@@ -128,17 +132,19 @@ class Keeper:
     # -- the lease alone -----------------------------------------------------------------------
 
     def renew(self, generation: int, lease_seconds: float) -> LeaseState:
+        """What cannot be saved is renewed all the same: a restart then only ends it earlier."""
         now = self._clock()
         with self._state:
-            self._save(leases.renewed(self._kept, generation, now + lease_seconds, now))
+            self._hold(leases.renewed(self._kept, generation, now + lease_seconds, now))
             return self.lease
 
     def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
+        """Raises EffectError where it cannot be saved: a decision must outlive this process."""
         now = self._clock()
         expires = None if lease_seconds is None else now + lease_seconds
         with self._state:
             self._save(leases.committed(self._kept, generation, expires, now))
-            self._audit("commit", ())
+            self._note("commit", ())
             return self.lease
 
     # -- changes -------------------------------------------------------------------------------
@@ -165,9 +171,9 @@ class Keeper:
             with self._state:
                 due = leases.check_restore(self._kept, generation)
                 if due:
-                    self._save(leases.begin_restore(self._kept, self._clock(), "restore"))
+                    self._hold(leases.begin_restore(self._kept, self._clock(), "restore"))
                 else:
-                    self._save(leases.never_to_come(self._kept, generation))
+                    self._hold(leases.never_to_come(self._kept, generation))
             changes, found = self._bring_back() if due else ((), ())
         return self._restore_report(generation, changes, found, started)
 
@@ -175,7 +181,7 @@ class Keeper:
         started = time.monotonic()
         with self._changing:
             with self._state:
-                self._save(leases.begin_destroy(self._kept))
+                self._hold(leases.begin_destroy(self._kept))
             changes, found = self._bring_back()
         return self._restore_report(self.lease.highest_generation, changes, found, started)
 
@@ -186,11 +192,12 @@ class Keeper:
         started = time.monotonic()
         with self._changing:
             with self._state:
+                self._save_again()
                 now = self._clock()
                 why = leases.must_restore(self._kept, now)
                 generation = self.lease.generation
                 if why is not None:
-                    self._save(leases.begin_restore(self._kept, now, why))
+                    self._hold(leases.begin_restore(self._kept, now, why))
             if why is not None:
                 changes, found = self._bring_back()
             elif not self._whole and self._kept.desired is not None:
@@ -219,27 +226,30 @@ class Keeper:
         found = refusals(desired, observed, self._facts())
         if found:
             return (), found
-        with self._state:
-            if kind == "new":
-                ledger = extend_ledger(desired, observed, self._kept.ledger)
-                self._save(leases.begin_stage(self._kept, desired, ledger))
+        try:
+            with self._state:
+                if kind == "new":
+                    ledger = extend_ledger(desired, observed, self._kept.ledger)
+                    self._save(leases.begin_stage(self._kept, desired, ledger))
+        except EffectError as error:
+            return (), (self._failure(str(error), "make room, then stage again"),)
         self._tried_at = self._elapsed()
         try:
             steps = self._make_so(desired, self._kept.ledger, "stage")
+            with self._state:
+                # The lease may have been decided meanwhile, where this was staged before.
+                self._save(leases.staged(self._kept, self._clock() + lease_seconds))
         except (EffectError, NotVerifiedError) as error:
             return self._give_up(str(error))
         except Exception as error:
             # A mistake of ours must not leave a server half changed.
             self._give_up(f"{type(error).__name__}: {error}")
             raise
-        with self._state:
-            # The lease may have been decided meanwhile, where this was staged before.
-            self._save(leases.staged(self._kept, self._clock() + lease_seconds))
         return _changes(steps), ()
 
     def _give_up(self, what: str) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         with self._state:
-            self._save(leases.begin_restore(self._kept, self._clock(), what))
+            self._hold(leases.begin_restore(self._kept, self._clock(), what))
         changes, found = self._bring_back()
         return changes, (self._failure(what, "the server is on its baseline again"), *found)
 
@@ -248,6 +258,7 @@ class Keeper:
         try:
             return _changes(self._make_so(desired, self._kept.ledger, "resume")), ()
         except Exception as error:
+            self._count(error)
             return (), (self._failure(_told(error), "repair that; the agent keeps trying"),)
 
     def _bring_back(self) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
@@ -260,37 +271,77 @@ class Keeper:
         except Exception as error:
             # Whatever it was: the lease must say that the baseline is not back.
             what = _told(error)
+            self._count(error)
+            news = what != kept.lease.detail
             with self._state:
-                self._save(leases.failed(self._kept, what))
-            self._audit("failed", (), detail=what)
+                self._hold(leases.failed(self._kept, what))
+            if news:
+                self._note("failed", (), detail=what)
             return (), (self._failure(what, "repair that; the agent keeps trying"),)
         with self._state:
-            self._save(leases.restored(self._kept))
+            self._hold(leases.restored(self._kept))
         return _changes(steps), ()
 
     def _make_so(
         self, desired: DesiredState | None, ledger: Ledger, event: str
     ) -> tuple[Step, ...]:
-        """Applies the difference and reads it back. Raises EffectError, NotVerifiedError."""
+        """Applies the difference and reads it back. Raises EffectError, NotVerifiedError.
+
+        A stage that cannot be noted in the audit log is not done; undoing is.
+        """
         names = watched_sysctls(desired, ledger)
         steps = difference(desired, self._network.observe(names), ledger)
         if steps:
-            self._audit(event, steps)
+            (self._audit if event == "stage" else self._note)(event, steps)
             self._network.apply(steps, desired.plan_name if desired else "")
         deadline = time.monotonic() + self._verify_seconds
         while wrong := _wrong(desired, self._network.observe(names), ledger):
             if time.monotonic() > deadline:
                 raise NotVerifiedError("read back and not as wanted: " + "; ".join(wrong))
             time.sleep(VERIFY_PAUSE_SECONDS)
-        self._whole = True
+        self._whole, self._failures = True, 0
         return steps
 
+    def _count(self, error: Exception) -> None:
+        """What failed without a change being tried may be tried again soon, and costs nothing."""
+        if not isinstance(error, UnreadableError):
+            self._failures += 1
+
     def _save(self, kept: Kept) -> None:
+        """Raises EffectError, with nothing changed here, where the disk does not take it."""
         if kept is not self._kept:
-            self._store.save(kept)
-            self._kept = kept
+            try:
+                self._store.save(kept)
+            except OSError as error:
+                raise EffectError(f"the agent's state cannot be saved: {error}") from error
+            self._kept, self._unsaved = kept, False
+
+    def _hold(self, kept: Kept) -> None:
+        """A full disk must not keep anything from being undone: what it does not take is held
+        here, and saved later."""
+        try:
+            self._save(kept)
+        except EffectError as error:
+            log.error("%s; going on without (an agent that starts anew would not know)", error)
+            self._kept, self._unsaved = kept, True
+
+    def _save_again(self) -> None:
+        if self._unsaved:
+            try:
+                self._store.save(self._kept)
+            except OSError:
+                return
+            self._unsaved = False
+            log.info("the agent's state is saved again")
+
+    def _note(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
+        try:
+            self._audit(event, steps, detail)
+        except EffectError as error:
+            log.error("%s; going on without: %s of %d changes", error, event, len(steps))
 
     def _audit(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
+        """Raises EffectError."""
         lease = self._kept.lease
         common = {
             "version": AUDIT_VERSION,
@@ -300,10 +351,12 @@ class Keeper:
             "plan": lease.plan_name,
             "detail": detail or lease.detail,
         }
-        if not steps:
-            self._store.audit(common)
-        for step in steps:
-            self._store.audit({**common, "change": step.as_change().model_dump()})
+        records = [{**common, "change": step.as_change().model_dump()} for step in steps]
+        try:
+            for record in records or [common]:
+                self._store.audit(record)
+        except OSError as error:
+            raise EffectError(f"the audit log cannot be written: {error}") from error
 
     def _failure(self, what: str, remedy: str) -> Refusal:
         return Refusal(what=what, where=f"server {self._facts().server}", remedy=remedy)

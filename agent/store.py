@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +20,23 @@ class StoreError(ValueError):
     """The state on disk cannot be used: says which file and what to do."""
 
 
-class DiskStore:
-    """Implements agent.reconcile.effects.Store in one directory."""
+# The audit log is put aside at this size; of those put aside the newest are kept.
+AUDIT_BYTES = 4 * 1024 * 1024
+AUDIT_FILES = 8
 
-    def __init__(self, directory: Path) -> None:
+
+class DiskStore:
+    """Implements agent.reconcile.effects.Store in one directory.
+
+    state.json     what the agent must know after a restart; replaced as a whole
+    audit.jsonl    one record per line, only ever appended to. A file of AUDIT_BYTES becomes
+                   audit.jsonl.1 (the newest of the former ones), and so on up to
+                   audit.jsonl.AUDIT_FILES; what is older is deleted. Whoever must keep more
+                   collects those files elsewhere.
+    """
+
+    def __init__(self, directory: Path, audit_bytes: int = AUDIT_BYTES) -> None:
+        self._audit_bytes = audit_bytes
         self._directory = directory
         self._state = directory / "state.json"
         self._audit = directory / "audit.jsonl"
@@ -54,10 +70,22 @@ class DiskStore:
             os.close(descriptor)
 
     def audit(self, record: dict[str, Any]) -> None:
-        with self._audit.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+        """Raises OSError, and then leaves no half record."""
+        if self._audit.exists() and self._audit.stat().st_size >= self._audit_bytes:
+            self._put_audit_aside()
+        line = (json.dumps(record) + "\n").encode()
+        with self._audit.open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(line) != len(line):
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._audit))
             os.fsync(file.fileno())
+
+    def _put_audit_aside(self) -> None:
+        former = [self._audit.with_name(f"audit.jsonl.{n}") for n in range(1, AUDIT_FILES + 1)]
+        for newer, older in reversed(list(pairwise([self._audit, *former]))):
+            if newer.exists():
+                newer.replace(older)
 
 
 class AlreadyRunningError(RuntimeError):
@@ -78,7 +106,8 @@ def take_lock(directory: Path) -> IO[str]:
         raise AlreadyRunningError(
             f"{directory}: an agent is running with this state (process {holder})"
         ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    # On a full disk the lock holds all the same: only its holder's number is missing.
+    with contextlib.suppress(OSError):
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
     return file

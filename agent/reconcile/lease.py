@@ -19,6 +19,7 @@ from agent.contract.state import DesiredState, LeaseState, Ledger, Refusal
 from agent.reconcile.diff import prune_ledger
 
 RETRY_SECONDS = 5.0
+LONGEST_RETRY_SECONDS = 300.0
 
 
 class Standing(Frozen):
@@ -195,6 +196,12 @@ def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> floa
     if lease.phase in ("staged", "committed") and lease.expires_unix is not None:
         return max(0.0, lease.expires_unix - now_unix)
     return None
+
+
+def retry_seconds(failures: int) -> float:
+    """How long to leave alone what has failed that often in a row: each attempt may disturb what
+    works, and is in the audit log."""
+    return float(min(RETRY_SECONDS * 2 ** min(max(failures - 1, 0), 10), LONGEST_RETRY_SECONDS))
 
 
 def _beneath(kept: Kept) -> tuple[Standing, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+import json
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,11 @@ from agent.contract.entries import COLLECTIONS
 from agent.contract.state import DesiredState, EffectiveQueue, NicFacts, ObservedState
 from agent.keeper import Keeper
 from agent.reconcile.canonical import canonical
-from agent.reconcile.effects import EffectError
+from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import EntryStep, NicStep, Step
 from agent.reconcile.validate import ServerFacts
-from agent.store import AlreadyRunningError, DiskStore, StoreError, take_lock
+from agent.store import AUDIT_FILES, AlreadyRunningError, DiskStore, StoreError, take_lock
 from states import desired_state
 
 BARE = (
@@ -43,9 +46,12 @@ class FakeNetwork:
         self.sysctls = {"net.ipv4.conf.all.rp_filter": "0"}
         self.fail_after: int | None = None
         self.crash_after: int | None = None
+        self.unreadable = False
         self.touched = 0
 
     def observe(self, sysctls: Collection[str]) -> ObservedState:
+        if self.unreadable:
+            raise UnreadableError("the database does not answer")
         found = {
             kind.collection: tuple(
                 entry for (name, _), entry in self.entries.items() if name == kind.collection
@@ -106,7 +112,11 @@ class World:
 
     def keeper(self) -> Keeper:
         facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
-        return Keeper(self.network, self.store, lambda: facts, lambda: self.now, verify_seconds=0)
+
+        def clock() -> float:
+            return self.now
+
+        return Keeper(self.network, self.store, lambda: facts, clock, 0, clock)
 
 
 def plan(generation: int, **changes: Any) -> DesiredState:
@@ -369,3 +379,126 @@ def test_the_fake_network_holds_what_was_applied(world: World) -> None:
         world.network.entries["rules", canonical(plan(1)).rules[0].key]
         == canonical(plan(1)).rules[0]
     )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB."""
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "placewire-test", str(tmp_path)], check=True
+    )
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Until not one byte fits."""
+    path = directory / "filler"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    return path
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("way", ["restore", "destroy", "expiry"])
+def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str) -> None:
+    world = World(small_disk)
+    before = world.network.state
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    filler = fill(small_disk)
+    if way == "expiry":
+        world.now += 11
+    undo = {"restore": lambda: keeper.restore(1), "destroy": keeper.destroy, "expiry": keeper.tick}
+    report = undo[way]()
+    assert report is not None and report.verified
+    assert world.network.state == before and keeper.lease.phase == "idle"
+    assert world.store.load().lease.phase == "staged", "the disk was full indeed"
+    assert keeper.seconds_until_due() is not None
+    filler.unlink()
+    keeper.tick()
+    assert world.store.load().lease.phase == "idle"
+    assert keeper.seconds_until_due() is None
+
+
+@pytest.mark.network
+def test_nothing_is_staged_or_committed_that_a_full_disk_would_forget(small_disk: Path) -> None:
+    world = World(small_disk)
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    staged = world.network.state
+    filler = fill(small_disk)
+    report = keeper.stage(plan(2, flows=()), 10)
+    assert not report.verified and "No space left" in report.refusals[0].what
+    assert world.network.state == staged and keeper.lease.generation == 1
+    with pytest.raises(EffectError, match="cannot be saved"):
+        keeper.commit(1, None)
+    assert keeper.renew(1, 100).expires_unix == 1100.0, "what is in use goes on"
+    with take_lock(small_disk):
+        pass
+    filler.unlink()
+    assert keeper.commit(1, None).phase == "committed"
+
+
+@pytest.mark.network
+def test_a_stage_that_cannot_be_noted_is_not_done(small_disk: Path) -> None:
+    world = World(small_disk)
+    before = world.network.state
+    keeper = world.keeper()
+
+    def save_and_fill(kept: Kept, save: Any = world.store.save) -> None:
+        save(kept)
+        fill(small_disk)
+
+    world.store.save = save_and_fill  # type: ignore[method-assign]
+    report = keeper.stage(plan(1), 10)
+    assert not report.verified and "audit log" in report.refusals[0].what
+    assert world.network.touched == 0 and world.network.state == before
+
+
+def test_the_audit_log_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, audit_bytes=200)
+    for number in range(300):
+        store.audit({"number": number, "filler": "x" * 60})
+    files = sorted(tmp_path.glob("audit.jsonl*"))
+    assert len(files) == AUDIT_FILES + 1
+    assert all(file.stat().st_size < 400 for file in files)
+    numbers = [
+        json.loads(line)["number"]
+        for file in (*(tmp_path / f"audit.jsonl.{n}" for n in range(AUDIT_FILES, 0, -1)), files[0])
+        for line in file.read_text().splitlines()
+    ]
+    assert numbers == list(range(numbers[0], 300)) and len(numbers) > 16
+
+
+def test_what_keeps_failing_is_tried_less_and_less_often(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    world.now += 11
+    world.network.fail_after = 0
+    pauses = []
+    for _ in range(9):
+        keeper.tick()
+        pauses.append(keeper.seconds_until_due())
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    world.now += 290
+    assert keeper.seconds_until_due() == 10
+    world.network.unreadable = True
+    keeper.tick()
+    failed = (world.directory / "audit.jsonl").read_text().count('"failed"')
+    assert failed == 2, "once for each reason"
+    world.network.unreadable, world.network.fail_after = False, None
+    assert keeper.tick().verified  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_read_is_tried_again_soon(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    world.now += 11
+    world.network.unreadable = True
+    for _ in range(5):
+        keeper.tick()
+        assert keeper.lease.phase == "failed" and keeper.seconds_until_due() == 5
