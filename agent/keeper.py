@@ -3,6 +3,9 @@
 Disk first: what is about to be done, and what was there before, is durable before anything is
 touched. Effects (network, store, clock) are passed in. Network changes are serialised by a lock;
 renewing and committing only touch the lease, and work while a change is under way.
+
+A lease's expiry is written in wall-clock time, since only that outlives a restart. While the agent
+runs, time is counted by a clock that nobody sets: where the wall clock is set, expiries move along.
 """
 
 from __future__ import annotations
@@ -42,6 +45,15 @@ VERIFY_PAUSE_SECONDS = 0.1
 AUDIT_VERSION = 1
 
 
+# A wall clock that is off by less is slewed, not set.
+CLOCK_TOLERANCE_SECONDS = 0.5
+
+
+def elapsed_seconds() -> float:
+    """Since the boot, sleep included; never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class NotVerifiedError(Exception):
     """The read-back does not show what was applied; the message lists what differs."""
 
@@ -56,7 +68,7 @@ class Keeper:
         facts: Callable[[], ServerFacts],
         clock: Callable[[], float] = time.time,
         verify_seconds: float = VERIFY_SECONDS,
-        elapsed: Callable[[], float] = time.monotonic,
+        elapsed: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._network = network
         self._store = store
@@ -67,6 +79,8 @@ class Keeper:
         self._state = threading.Lock()
         self._kept = store.load()
         self._elapsed = elapsed
+        # What expiries are written in: wall-clock time less elapsed time.
+        self._wall_offset = clock() - elapsed()
         # Of the last attempt at a change.
         self._tried_at = elapsed()
         # False from a start until what is on disk was found, or made, to be in force.
@@ -85,12 +99,14 @@ class Keeper:
 
     def seconds_until_due(self) -> float | None:
         """When `tick` has something to do; None: nothing will happen by itself."""
-        kept = self._kept
+        with self._state:
+            now = self._now()
+            kept = self._kept
         pause = leases.retry_seconds(self._failures)
         retry = max(0.0, self._tried_at + pause - self._elapsed())
         if self._unsaved or (not self._whole and kept.desired is not None):
             return min(retry, leases.RETRY_SECONDS) if self._unsaved else retry
-        return leases.seconds_until_due(kept, self._clock(), retry)
+        return leases.seconds_until_due(kept, now, retry)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -133,16 +149,16 @@ class Keeper:
 
     def renew(self, generation: int, lease_seconds: float) -> LeaseState:
         """What cannot be saved is renewed all the same: a restart then only ends it earlier."""
-        now = self._clock()
         with self._state:
+            now = self._now()
             self._hold(leases.renewed(self._kept, generation, now + lease_seconds, now))
             return self.lease
 
     def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
         """Raises EffectError where it cannot be saved: a decision must outlive this process."""
-        now = self._clock()
-        expires = None if lease_seconds is None else now + lease_seconds
         with self._state:
+            now = self._now()
+            expires = None if lease_seconds is None else now + lease_seconds
             self._save(leases.committed(self._kept, generation, expires, now))
             self._note("commit", ())
             return self.lease
@@ -171,7 +187,7 @@ class Keeper:
             with self._state:
                 due = leases.check_restore(self._kept, generation)
                 if due:
-                    self._hold(leases.begin_restore(self._kept, self._clock(), "restore"))
+                    self._hold(leases.begin_restore(self._kept, self._now(), "restore"))
                 else:
                     self._hold(leases.never_to_come(self._kept, generation))
             changes, found = self._bring_back() if due else ((), ())
@@ -193,7 +209,7 @@ class Keeper:
         with self._changing:
             with self._state:
                 self._save_again()
-                now = self._clock()
+                now = self._now()
                 why = leases.must_restore(self._kept, now)
                 generation = self.lease.generation
                 if why is not None:
@@ -238,7 +254,7 @@ class Keeper:
             steps = self._make_so(desired, self._kept.ledger, "stage")
             with self._state:
                 # The lease may have been decided meanwhile, where this was staged before.
-                self._save(leases.staged(self._kept, self._clock() + lease_seconds))
+                self._save(leases.staged(self._kept, self._now() + lease_seconds))
         except (EffectError, NotVerifiedError) as error:
             return self._give_up(str(error))
         except Exception as error:
@@ -249,7 +265,7 @@ class Keeper:
 
     def _give_up(self, what: str) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         with self._state:
-            self._hold(leases.begin_restore(self._kept, self._clock(), what))
+            self._hold(leases.begin_restore(self._kept, self._now(), what))
         changes, found = self._bring_back()
         return changes, (self._failure(what, "the server is on its baseline again"), *found)
 
@@ -301,6 +317,16 @@ class Keeper:
             time.sleep(VERIFY_PAUSE_SECONDS)
         self._whole, self._failures = True, 0
         return steps
+
+    def _now(self) -> float:
+        """Wall-clock time, with expiries in step with it. Holds the state lock already."""
+        now = self._clock()
+        set_by = now - self._elapsed() - self._wall_offset
+        if abs(set_by) > CLOCK_TOLERANCE_SECONDS:
+            log.warning("the clock was set by %.1f s: expiries move along", set_by)
+            self._wall_offset += set_by
+            self._hold(leases.with_clock_set(self._kept, set_by))
+        return now
 
     def _count(self, error: Exception) -> None:
         """What failed without a change being tried may be tried again soon, and costs nothing."""

@@ -198,6 +198,21 @@ def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> floa
     return None
 
 
+def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
+    """The same moments, after someone set the wall clock by that much: an expiry is a time from
+    now that was promised, whatever the clock says meanwhile."""
+
+    def moved(expires_unix: float | None) -> float | None:
+        return None if expires_unix is None else expires_unix + by_seconds
+
+    baselines = tuple(
+        standing.model_copy(update={"expires_unix": moved(standing.expires_unix)})
+        for standing in kept.baselines
+    )
+    changed = kept.model_copy(update={"baselines": baselines})
+    return _with_lease(changed, expires_unix=moved(kept.lease.expires_unix))
+
+
 def retry_seconds(failures: int) -> float:
     """How long to leave alone what has failed that often in a row: each attempt may disturb what
     works, and is in the audit log."""

@@ -108,15 +108,16 @@ class World:
         self.network = FakeNetwork()
         self.store = DiskStore(directory)
         self.now = 1000.0
+        self.clock_off = 0.0
         self.directory = directory
 
     def keeper(self) -> Keeper:
         facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
 
-        def clock() -> float:
-            return self.now
-
-        return Keeper(self.network, self.store, lambda: facts, clock, 0, clock)
+        return Keeper(
+            self.network, self.store, lambda: facts, lambda: self.now + self.clock_off, 0,
+            lambda: self.now,
+        )  # fmt: skip
 
 
 def plan(generation: int, **changes: Any) -> DesiredState:
@@ -502,3 +503,41 @@ def test_what_cannot_be_read_is_tried_again_soon(world: World) -> None:
     for _ in range(5):
         keeper.tick()
         assert keeper.lease.phase == "failed" and keeper.seconds_until_due() == 5
+
+
+@pytest.mark.parametrize("set_by", [-3600.0, 3600.0])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_setting_the_clock_neither_ends_nor_extends_a_lease(
+    world: World, set_by: float, restarted: bool
+) -> None:
+    before = world.network.state
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, 50)
+    keeper.stage(plan(2, flows=()), 10)
+    world.clock_off = set_by
+    world.now += 9
+    assert keeper.tick() is None and keeper.seconds_until_due() == 1
+    assert keeper.lease.expires_unix == 1010 + set_by, "as the clock on the wall has it now"
+    if restarted:
+        keeper = world.keeper()
+        assert keeper.resume() is not None and keeper.lease.generation == 2
+    world.now += 1
+    keeper.tick()
+    assert (keeper.lease.phase, keeper.lease.generation) == ("committed", 1)
+    world.now += 39
+    assert keeper.tick() is None
+    world.now += 1
+    assert keeper.tick() is not None
+    assert world.network.state == before
+
+
+def test_a_renewal_after_the_clock_was_set_counts_from_now(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    world.clock_off = 3600.0
+    assert keeper.renew(1, 10).expires_unix == 4610.0
+    world.now += 9
+    assert keeper.tick() is None
+    world.now += 1
+    assert keeper.tick() is not None
