@@ -26,7 +26,7 @@ from controller.compile.ranks import rank_specs
 from controller.compile.transfers import promised_transfers
 from controller.decide import Decision, decide
 from controller.errors import UsageError, VerificationFailed
-from controller.plan_file import Plan
+from controller.plan import Plan
 from controller.report import (
     RunReport,
     losses,

@@ -24,7 +24,7 @@ from agent.contract.messages import (
 from controller.compile.network import pair_queue
 from controller.compile.units import wire_rate
 from controller.errors import PlacewireError
-from controller.plan_file import Plan
+from controller.plan import Plan
 
 if TYPE_CHECKING:
     from controller.agents import Agents

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controller.errors import PlacewireError, RestoreFailed, UsageError
-from controller.plan_file import Plan, load_plan
+from controller.plan import Plan
+from controller.plan_file import load_plan
 
 if TYPE_CHECKING:
     from controller.apply import Request, Tools

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from controller.compile.cluster import cluster_of
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
-from controller.plan_file import PlacedJob, Plan, ReplayJob
+from controller.plan import PlacedJob, Plan, ReplayJob
 
 if TYPE_CHECKING:
     from optimizer.placement import Placement

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from controller.plan_file import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
+    from controller.plan import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
 
 Mistake = tuple[str, str]
 

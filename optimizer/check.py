@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from optimizer.graph import OperatorGraph
 from optimizer.placement import Placement
-from optimizer.recompute import Facts, recompute_memory, recompute_times
+from optimizer.recompute import recompute_memory, recompute_times
+from optimizer.recompute_facts import Facts
 
 RELATIVE_TOLERANCE = 1e-6
 

@@ -230,7 +230,7 @@ def build_graph(
 ) -> OperatorGraph:
     """A graph from rows. An operator with no time for a device type cannot run there (inf).
 
-    Raises GraphError where a tensor names an unknown operator, an id is doubled or there is a cycle.
+    Raises GraphError where a tensor names an unknown operator, an id is doubled, or on a cycle.
     """
     if device_types is None:
         device_types = list(dict.fromkeys(t for row in operators for t in row.seconds))

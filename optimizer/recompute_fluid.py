@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from optimizer.placement import Message
-from optimizer.recompute import INFINITY, Facts, Times
+from optimizer.recompute_facts import INFINITY, Facts, Times
 
 Limit = tuple[str, str, str]  # "transmit" or "receive", server, rail
 

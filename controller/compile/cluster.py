@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.compile.units import payload_capacity
-from controller.plan_file import Plan
+from controller.plan import Plan
 from optimizer.cluster import Cluster, Device, Nic, Server
 
 

@@ -38,7 +38,7 @@ from controller.compile.units import (
     burst_bits,
     wire_rate,
 )
-from controller.plan_file import Plan, PlanNic, PlanServer
+from controller.plan import Plan, PlanNic, PlanServer
 from optimizer.placement import Placement
 
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.contract.job import OptimizerSpec, RailInterface, RankSpec
 from controller.compile.network import bridge_name
-from controller.plan_file import Plan, PlanServer, ReplayJob
+from controller.plan import Plan, PlanServer, ReplayJob
 from optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400

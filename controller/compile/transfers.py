@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.contract.measurement import Transfer
-from controller.plan_file import Plan
+from controller.plan import Plan
 from optimizer.placement import Placement
 
 FIRST_TCP_PORT = 42000

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from controller.errors import PlacewireError
-from controller.plan_file import Plan
+from controller.plan import Plan
 
 MANAGEMENT_INTERFACE = "mgmt0"
 CONTROLLER_TCP_PORT = 7440

@@ -21,7 +21,7 @@ from controller.lab.system import (
     run,
     run_batch,
 )
-from controller.plan_file import Plan
+from controller.plan import Plan
 
 
 def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> Lab:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.contract.messages import Capabilities
-from controller.plan_file import Plan, parse_plan
+from controller.plan import Plan
+from controller.plan_file import parse_plan
 from optimizer.placement import Message, Placement
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from controller.errors import PlanError
-from controller.plan_file import Plan, load_plan, parse_plan
+from controller.plan import Plan
+from controller.plan_file import load_plan, parse_plan
 from plans import ROOT, plan_document
 
 Edit = Callable[[dict[str, Any]], None]

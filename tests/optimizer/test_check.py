@@ -15,7 +15,8 @@ from optimizer.engines.solution import Solution
 from optimizer.placement import Placement
 from optimizer.problem import Problem
 from optimizer.rates import allocate, starting_rates
-from optimizer.recompute import Facts, recompute_memory, recompute_times
+from optimizer.recompute import recompute_memory, recompute_times
+from optimizer.recompute_facts import Facts
 from optimizer.simulate import simulate
 
 
