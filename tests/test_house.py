@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "highspy", "networkx", "rich")
+HEAVY = ("torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "networkx", "rich")
 
 
 @pytest.mark.parametrize("module", ["controller.cli", "agent.main", "optimizer.cli"])
