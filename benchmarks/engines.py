@@ -22,10 +22,12 @@ from optimizer.engines.annealing import Annealing
 from optimizer.engines.auto import starting_solutions
 from optimizer.engines.registry import place
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, load_graph
-from optimizer.problem import Problem, Sharing, SolveSettings
+from optimizer.names import EngineName, Sharing
+from optimizer.problem import Problem, SolveSettings
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "shared" / "workloads" / "msr"
 SHARINGS: tuple[Sharing, ...] = ("strict", "even", "unshaped")
+ENGINES: tuple[EngineName, ...] = ("heft", "auto")
 
 
 def main() -> None:
@@ -38,12 +40,12 @@ def main() -> None:
     for graph in _graphs(options.graph):
         problem = Problem(graph, _cluster(graph.device_types[0]))
         print(f"{graph.name[:33]:<34}{graph.operator_count:>9} {_move_cost(problem)}")
-        for engine in ("heft", "auto"):
+        for engine in ENGINES:
             for sharing in SHARINGS:
                 print(_row(problem, engine, sharing, options.moves))
 
 
-def _row(problem: Problem, engine: str, sharing: Sharing, moves: int) -> str:
+def _row(problem: Problem, engine: EngineName, sharing: Sharing, moves: int) -> str:
     began = time.perf_counter()
     shared = Problem(problem.graph, problem.cluster, sharing)
     placement = place(shared, engine, SolveSettings(gap=0.0, moves=moves))

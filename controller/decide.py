@@ -25,7 +25,7 @@ from controller.plan import PlacedJob, Plan, ReplayJob
 
 if TYPE_CHECKING:
     from optimizer.placement import Placement
-    from optimizer.problem import Sharing
+    from optimizer.names import Sharing
 
 Say = Callable[[str], None]
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.errors import JobFailed, PlacewireError
-from controller.quantities import format_seconds
 from controller.report import RunReport
 from controller.show import console as make_console
+from optimizer.quantities import format_seconds
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
 

@@ -18,7 +18,8 @@ from pydantic import (
     Field,
 )
 
-from controller.quantities import (
+from optimizer.names import EngineName, Sharing
+from optimizer.quantities import (
     parse_bits_per_second,
     parse_bytes,
     parse_fraction,
@@ -185,7 +186,7 @@ Job = Annotated[PlacedJob | ReplayJob, Field(discriminator="kind")]
 
 
 class PlanSolve(Frozen):
-    engine: Literal["auto", "heft", "single"] = "auto"
+    engine: EngineName = "auto"
     gap: Fraction = 0.05
     time_limit_seconds: Duration = Field(alias="time_limit", default=60.0)
     seed: int = 0
@@ -199,7 +200,7 @@ class PlanVerify(Frozen):
 class PlanNetwork(Frozen):
     """rails: only these carry the job (all by default)."""
 
-    sharing: Literal["auto", "strict", "even", "unshaped"] = "auto"
+    sharing: Literal["auto", Sharing] = "auto"
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     on_exit: Literal["restore", "keep"] = "restore"
     rails: tuple[str, ...] | None = None

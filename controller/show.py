@@ -16,7 +16,7 @@ from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed
 from agent.contract.state import Change
 from controller.decide import Decision
-from controller.quantities import format_bits_per_second, format_bytes, format_seconds
+from optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 from controller.report import RunReport
 
 if TYPE_CHECKING:

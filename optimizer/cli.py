@@ -11,7 +11,9 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from optimizer.names import EngineName, Model, ReductionName, Sharing
 
 if TYPE_CHECKING:
     from optimizer.cluster import Cluster
@@ -70,10 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     solve = commands.add_parser("solve", help="a graph and a cluster -> a placement file")
     solve.add_argument("graph", type=Path)
     solve.add_argument("--cluster", type=Path, required=True, help="cluster file, JSON")
-    solve.add_argument("--engine", default="auto", help="auto (default), heft or single")
-    solve.add_argument("--sharing", choices=("strict", "even", "unshaped"), default="strict")
-    solve.add_argument("--model", choices=("contended", "thesis"), default="contended")
-    solve.add_argument("--reduction", default="auto", help="auto (default), fusion or none")
+    solve.add_argument(
+        "--engine", choices=get_args(EngineName), default="auto", help="default: auto"
+    )
+    solve.add_argument("--sharing", choices=get_args(Sharing), default="strict")
+    solve.add_argument("--model", choices=get_args(Model), default="contended")
+    solve.add_argument("--reduction", choices=get_args(ReductionName), default="auto")
     solve.add_argument("--gap", type=_fraction, default=0.05, help="stop at this gap, like 0.05")
     solve.add_argument("--time-limit", type=_positive, default=60.0, help="seconds")
     solve.add_argument("--seed", type=_count, default=0)

@@ -13,9 +13,7 @@ from pydantic import ValidationError
 
 from optimizer.cluster import Cluster, Frozen
 from optimizer.graph import read_json, write_json
-from optimizer.problem import Model, Sharing
-
-PLACEMENT_VERSION = 1
+from optimizer.names import Model, Sharing
 
 
 class PlacementError(ValueError):

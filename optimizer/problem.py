@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-
-Model = Literal["thesis", "contended"]
-# What the network does with concurrent transfers; see docs/architecture.md, "Sharing".
-#   strict    each server pair has its own rate per rail: the decision
-#   even      strict with every pair's rate equal: each NIC split evenly over the other servers
-#   unshaped  transfers share the NICs max-min fairly; there are no per-pair rates
-Sharing = Literal["strict", "even", "unshaped"]
+from optimizer.names import Model, Sharing
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024

@@ -13,11 +13,12 @@ from optimizer.engines.assemble import assemble
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution, Solve
 from optimizer.memory_limits import refuse_impossible
+from optimizer.names import EngineName, ReductionName
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
 
-ENGINES: dict[str, Solve] = {"auto": auto.solve, "heft": heft.solve, "single": single.solve}
+ENGINES: dict[EngineName, Solve] = {"auto": auto.solve, "heft": heft.solve, "single": single.solve}
 
 # Of the time or moves that a reduced problem is given; the rest refines on the graph as given.
 _REDUCED_PART = 0.5
@@ -25,9 +26,9 @@ _REDUCED_PART = 0.5
 
 def place(
     problem: Problem,
-    engine: str,
+    engine: EngineName,
     settings: SolveSettings,
-    reduction: str = "auto",
+    reduction: ReductionName = "auto",
     progress: Report | None = None,
 ) -> Placement:
     """Reduce, solve, expand, refine (auto), allocate rates, check.
@@ -77,7 +78,11 @@ def place(
 
 
 def _solve_reduced(
-    small: Problem, engine: str, settings: SolveSettings, progress: Report | None, reduced: bool
+    small: Problem,
+    engine: EngineName,
+    settings: SolveSettings,
+    progress: Report | None,
+    reduced: bool,
 ) -> Solution | None:
     """None where auto finds nothing on a reduced graph, whose memory is counted too high."""
     if not (engine == "auto" and reduced):

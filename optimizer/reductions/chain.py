@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import get_args
 
 import numpy as np
 
 from optimizer.graph import FloatArray, IntArray
+from optimizer.names import ReductionName
 from optimizer.problem import Problem
 from optimizer.reductions.colocation import merge_colocated
 from optimizer.reductions.contract import Reduced, Undo
@@ -43,14 +45,15 @@ def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
     return problem, undo_all
 
 
-def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
+def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo, str]:
     """`none`, `fusion` (alpha 0: chains and operators without cost), or `auto`: none for a small
     graph, else co-location and fusion with the least alpha that brings it to REDUCE_TO operators.
 
     Returns also what was done, in words. Raises ValueError for another name.
     """
-    if name not in ("none", "fusion", "auto"):
-        raise ValueError(f"unknown reduction {name!r}; accepted: auto, fusion, none")
+    if name not in get_args(ReductionName):
+        accepted = ", ".join(get_args(ReductionName))
+        raise ValueError(f"unknown reduction {name!r}; accepted: {accepted}")
     count = problem.graph.operator_count
     if name == "none" or (name == "auto" and count <= REDUCE_ABOVE):
         reduced, undo = apply_chain(problem, ())

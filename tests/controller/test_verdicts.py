@@ -10,8 +10,8 @@ from controller.apply import require_delivered
 from controller.bandwidth_check import judge
 from controller.compile.transfers import promised_transfers
 from controller.errors import VerificationFailed
-from controller.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
 from controller.report import losses, step_times, traffic_rows, typical_step
+from optimizer.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
 from plans import placement, plan
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ%]*)\s*")
@@ -17,7 +18,10 @@ def _split(text: object, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a quantity; write it with its unit, like {example}")
-    return float(match[1]), match[2]
+    number = float(match[1])
+    if math.isinf(number):
+        raise ValueError(f"{text!r} is too large for a number; write a finite one, like {example}")
+    return number, match[2]
 
 
 def _scaled(text: object, units: dict[str, float], example: str) -> float:
@@ -26,7 +30,10 @@ def _scaled(text: object, units: dict[str, float], example: str) -> float:
     if factor is None:
         found = f"unit {unit!r}" if unit else "no unit"
         raise ValueError(f"{text!r} has {found}; accepted: {', '.join(units)}, like {example}")
-    return number * factor
+    value = number * factor
+    if math.isinf(value):
+        raise ValueError(f"{text!r} is too large for a number; write a finite one, like {example}")
+    return value
 
 
 def parse_seconds(text: object) -> float:
@@ -44,6 +51,8 @@ def parse_bytes(text: object) -> int:
 def parse_fraction(text: object) -> float:
     """5% or 0.05, as 0.05."""
     if isinstance(text, int | float) and not isinstance(text, bool):
+        if not math.isfinite(text):
+            raise ValueError(f"{text!r} is not a finite number; write a percentage, like 5%")
         return float(text)
     number, unit = _split(text, "5%")
     if unit not in ("%", ""):
