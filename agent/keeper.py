@@ -29,9 +29,9 @@ from agent.reconcile import lease as leases
 from agent.reconcile.diff import (
     difference,
     extend_ledger,
-    ineffective_queues,
     watched_sysctls,
 )
+from agent.reconcile.effective import ineffective_queues
 from agent.reconcile.effects import EffectError, Network, Store, UnreadableError
 from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import Step

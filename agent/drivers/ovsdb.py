@@ -6,7 +6,7 @@ value is the plan's name; what a row is for stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from agent.contract.entries import (
@@ -117,6 +117,42 @@ def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> No
             lambda transaction: _write_queues(database, transaction, steps, plan_name),
             f"{len(steps)} shapers and queues",
         )
+
+
+def write_classes_again(remote: str) -> None:
+    """Makes ovs-vswitchd write all its classes to the kernel, as it does at every change of the
+    database. Writing what a row has already is none."""
+    with connected(remote) as database:
+
+        def change(_: Any) -> None:
+            database.switch.verify("next_cfg")
+            database.switch.next_cfg += 1
+
+        database.transact(change, "write the classes again")
+
+
+def install_anew(remote: str, nics: Collection[str]) -> None:
+    """Makes ovs-vswitchd remove these NICs' HTB and build it again, from the rows as they are.
+
+    Two transactions: a port whose QoS keeps its type keeps its HTB, even with another row (Open
+    vSwitch 3.1). An end in between leaves a QoS that no port uses, which the next change replaces.
+    """
+    with connected(remote) as database:
+        shaped = {
+            port.name: qos
+            for port in database.rows("Port")
+            if port.name in nics and (qos := _own_qos(port)) is not None
+        }
+
+        def assign(there: bool) -> None:
+            for port in database.rows("Port"):
+                if port.name in shaped:
+                    port.verify("qos")
+                    port.qos = [shaped[port.name]] if there else []
+
+        names = ", ".join(sorted(shaped))
+        database.transact(lambda _: assign(False), f"take the queues off {names}")
+        database.transact(lambda _: assign(True), f"queues of {names}")
 
 
 def sweep(remote: str) -> None:

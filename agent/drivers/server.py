@@ -13,12 +13,21 @@ from pathlib import Path
 from pyroute2.netlink.exceptions import NetlinkError
 
 from agent.contract.config import AgentConfig
-from agent.contract.entries import BRIDGE_PREFIX, Address, Bridge, DatapathType
+from agent.contract.entries import (
+    BRIDGE_PREFIX,
+    Address,
+    Bridge,
+    DatapathType,
+    Entry,
+    Queue,
+    Shaper,
+)
 from agent.contract.messages import Capabilities
 from agent.contract.state import ForeignEntry, ObservedState
 from agent.drivers import ethtool, links, openflow, ovsdb, policy_routing, sysctl, traffic_control
 from agent.drivers.command import run
 from agent.drivers.ovsdb_link import connected
+from agent.reconcile.effective import drifted_nics
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -123,10 +132,21 @@ class Server:
             self._bridges(entries, plan_name)
         elif first.collection in _TOGETHER:
             ovsdb.change_queues(self._remote, entries, plan_name)
+            self._make_effective([step.entry for step in entries if step.action == "replace"])
         elif first.collection == "flows":
             openflow.change_flows(self._run_dir, entries)
         else:
             _KERNEL[first.collection](entries)
+
+    def _make_effective(self, replaced: list[Entry]) -> None:
+        """Where the kernel's classes are still not as these queues: first the way that leaves
+        foreign filters alone, which does not help where the HTB is gone."""
+        nics = {entry.nic for entry in replaced if isinstance(entry, Shaper)}
+        queues = [entry for entry in replaced if isinstance(entry, Queue) and entry.nic in nics]
+        if queues and drifted_nics(queues, traffic_control.read_queues(nics)):
+            ovsdb.write_classes_again(self._remote)
+        if queues and (left := drifted_nics(queues, traffic_control.read_queues(nics))):
+            ovsdb.install_anew(self._remote, left)
 
     def _bridges(self, steps: list[EntryStep], plan_name: str) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]

@@ -3,13 +3,26 @@
 Order: everything that appears or changes, from the bridge outwards (a class exists before a flow
 points to it), then everything that goes, in the opposite order. A NIC's own addresses leave it
 after its bridge has them, and come back to it after the bridge is gone.
+
+Where the kernel's classes of a NIC are not as the database has its queues, someone changed them
+there. All of the shaping of that NIC is then replaced, though the database is right: its entries'
+steps have equal before and after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.contract.entries import COLLECTIONS, Address, Bridge, Entry, Sysctl
+from agent.contract.entries import (
+    COLLECTIONS,
+    Address,
+    Bridge,
+    Classifier,
+    Entry,
+    Queue,
+    Shaper,
+    Sysctl,
+)
 from agent.contract.state import (
     Collections,
     DesiredState,
@@ -19,13 +32,10 @@ from agent.contract.state import (
     TakenOver,
 )
 from agent.reconcile.canonical import canonical
+from agent.reconcile.effective import drifted_nics
 from agent.reconcile.steps import EntryStep, NicStep, Step
 
 _NOTHING = Collections()
-# How far a class of the kernel may be from what was asked: tc counts in whole ticks and bytes.
-RATE_TOLERANCE = 0.01
-# Open vSwitch raises a class's rate to this, whatever was asked.
-LEAST_CLASS_BITS_PER_SECOND = 12_000
 
 
 def difference(
@@ -43,7 +53,7 @@ def difference(
         name = kind.collection
         target = _by_key(getattr(wanted, name))
         current = _by_key(getattr(observed, name))
-        appearing += _appearing(target, current)
+        appearing += _appearing(target, current, _drifted(wanted, observed))
         if kind is Address:
             appearing += _nics_to_bridges(wanted.bridges, observed.nics)
         if kind is Sysctl:
@@ -93,39 +103,25 @@ def watched_sysctls(desired: DesiredState | None, ledger: Ledger) -> frozenset[s
     return frozenset(names | {s.name for s in desired.sysctls} if desired else names)
 
 
-def ineffective_queues(desired: DesiredState | None, observed: ObservedState) -> tuple[str, ...]:
-    """Queues whose class in the kernel is missing or differs, one sentence each."""
-    classes = {(c.nic, c.queue_id): c for c in observed.effective_queues}
-    problems = []
-    for queue in desired.queues if desired else ():
-        found = classes.get((queue.nic, queue.queue_id))
-        if found is None:
-            problems.append(f"{queue.key}: the kernel has no class for it")
-            continue
-        minimum = max(queue.min_bits_per_second, LEAST_CLASS_BITS_PER_SECOND)
-        pairs = (
-            ("rate", minimum, found.min_bits_per_second),
-            ("ceil", max(queue.max_bits_per_second, minimum), found.max_bits_per_second),
-            ("burst", queue.burst_bits // 8, found.burst_bytes),
-        )
-        problems += [
-            f"{queue.key}: {what} is {actual} in the kernel, wanted {wanted}"
-            for what, wanted, actual in pairs
-            if abs(actual - wanted) > max(RATE_TOLERANCE * wanted, 8)
-        ]
-    return tuple(problems)
-
-
 def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
     return {entry.key: entry for entry in entries}
 
 
-def _appearing(target: dict[str, Entry], current: dict[str, Entry]) -> list[Step]:
+def _appearing(
+    target: dict[str, Entry], current: dict[str, Entry], drifted: frozenset[str]
+) -> list[Step]:
     return [
         EntryStep(current.get(key), entry)
         for key, entry in target.items()
         if current.get(key) != entry
+        or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in drifted)
     ]
+
+
+def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:
+    """NICs that have their shaper and keep one, and whose classes are not as their queues."""
+    shaped = {s.nic for s in wanted.shapers} & {s.nic for s in observed.shapers}
+    return drifted_nics(observed.queues, observed.effective_queues) & shaped
 
 
 def _nics_to_bridges(bridges: tuple[Bridge, ...], nics: tuple[NicFacts, ...]) -> list[Step]:

@@ -172,8 +172,60 @@ def test_verify_sees_what_someone_changed(server: ServerUnderTest) -> None:
     server.sh("tc filter del dev nic1 parent 1: prio 20480")
     server.sh("ip rule del priority 18001")
     verified = server.inside(keeping.verify, server.config, 1)
-    assert {c.key for c in verified.deviations} == {"nic1 short packets", "18001 from 10.7.1.1/32"}
+    drifted = {c.key for c in verified.deviations if "nic0" in c.key}
+    assert drifted == {"nic0", *(f"nic0 queue {n}" for n in range(4)), "nic0 short packets",
+                       "nic0 10.7.0.2", "nic0 10.7.0.3"}  # fmt: skip
+    others = {c.key for c in verified.deviations} - drifted
+    assert others == {"nic1 short packets", "18001 from 10.7.1.1/32"}
     assert any("nic0 queue 2: rate is 1000000" in problem for problem in verified.problems)
+
+
+CHANGED_CLASS = "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit"
+
+
+@network
+@pytest.mark.parametrize(
+    "meddle", [CHANGED_CLASS, "tc qdisc del dev nic0 root",
+               "tc qdisc replace dev nic0 root tbf rate 1mbit burst 9kb latency 9ms"]
+)  # fmt: skip
+@pytest.mark.parametrize("changed", [False, True])
+def test_shaping_that_someone_changed_in_the_kernel_is_mended(
+    server: ServerUnderTest, meddle: str, changed: bool
+) -> None:
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    whole = server.snapshot()
+    server.sh(meddle)
+    assert server.inside(keeping.verify, server.config, 1).problems
+    rates = (12_000_000, 30_000_000) if changed else (10_000_000, 30_000_000)
+    report = server.inside(keeping.stage, server.config, desired_state(2, rates=rates))
+    assert report.verified and report.changes, report.refusals
+    rate = "12Mbit" if changed else "10Mbit"
+    assert f"class htb 1:3 parent 1:fffe prio 0 rate {rate}" in server.sh("tc class show dev nic0")
+    assert server.inside(keeping.verify, server.config, 2).problems == ()
+    if not changed:
+        after, wanted = server.snapshot(), dict(whole)
+        # Filters that were added again have new handles.
+        assert after.pop("filters").count("flowid") == wanted.pop("filters").count("flowid")
+        assert after == wanted
+    server.sh(meddle)
+    assert server.inside(keeping.restore, server.config, 2).verified
+    assert server.inside(keeping.verify, server.config, 1).problems == ()
+    server.sh(meddle)
+    assert server.inside(keeping.destroy, server.config).verified
+    assert server.snapshot() == before
+
+
+@network
+def test_mending_a_class_leaves_foreign_filters(server: ServerUnderTest) -> None:
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.sh(
+        "tc filter add dev nic0 parent 1: protocol ip prio 5 u32 match ip dst 9.9.9.9 flowid 1:1"
+    )
+    server.sh(CHANGED_CLASS)
+    assert server.inside(keeping.stage, server.config, desired_state(1)).changes
+    assert "09090909" in server.sh("tc filter show dev nic0")
 
 
 @network

@@ -20,7 +20,8 @@ from agent.contract.state import (
     TakenOver,
 )
 from agent.reconcile.canonical import canonical
-from agent.reconcile.diff import difference, extend_ledger, ineffective_queues, prune_ledger
+from agent.reconcile.diff import difference, extend_ledger, prune_ledger
+from agent.reconcile.effective import ineffective_queues
 from agent.reconcile.steps import EntryStep, NicStep, Step
 from agent.reconcile.validate import ServerFacts, refusals
 from states import desired_state, queue
@@ -61,7 +62,16 @@ def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
         else:
             entries[step.collection][step.entry.key] = step.after
     fields = {name: tuple(held.values()) for name, held in entries.items()}
-    return observed.model_copy(update={**fields, "nics": tuple(nics.values())})
+    classes = tuple(
+        EffectiveQueue(
+            nic=q.nic, queue_id=q.queue_id, min_bits_per_second=q.min_bits_per_second,
+            max_bits_per_second=q.max_bits_per_second, burst_bytes=q.burst_bits // 8,
+        )
+        for q in entries["queues"].values()
+    )  # fmt: skip
+    return observed.model_copy(
+        update={**fields, "nics": tuple(nics.values()), "effective_queues": classes}
+    )
 
 
 def collections_of(state: Collections) -> dict[str, set[Any]]:
@@ -159,6 +169,24 @@ def test_a_class_is_as_wanted_within_a_percent(rate: int, burst_bytes: int, fine
     )  # fmt: skip
     assert (ineffective_queues(desired, ObservedState(effective_queues=(found,))) == ()) is fine
     assert "no class" in ineffective_queues(desired, ObservedState())[0]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_shaping_that_the_kernel_lost_is_replaced_on_that_nic_only(gone: bool) -> None:
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    slow = up.effective_queues[2].model_copy(update={"min_bits_per_second": 1_000_000})
+    classes = () if gone else (slow, *up.effective_queues[3:4])
+    rest = tuple(c for c in up.effective_queues if c.nic == "nic1")
+    drifted = up.model_copy(update={"effective_queues": (*classes, *rest)})
+    steps = difference(desired, drifted, Ledger())
+    assert [(s.as_change().action, s.collection) for s in steps] == [
+        *[("replace", "shapers")], *[("replace", "queues")] * 4, *[("replace", "classifiers")] * 3,
+    ]  # fmt: skip
+    assert all("nic0" in step.as_change().key for step in steps)
+    assert difference(desired, applied(drifted, steps), Ledger()) == ()
+    assert all(step.as_change().action == "remove" or step.collection in ("nics", "sysctls")
+               for step in difference(None, drifted, Ledger()))  # fmt: skip
 
 
 def test_the_plain_state_is_accepted() -> None:
