@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from controller.plan import Plan
 from controller.plan_file import load_plan
 
 if TYPE_CHECKING:
+    from agent.contract.messages import Observation, Verified
     from controller.apply import Request, Tools
     from controller.lab import Lab
     from controller.launch.launcher import Launcher
@@ -233,18 +234,40 @@ async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
             observations |= await tools.agents.ask_all(present, Observation, timeout_seconds=10)
         except AgentProblem as problem:
             observations |= problem.answered
+        verified = await _verify(tools, observations)
         if arguments.json:
             print_json(
                 {
-                    server: None if answer is None else answer.model_dump(mode="json")
+                    server: None
+                    if answer is None
+                    else answer.model_dump(mode="json")
+                    | {"verified": server in verified and verified[server].model_dump(mode="json")}
                     for server, answer in observations.items()
                 }
             )
         else:
-            tools.show.status(observations)
+            tools.show.status(observations, verified)
         return 5 if None in observations.values() else 0
 
     return await _with_tools(plan, arguments, work)
+
+
+async def _verify(
+    tools: Tools, observations: Mapping[str, Observation | None]
+) -> dict[str, Verified]:
+    """What differs, in the kernel too, from what is in force; only servers where something is."""
+    from agent.contract.messages import Verified, Verify
+    from controller.errors import AgentProblem
+
+    in_force = {
+        server: Verify(generation=answer.lease.generation)
+        for server, answer in observations.items()
+        if answer is not None and answer.lease.phase in ("staged", "committed")
+    }
+    try:
+        return await tools.agents.ask_all(in_force, Verified, timeout_seconds=15)
+    except AgentProblem as problem:
+        return problem.answered
 
 
 async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:

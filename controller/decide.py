@@ -24,8 +24,8 @@ from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
 
 if TYPE_CHECKING:
-    from optimizer.placement import Placement
     from optimizer.names import Sharing
+    from optimizer.placement import Placement
 
 Say = Callable[[str], None]
 
@@ -108,6 +108,8 @@ async def _profiled_graph(
         "processor": processor_model(),
         "torch": importlib.metadata.version("torch"),
         "roots": import_roots(job, plan_file),
+        "env": dict(job.env),
+        "optimizer_code": _optimizer_digest(),
     }
     graph_file = cache / f"graph-{_digest(question)}.json.gz"
     if graph_file.is_file() and await asyncio.to_thread(_sources_unchanged, graph_file):
@@ -212,7 +214,7 @@ async def _solve(
 
 
 def _optimizer_digest() -> str:
-    """Changes when the optimizer's own code does: a placement of an older engine is not reused."""
+    """Changes when the optimizer's own code does: nothing that older code found is used again."""
     import optimizer
 
     digest = hashlib.sha256()
@@ -233,6 +235,7 @@ async def _run(
     if job is not None and plan_file is not None:
         paths = [*import_roots(job, plan_file), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+        environment |= job.env  # what ranks get: the model may look at it
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from agent.contract.job import Failed, Finished, RankEvent, Started, StepDone
 from agent.contract.measurement import LinkMeasurement
-from agent.contract.messages import Observation, Previewed
+from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import Change
 from controller.decide import Decision
-from optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 from controller.report import RunReport
+from optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from optimizer.placement import Placement
@@ -158,9 +158,12 @@ class Show:
         )
         self.say(f"changes made: {changed}; the network {kept}")
 
-    def status(self, observations: Mapping[str, Observation | None]) -> None:
+    def status(
+        self, observations: Mapping[str, Observation | None], verified: Mapping[str, Verified]
+    ) -> None:
+        """verified: what was read back and compared, of servers where something is in force."""
         table = Table(title="Servers", title_justify="left")
-        for heading in ("server", "phase", "plan", "decision", "generation", "lease", "problems"):
+        for heading in ("server", "phase", "plan", "decision", "generation", "lease", "verified"):
             table.add_column(heading)
         for server, observation in observations.items():
             if observation is None:
@@ -170,12 +173,24 @@ class Show:
             left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
             table.add_row(
                 server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
-                str(lease.generation), left, "; ".join(observation.state.problems),
+                str(lease.generation), left, _deviation_summary(verified.get(server)),
             )  # fmt: skip
         self.console.print(table)
+        for server, found in verified.items():
+            for line in diff_lines(found.deviations):
+                self.console.print(Text(f"{server}:") + line)
+            for problem in found.problems:
+                self.console.print(f"{server}: {problem}")
         digests = {o.lease.plan_digest for o in observations.values() if o is not None}
         if len(digests) > 1:
             self.console.print("[yellow]mixed: the servers are on different decisions[/yellow]")
+
+
+def _deviation_summary(found: Verified | None) -> str:
+    if found is None:
+        return ""
+    count = len(found.deviations) + len(found.problems)
+    return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
 
 
 def diff_lines(changes: Sequence[Change]) -> list[Text]:

@@ -42,9 +42,8 @@ from controller.plan import Plan, PlanNic, PlanServer
 from optimizer.placement import Placement
 
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
-# The NIC itself must not answer for the address that moved to its bridge. A userspace datapath
-# copies frames: the kernel has them on the NIC too and would hand each to TCP twice, which costs
-# half the rate; strict rp_filter drops the NIC's, because replies leave through the bridge.
+# The NIC itself must not answer ARP for the address that moved to its bridge: on the userspace
+# datapath the kernel sees what the NIC receives as well.
 _NIC_SYSCTLS = (("arp_ignore", "1"),)
 
 
