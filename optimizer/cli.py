@@ -134,22 +134,12 @@ def _read_cluster(path: Path) -> Cluster:
     from pydantic import ValidationError
 
     from optimizer.cluster import Cluster
+    from optimizer.mistakes import first_mistake
 
     try:
-        cluster = Cluster.model_validate(_read(path))
+        return Cluster.model_validate(_read(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {place}: {first['msg']}") from error
-    names = [server.name for server in cluster.servers]
-    if len(set(names)) != len(names):
-        raise InputError(f"{path}: servers: two of them have the same name")
-    if not cluster.devices:
-        raise InputError(f"{path}: servers: there is no device in the cluster")
-    for server in cluster.servers:
-        if len({nic.rail for nic in server.nics}) != len(server.nics):
-            raise InputError(f"{path}: servers.{server.name}: two NICs on one rail")
-    return cluster
+        raise InputError(f"{path}: {first_mistake(error)}") from error
 
 
 def _solve(options: argparse.Namespace) -> int:

@@ -6,35 +6,62 @@ All rates are payload bits per second: what a transfer gets, framing already tak
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cached_property
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# Beyond these a mistake is certain, and sums and products of them would leave their types.
+_MOST_BITS_PER_SECOND = 1e18
+_MOST_SECONDS = 1e6
+_MOST_BYTES = 2**62
+
+
+def _name(text: str) -> str:
+    # A device is written `server/index`, so that a slash in a name would make two devices one.
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name; accepted: letters, digits, '_', '.' and '-'")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Rate = Annotated[float, Field(strict=True, gt=0, le=_MOST_BITS_PER_SECOND)]
 
 
 class Frozen(BaseModel):
-    """Base of the file nouns: immutable, unknown fields refused."""
+    """Base of the file nouns: immutable, unknown fields and numbers that are not finite refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
+    )
 
 
 class Device(Frozen):
-    type: str
-    memory_bytes: int
+    type: Annotated[str, Field(min_length=1)]
+    memory_bytes: Annotated[int, Field(strict=True, gt=0, le=_MOST_BYTES)]
 
 
 class Nic(Frozen):
     """One NIC of one server. A server has at most one NIC on a rail."""
 
-    rail: str
-    rate_bits_per_second: float
+    rail: Name
+    rate_bits_per_second: Rate
 
 
 class Server(Frozen):
-    name: str
+    name: Name
     devices: tuple[Device, ...]
     nics: tuple[Nic, ...]
+
+    @model_validator(mode="after")
+    def _one_nic_on_a_rail(self) -> Self:
+        if len({nic.rail for nic in self.nics}) != len(self.nics):
+            raise ValueError(f"{self.name} has two NICs on one rail")
+        return self
 
 
 class Cluster(Frozen):
@@ -44,9 +71,19 @@ class Cluster(Frozen):
     of one server.
     """
 
+    version: Literal[1] = 1
     servers: tuple[Server, ...]
-    setup_latency_seconds: float
-    intra_server_bits_per_second: float
+    setup_latency_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)]
+    intra_server_bits_per_second: Rate
+
+    @model_validator(mode="after")
+    def _servers_of_their_own_names(self) -> Self:
+        names = [server.name for server in self.servers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"servers: two of them are called {twice[0]!r}")
+        if not any(server.devices for server in self.servers):
+            raise ValueError("servers: there is no device in the cluster")
+        return self
 
     @cached_property
     def rails(self) -> tuple[str, ...]:
@@ -85,18 +122,6 @@ class Cluster(Frozen):
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
-
-    def restricted_to_rails(self, rails: tuple[str, ...]) -> Cluster:
-        """The same servers with only these rails' NICs."""
-        servers = tuple(
-            s.model_copy(update={"nics": tuple(n for n in s.nics if n.rail in rails)})
-            for s in self.servers
-        )
-        return Cluster(
-            servers=servers,
-            setup_latency_seconds=self.setup_latency_seconds,
-            intra_server_bits_per_second=self.intra_server_bits_per_second,
-        )
 
 
 def widest_rates(cluster: Cluster) -> NDArray[np.float64]:

@@ -15,10 +15,11 @@ def refuse_impossible(problem: Problem) -> None:
     weights that fits into no memory. Silence proves nothing."""
     graph, memory = problem.graph, problem.cluster.memory_bytes
     weights = int(graph.weight_bytes.sum())
-    if weights > int(memory.sum()):
+    together = sum(memory.tolist())  # Python's: a few memories near the largest would overflow 64 bits
+    if weights > together:
         raise InfeasibleError(
             f"weights, gradients and optimizer state hold {_mib(weights)}, the devices together "
-            f"{_mib(int(memory.sum()))}; add devices or memory"
+            f"{_mib(together)}; add devices or memory"
         )
     key = graph.colocation
     groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]

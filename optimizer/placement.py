@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from optimizer.cluster import Cluster, Frozen
 from optimizer.graph import read_json, write_json
+from optimizer.mistakes import first_mistake
 from optimizer.names import Model, Sharing
 
 
@@ -84,9 +85,7 @@ def placement_from_json(document: Any, where: str = "placement") -> Placement:
     try:
         return Placement.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise PlacementError(f"{where}: {place}: {first['msg']}") from error
+        raise PlacementError(f"{where}: {first_mistake(error)}") from error
 
 
 def load_placement(path: Path) -> Placement:

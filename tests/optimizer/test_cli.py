@@ -77,19 +77,71 @@ def test_infeasible_exits_4_and_says_what_is_missing(files, capsys):
     assert not files[2].exists()
 
 
+NIC = {"rail": "a", "rate_bits_per_second": 8e7}
+
+
+def rated(rate):
+    return NIC | {"rate_bits_per_second": rate}
+
+
+def sized(memory):
+    return {"type": "cpu", "memory_bytes": memory}
+
+
+def server(**change):
+    return {"name": "s1", "devices": [sized(10**9)], "nics": [NIC]} | change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"servers": []}, "no device"),
-        ({"setup_latency_seconds": "x"}, "setup_latency_seconds"),
-        ({"extra": 1}, "extra"),
+        ({"servers": {}}, "servers: {}: expected a list"),
+        ({"servers": [server(), server()]}, "two of them are called 's1'"),
+        ({"servers": [server(name="")]}, "servers.0.name: '' is not a name"),
+        ({"servers": [server(name="a/b")]}, "servers.0.name: 'a/b' is not a name"),
+        ({"servers": [server(nics=[NIC, NIC])]}, "s1 has two NICs on one rail"),
+        ({"servers": [server(nics=[NIC | {"rail": "a b"}])]}, "nics.0.rail: 'a b' is not a name"),
+        ({"servers": [server(nics=[rated(0)])]}, "nics.0.rate_bits_per_second: 0: expected gre"),
+        ({"servers": [server(nics=[rated(-1)])]}, "nics.0.rate_bits_per_second: -1: expected gre"),
+        ({"servers": [server(nics=[rated(float("inf"))])]}, "inf: expected a finite number"),
+        ({"servers": [server(nics=[rated(float("nan"))])]}, "nan: expected a finite number"),
+        ({"servers": [server(nics=[rated("8e7")])]}, "'8e7': expected a number"),
+        ({"servers": [server(devices=[{"type": "", "memory_bytes": 1}])]}, "devices.0.type: ''"),
+        ({"servers": [server(devices=[sized(-1)])]}, "memory_bytes: -1: expected greater than 0"),
+        ({"servers": [server(devices=[sized(2**70)])]}, "memory_bytes: 1180591620717411303424: ex"),
+        ({"servers": [server(devices=[sized(True)])]}, "memory_bytes: True: expected a whole num"),
+        ({"setup_latency_seconds": "x"}, "setup_latency_seconds: 'x': expected a number"),
+        ({"setup_latency_seconds": -1}, "setup_latency_seconds: -1: expected greater than or"),
+        ({"intra_server_bits_per_second": 0}, "intra_server_bits_per_second: 0: expected greater"),
+        ({"intra_server_bits_per_second": -5}, "intra_server_bits_per_second: -5: expected"),
+        ({"version": 2}, "version: 2: expected 1"),
+        ({"extra": 1}, "extra: unknown key"),
     ],
 )
 def test_a_wrong_cluster_exits_3_naming_the_place(files, capsys, change, message):
     document = json.loads(files[1].read_text()) | change
     files[1].write_text(json.dumps(document))
     assert solve(files) == 3
-    assert message in complaint(capsys)
+    assert f"{files[1]}: " in (said := complaint(capsys))
+    assert message in said
+    assert not files[2].exists()
+
+
+def test_a_cluster_file_states_its_version_or_not(files):
+    document = json.loads(files[1].read_text())
+    assert document.pop("version") == 1
+    files[1].write_text(json.dumps(document))
+    assert solve(files) == 0
+    assert load_placement(files[2]).cluster.version == 1
+
+
+def test_memories_near_the_largest_do_not_overflow_their_sum(files):
+    document = json.loads(files[1].read_text())
+    for row in document["servers"]:
+        row["devices"][0]["memory_bytes"] = 2**62
+    files[1].write_text(json.dumps(document))
+    assert solve(files) == 0
 
 
 def test_wrong_files_exit_3(files, capsys):
