@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import (
@@ -33,6 +34,7 @@ from agent.reconcile.diff import (
 )
 from agent.reconcile.effective import ineffective_queues
 from agent.reconcile.effects import EffectError, Network, Store, UnreadableError
+from agent.reconcile.foreign import hold_back
 from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import Step
 from agent.reconcile.validate import ServerFacts, refusals
@@ -124,7 +126,11 @@ class Keeper:
             return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
         observed = self._network.observe(watched_sysctls(desired, kept.ledger))
         found = refusals(desired, observed, self._facts())
-        steps = () if found else difference(desired, observed, kept.ledger)
+        steps: tuple[Step, ...] = ()
+        if not found:
+            steps = difference(desired, observed, kept.ledger)
+            _, found = hold_back(steps, observed, kept.ledger)
+        steps = () if found else steps
         return Previewed(changes=_changes(steps), refusals=found, lease=kept.lease)
 
     def verify(self, generation: int) -> Verified:
@@ -181,24 +187,34 @@ class Keeper:
         )
 
     def restore(self, generation: int) -> ApplyReport:
-        """Raises LeaseRefusedError where a newer generation is in force."""
+        """Raises LeaseRefusedError where a newer generation is in force. Refused in the report,
+        with nothing touched, where it would take something away from others."""
         started = time.monotonic()
+        changes: tuple[Change, ...] = ()
         with self._changing:
             with self._state:
                 due = leases.check_restore(self._kept, generation)
                 if due:
-                    self._hold(leases.begin_restore(self._kept, self._now(), "restore"))
+                    aim = leases.begin_restore(self._kept, self._now(), "restore")
                 else:
                     self._hold(leases.never_to_come(self._kept, generation))
-            changes, found = self._bring_back() if due else ((), ())
+            found = self._in_the_way(aim) if due else ()
+            if due and not found:
+                with self._state:
+                    self._hold(aim)
+                changes, found = self._bring_back()
         return self._restore_report(generation, changes, found, started)
 
     def destroy(self) -> ApplyReport:
+        """Refused in the report as `restore` is."""
         started = time.monotonic()
+        changes: tuple[Change, ...] = ()
         with self._changing:
-            with self._state:
-                self._hold(leases.begin_destroy(self._kept))
-            changes, found = self._bring_back()
+            found = self._in_the_way(leases.begin_destroy(self._kept))
+            if not found:
+                with self._state:
+                    self._hold(leases.begin_destroy(self._kept))
+                changes, found = self._bring_back()
         return self._restore_report(self.lease.highest_generation, changes, found, started)
 
     def tick(self) -> ApplyReport | None:
@@ -239,7 +255,11 @@ class Keeper:
             return (), (error.refusal,)
         except EffectError as error:
             return (), (self._failure(str(error), "repair that, then stage again"),)
-        found = refusals(desired, observed, self._facts())
+        ledger = self._kept.ledger
+        found = (
+            refusals(desired, observed, self._facts())
+            or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
+        )
         if found:
             return (), found
         try:
@@ -268,6 +288,16 @@ class Keeper:
             self._hold(leases.begin_restore(self._kept, self._now(), what))
         changes, found = self._bring_back()
         return changes, (self._failure(what, "the server is on its baseline again"), *found)
+
+    def _in_the_way(self, aim: Kept) -> tuple[Refusal, ...]:
+        """What of others would go with a change to `aim`. Where the server cannot be read now,
+        nothing is known: the change is begun, fails, and is tried again."""
+        try:
+            observed = self._network.observe(watched_sysctls(aim.desired, aim.ledger))
+        except EffectError:
+            return ()
+        steps = difference(aim.desired, observed, aim.ledger)
+        return hold_back(steps, observed, aim.ledger)[1]
 
     def _make_whole(self, desired: DesiredState) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         self._tried_at = self._elapsed()
@@ -306,14 +336,16 @@ class Keeper:
         A stage that cannot be noted in the audit log is not done; undoing is.
         """
         names = watched_sysctls(desired, ledger)
-        steps = difference(desired, self._network.observe(names), ledger)
+        observed = self._network.observe(names)
+        steps, _ = hold_back(difference(desired, observed, ledger), observed, ledger)
         if steps:
             (self._audit if event == "stage" else self._note)(event, steps)
             self._network.apply(steps, desired.plan_name if desired else "")
         deadline = time.monotonic() + self._verify_seconds
         while wrong := _wrong(desired, self._network.observe(names), ledger):
-            if time.monotonic() > deadline:
-                raise NotVerifiedError("read back and not as wanted: " + "; ".join(wrong))
+            settled = wrong.in_the_way and not wrong.due
+            if settled or time.monotonic() > deadline:
+                raise NotVerifiedError(str(wrong))
             time.sleep(VERIFY_PAUSE_SECONDS)
         self._whole, self._failures = True, 0
         return steps
@@ -412,12 +444,26 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _wrong(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> list[str]:
-    left = difference(desired, observed, ledger)
-    return [
-        *(f"{c.action} {c.collection} {c.key} is still due" for c in _changes(left)),
-        *ineffective_queues(desired, observed),
-    ]
+class _Wrong(NamedTuple):
+    """What the read-back does not show; falsy where it is all as wanted."""
+
+    due: tuple[str, ...]
+    in_the_way: tuple[Refusal, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.due or self.in_the_way)
+
+    def __str__(self) -> str:
+        parts = [f"{r.where}: {r.what}; {r.remedy}" for r in self.in_the_way]
+        if self.due:
+            parts.append("read back and not as wanted: " + "; ".join(self.due))
+        return "; ".join(parts)
+
+
+def _wrong(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> _Wrong:
+    left, in_the_way = hold_back(difference(desired, observed, ledger), observed, ledger)
+    due = (f"{c.action} {c.collection} {c.key} is still due" for c in _changes(left))
+    return _Wrong((*due, *ineffective_queues(desired, observed)), in_the_way)
 
 
 def _changes(steps: Sequence[Step]) -> tuple[Change, ...]:

@@ -20,6 +20,7 @@ from agent.contract.entries import (
 from agent.contract.state import ForeignEntry
 from agent.drivers.ovsdb_link import Database, connected
 from agent.reconcile.effects import EffectError
+from agent.reconcile.foreign import PORTS, SHAPERS
 from agent.reconcile.steps import EntryStep
 
 NIC_KEY = "placewire-nic"
@@ -55,6 +56,27 @@ class SwitchView:
             ForeignEntry(collection="bridges", key=row.name, text=f"Open vSwitch bridge {row.name}")
             for row in self._rows("Bridge")
             if OWNER_KEY not in row.external_ids and row.name.startswith(BRIDGE_PREFIX)
+        ]
+
+    def foreign_on_ours(self) -> list[ForeignEntry]:
+        """Ports of others on our bridges, and QoS of others on our ports."""
+        ours = [row for row in self._rows("Bridge") if OWNER_KEY in row.external_ids]
+        ports = [(row.name, port) for row in ours for port in row.ports]
+        return [
+            *(
+                ForeignEntry(collection=PORTS, key=bridge, text=f"port {port.name}")
+                for bridge, port in ports
+                if OWNER_KEY not in port.external_ids
+            ),
+            *(
+                ForeignEntry(
+                    collection=SHAPERS, key=port.name, text=f"{qos.type} QoS of port {port.name}"
+                )
+                for _, port in ports
+                if OWNER_KEY in port.external_ids
+                for qos in port.qos
+                if OWNER_KEY not in qos.external_ids
+            ),
         ]
 
     def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue], list[str]]:
@@ -99,15 +121,24 @@ def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: s
 
 
 def remove_bridges(remote: str, names: Sequence[str]) -> None:
+    """Raises EffectError where a bridge has got a port of others, which would go with it."""
     with connected(remote) as database:
 
         def change(_: Any) -> None:
             for row in database.rows("Bridge"):
                 if row.name in names and OWNER_KEY in row.external_ids:
+                    row.verify("ports")
+                    _require_ports_ours(row)
                     database.switch.delvalue("bridges", row)
                     row.delete()
 
         database.transact(change, f"remove bridges {', '.join(names)}")
+
+
+def _require_ports_ours(bridge: Any) -> None:
+    for port in bridge.ports:
+        if OWNER_KEY not in port.external_ids:
+            raise EffectError(f"bridge {bridge.name} has a port {port.name}, which is not ours")
 
 
 def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> None:
@@ -182,22 +213,26 @@ def _write_bridge(
     database: Database, transaction: Any, bridge: Bridge, mac: str, plan_name: str
 ) -> None:
     row = next((r for r in database.rows("Bridge") if r.name == bridge.name), None)
+    marks = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
     if row is None:
         row = transaction.insert(database.tables["Bridge"])
         row.name = bridge.name
+        row.other_config, row.external_ids = {"hwaddr": mac}, marks
         # Standalone: a bridge with no controller forwards like a learning switch.
         row.fail_mode = "standalone"
         local = _new_port(database, transaction, bridge.name, plan_name, internal=True)
         ports = [local]
         database.switch.addvalue("bridges", row)
     else:
+        # So that a port that somebody adds meanwhile is not left out of what is written.
+        row.verify("ports")
         ports = list(row.ports)
+        _set_keys(row, "other_config", {"hwaddr": mac})
+        _set_keys(row, "external_ids", marks)
     if all(port.name != bridge.nic for port in ports):
         ports.append(_new_port(database, transaction, bridge.nic, plan_name, internal=False))
     row.ports = ports
     row.datapath_type = bridge.datapath
-    row.other_config = {"hwaddr": mac}
-    row.external_ids = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
     for port in ports:
         if port.name == bridge.name:
             port.interfaces[0].mtu_request = bridge.mtu_bytes
@@ -230,14 +265,18 @@ def _write_queues(
             if port is None or OWNER_KEY not in port.external_ids:
                 raise EffectError(f"NIC {entry.nic} is no port of ours")
             qos = qos_of[entry.nic]
+            if qos is None and port.qos:
+                raise EffectError(f"NIC {entry.nic} has a QoS that is not ours")
             if qos is None:
                 qos = qos_of[entry.nic] = transaction.insert(tables["QoS"])
                 qos.type = "linux-htb"
                 qos.queues = {}
                 qos.external_ids = {OWNER_KEY: plan_name, NIC_KEY: entry.nic}
+                qos.other_config = {"max-rate": str(entry.max_bits_per_second)}
                 port.verify("qos")
                 port.qos = [qos]
-            qos.other_config = {"max-rate": str(entry.max_bits_per_second)}
+            else:
+                _set_keys(qos, "other_config", {"max-rate": str(entry.max_bits_per_second)})
     for nic, qos in qos_of.items():
         changes = {
             s.entry.queue_id: s for s in steps if isinstance(s.entry, Queue) and s.entry.nic == nic
@@ -265,21 +304,33 @@ def _change_queue_map(
                 row.delete()
             continue
         assert isinstance(queue, Queue)
-        if row is None:
-            row = queues[queue_id] = transaction.insert(tables["Queue"])
-        row.other_config = {
+        config = {
             "min-rate": str(queue.min_bits_per_second),
             "max-rate": str(queue.max_bits_per_second),
             # In bits. It sets both burst and cburst: the defaults are too small above 1 Gbit/s.
             "burst": str(queue.burst_bits),
         }
-        row.external_ids = {
+        marks = {
             OWNER_KEY: plan_name,
             NIC_KEY: queue.nic,
             QUEUE_KEY: str(queue_id),
             PURPOSE_KEY: queue.purpose,
         }
+        if row is None:
+            row = queues[queue_id] = transaction.insert(tables["Queue"])
+            row.other_config, row.external_ids = config, marks
+        else:
+            _set_keys(row, "other_config", config)
+            _set_keys(row, "external_ids", marks)
     qos.queues = queues
+
+
+def _set_keys(row: Any, column: str, values: dict[str, str]) -> None:
+    """Of an existing row; keys that others put there stay."""
+    present = getattr(row, column)
+    for key, value in values.items():
+        if present.get(key) != value:
+            row.setkey(column, key, value)
 
 
 def _own_qos(port: Any) -> Any:

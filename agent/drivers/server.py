@@ -54,6 +54,7 @@ class Server:
             switch = ovsdb.SwitchView(database)
             shapers, queues, problems = switch.shapers_and_queues()
             found = switch.bridges()
+            foreign_on_ours = switch.foreign_on_ours()
         view = links.LinkView()
         bridges = [
             Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
@@ -87,6 +88,7 @@ class Server:
             effective_queues=tuple(traffic_control.read_queues(nics)),
             foreign=(
                 *switch.foreign_bridges(),
+                *foreign_on_ours,
                 *_foreign_interfaces(view.names, {b.name for b in bridges}),
                 *foreign_flows,
                 *foreign_filters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
@@ -152,6 +153,131 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     after = server.snapshot()
     assert sorted(after.pop("routes").splitlines()) == sorted(before.pop("routes").splitlines())
     assert after == before
+
+
+def of_nic1(server: ServerUnderTest) -> str:
+    return server.sh("ip -4 address show nic1; ip rule show; ip route show table all dev nic1")
+
+
+@network
+def test_a_foreign_port_on_our_bridge_is_not_taken_away(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl("add-port pw-nic0 op0 -- set interface op0 type=internal")
+    during = server.snapshot()
+    fewer = desired_state(2, nics=("nic1",))
+    for report in (
+        server.inside(keeping.stage, server.config, fewer),
+        server.inside(keeping.restore, server.config, 1),
+        server.inside(keeping.destroy, server.config),
+    ):
+        (refusal,) = report.refusals
+        assert (refusal.where, report.changes) == ("bridge pw-nic0", ())
+        assert "port op0" in refusal.what and "take that off" in refusal.remedy
+        assert server.snapshot() == during
+    assert server.inside(keeping.preview, server.config, fewer).refusals == (refusal,)
+    assert server.inside(keeping.observe, server.config).lease.phase == "committed"
+    wider = tuple(b.model_copy(update={"mtu_bytes": 1400}) for b in desired_state().bridges)
+    changed = desired_state(3, bridges=wider, rates=(9_000_000, 9_000_000))
+    assert server.inside(keeping.stage, server.config, changed).verified
+    assert "op0" in server.vsctl("list-ports pw-nic0")
+    server.vsctl("del-port op0")
+    assert server.inside(keeping.destroy, server.config).verified
+    assert server.snapshot() == before
+
+
+@network
+def test_a_lease_that_ends_under_a_foreign_port_undoes_the_rest(server: ServerUnderTest) -> None:
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0")
+    before, nic1_before = server.snapshot(), of_nic1(server)
+    server.inside(keeping.stage, server.config, desired_state(1), 0.1)
+    server.vsctl("add-port pw-nic0 op0 -- set interface op0 type=internal")
+    time.sleep(0.2)
+    for _ in range(2):
+        report = server.inside(keeping.resume, server.config)
+        assert report is not None and not report.verified
+        assert "bridge pw-nic0: removing it would take away port op0" in report.refusals[0].what
+    lease = server.inside(keeping.observe, server.config).lease
+    assert lease.phase == "failed" and "port op0" in lease.detail
+    assert of_nic1(server) == nic1_before, "what is in nobody's way is as before"
+    assert "htb" not in server.sh("tc qdisc show")
+    assert server.vsctl("list-br").split() == ["pw-nic0"]
+    assert set(server.vsctl("list-ports pw-nic0").split()) == {"nic0", "op0"}
+    assert server.inside(keeping.reaches, "10.7.0.2"), "over the bridge, as its NIC still is in it"
+    assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0" in server.sh("ip route")
+    server.vsctl("del-port op0")
+    report = server.inside(keeping.resume, server.config)
+    assert report is not None and report.verified
+    assert server.snapshot() == before
+
+
+@network
+def test_a_foreign_qos_on_our_port_is_not_replaced(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl(
+        "-- --id=@q create qos type=linux-htb other-config:max-rate=9000000 -- set port nic0 qos=@q"
+    )
+    during = server.snapshot()
+    for report in (
+        server.inside(keeping.stage, server.config, desired_state(2)),
+        server.inside(keeping.restore, server.config, 1),
+        server.inside(keeping.destroy, server.config),
+    ):
+        assert any("linux-htb QoS of port nic0" in r.what for r in report.refusals), report
+        assert server.snapshot() == during
+    server.vsctl("clear port nic0 qos")
+    assert server.inside(keeping.destroy, server.config).verified
+    server.vsctl("-- --all destroy qos")
+    assert server.snapshot() == before
+
+
+@network
+def test_what_a_restore_cannot_reshape_is_said_and_the_rest_done(server: ServerUnderTest) -> None:
+    """The baseline shapes a NIC that has got a QoS of others meanwhile."""
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    whole = server.sh("tc class show dev nic1; ip rule show")
+    changed = desired_state(2, rates=(9_000_000, 9_000_000), rules=())
+    server.inside(keeping.stage, server.config, changed, 0.1)
+    server.vsctl(
+        "-- --id=@q create qos type=linux-htb other-config:max-rate=9000000 -- set port nic0 qos=@q"
+    )
+    time.sleep(0.2)
+    report = server.inside(keeping.resume, server.config)
+    assert report is not None and "our shaping would replace" in report.refusals[0].what
+    assert server.sh("tc class show dev nic1; ip rule show") == whole
+    assert "1:fffe root rate 9Mbit" in server.sh("tc class show dev nic0"), "theirs is in force"
+    server.vsctl("clear port nic0 qos")
+    assert server.inside(keeping.resume, server.config).verified
+    assert server.inside(keeping.verify, server.config, 1).problems == ()
+
+
+@network
+def test_keys_that_others_put_into_our_rows_stay(server: ServerUnderTest) -> None:
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.vsctl(
+        "set bridge pw-nic0 other_config:mac-table-size=4096 external_ids:theirs=1"
+        " -- set queue $(ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock --bare --columns=_uuid find queue"
+        " external_ids:placewire-nic=nic0 external_ids:placewire-queue=2) external_ids:theirs=2"
+        " -- set qos $(ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock get port nic0 qos)"
+        " other_config:theirs=3"
+    )
+    narrow = tuple(b.model_copy(update={"mtu_bytes": 1400}) for b in desired_state().bridges)
+    shapers = tuple(
+        s.model_copy(update={"max_bits_per_second": 49_000_000}) for s in desired_state().shapers
+    )
+    queues = tuple(
+        q.model_copy(update={"max_bits_per_second": 9_000_000, "min_bits_per_second": 500_000})
+        for q in desired_state().queues
+    )
+    changed = desired_state(2, bridges=narrow, shapers=shapers, queues=queues)
+    assert server.inside(keeping.stage, server.config, changed).verified
+    assert "4096" in server.vsctl("get bridge pw-nic0 other_config")
+    shown = server.vsctl("list bridge pw-nic0 -- list qos -- list queue")
+    assert all(f'theirs="{n}"' in shown for n in (1, 2, 3)), shown
 
 
 @network

@@ -22,6 +22,7 @@ from agent.contract.state import (
 from agent.reconcile.canonical import canonical
 from agent.reconcile.diff import difference, extend_ledger, prune_ledger
 from agent.reconcile.effective import ineffective_queues
+from agent.reconcile.foreign import hold_back
 from agent.reconcile.steps import EntryStep, NicStep, Step
 from agent.reconcile.validate import ServerFacts, refusals
 from states import desired_state, queue
@@ -307,3 +308,38 @@ def test_our_own_bridge_is_no_obstacle() -> None:
     assert refusals(desired, up, FACTS) == ()
     moved = desired_state(1, bridges=(Bridge(name="pw-nic0", nic="nic1", datapath="netdev"),))
     assert any("already" in refusal.what for refusal in refusals(moved, up, FACTS))
+
+
+def test_only_what_would_harm_others_is_held_back() -> None:
+    desired = desired_state(1)
+    ledger = extend_ledger(desired, BARE, Ledger())
+    up = applied(BARE, difference(desired, BARE, ledger))
+    down = difference(None, up, ledger)
+    assert hold_back(down, up, ledger) == (down, ())
+    port = ForeignEntry(collection="ports", key="pw-nic0", text="port op0")
+    under = up.model_copy(update={"foreign": (port,)})
+    harmless, (refusal,) = hold_back(down, under, ledger)
+    assert refusal.where == "bridge pw-nic0" and "port op0" in refusal.what
+    held = [step.as_change() for step in down if step not in harmless]
+    assert [(c.collection, c.key) for c in held] == [
+        ("addresses", "pw-nic0 10.7.0.1/24"), ("bridges", "pw-nic0"), ("nics", "nic0"),
+    ]  # fmt: skip
+    rates = desired_state(2, rates=(1_000_000, 1_000_000))
+    assert hold_back(difference(rates, under, ledger), under, ledger)[1] == ()
+    qos = ForeignEntry(collection="shapers", key="nic0", text="a QoS")
+    bare_ports = up.model_copy(update={"foreign": (qos,), "shapers": (), "queues": ()})
+    harmless, (refusal,) = hold_back(difference(desired, bare_ports, ledger), bare_ports, ledger)
+    assert refusal.where == "NIC nic0"
+    assert {step.entry.nic for step in harmless} == {"nic1"}  # type: ignore[union-attr]
+
+
+def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None:
+    extra = Address(interface="pw-nic0", address="10.8.0.1/24")
+    desired = desired_state(1, addresses=(*desired_state(1).addresses, extra))
+    ledger = extend_ledger(desired, BARE, Ledger())
+    up = applied(BARE, difference(desired, BARE, ledger))
+    port = ForeignEntry(collection="ports", key="pw-nic0", text="port op0")
+    under = up.model_copy(update={"foreign": (port,)})
+    harmless, _ = hold_back(difference(None, under, ledger), under, ledger)
+    removed = [s.as_change().key for s in harmless if s.collection == "addresses"]
+    assert "pw-nic0 10.8.0.1/24" in removed and "pw-nic0 10.7.0.1/24" not in removed
