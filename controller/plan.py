@@ -27,6 +27,9 @@ from optimizer.quantities import (
 )
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
+# A dash in front would be an option to the tools that interfaces are set with.
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_INTERFACE_LENGTH = 15
 
 
 class Frozen(BaseModel):
@@ -43,6 +46,16 @@ def _name(limit: int) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def _interface_name(text: str) -> str:
+    """As the kernel has it: PCI positions, VLANs and dots included."""
+    if not _INTERFACE.fullmatch(text) or len(text) > _INTERFACE_LENGTH:
+        raise ValueError(
+            f"{text!r} is not an interface's name; accepted: letters, digits, _, dashes and "
+            f"single dots between them, at most {_INTERFACE_LENGTH} in all, as `ip link` shows it"
+        )
+    return text
 
 
 def _ipv4(text: object) -> str:
@@ -106,8 +119,7 @@ class PlanDevice(Frozen):
 class PlanNic(Frozen):
     """address is the server's on this rail. take_over lets that address move to our bridge."""
 
-    # "pw-" and the name make the bridge's name, which the kernel limits to 15 characters.
-    name: Annotated[str, AfterValidator(_name(12))]
+    name: Annotated[str, AfterValidator(_interface_name)]
     rail: Annotated[str, AfterValidator(_name(12))]
     address: Annotated[str, BeforeValidator(_ipv4_interface)]
     rate_bits_per_second: Rate = Field(alias="rate")

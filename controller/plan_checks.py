@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from controller.compile.network import bridge_name
+
 if TYPE_CHECKING:
     from controller.plan import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
 
@@ -44,8 +46,8 @@ def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
     yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
     yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
     for _, server in servers:
-        own = [(f"{p}.name", n.name) for p, s, n in nics if s is server]
-        yield from _doubles(own, f"on server {server.name}, NIC name")
+        own = [(f"{p}.name", n) for p, s, n in nics if s is server]
+        yield from _interface_mistakes(server.name, own)
         rails = [(f"{p}.rail", n.rail) for p, s, n in nics if s is server]
         for place, message in _doubles(rails, f"on server {server.name}, rail"):
             yield place, f"{message}: a server has one NIC on a rail"
@@ -55,6 +57,23 @@ def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
             if rail not in plan.cluster.rails:
                 known = ", ".join(plan.cluster.rails)
                 yield f"network.rails[{k}]", f"no NIC is on rail {rail!r}; accepted: {known}"
+
+
+def _interface_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
+    """NICs and the bridges over them share the server's one space of names."""
+    yield from _doubles([(path, nic.name) for path, nic in nics], f"on server {server}, NIC name")
+    taken = {nic.name: path for path, nic in nics}
+    for path, nic in nics:
+        bridge = bridge_name(nic)
+        if bridge in taken and taken[bridge] != path:
+            yield (
+                path,
+                (
+                    f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
+                    f"name that {taken[bridge]} takes; rename one of the NICs"
+                ),
+            )
+        taken.setdefault(bridge, path)
 
 
 def _subnet_mistakes(plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[Mistake]:

@@ -41,6 +41,8 @@ from controller.compile.units import (
 from controller.plan import Plan, PlanNic, PlanServer
 from optimizer.placement import Placement
 
+_LONGEST_NAME = 15
+_DIGEST_CHARACTERS = 5
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
 # The NIC itself must not answer ARP for the address that moved to its bridge: on the userspace
 # datapath the kernel sees what the NIC receives as well.
@@ -72,7 +74,13 @@ def compile_network(
 
 
 def bridge_name(nic: PlanNic) -> str:
-    return BRIDGE_PREFIX + nic.name
+    """At most 15 characters, the kernel's limit: a longer one ends in a digest of the NIC's name
+    instead of its rest."""
+    whole = BRIDGE_PREFIX + nic.name
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(nic.name.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{whole[: _LONGEST_NAME - 1 - len(digest)]}-{digest}"
 
 
 def pair_queue(plan: Plan, destination: str) -> int:

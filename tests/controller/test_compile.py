@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,10 @@ from plans import capabilities, placement, plan, plan_document
 Rates = tuple[tuple[str, str, str, float], ...]
 
 
-def _compiled(rates: Rates, *, set_queue: bool = False) -> dict[str, DesiredState]:
-    of = plan()
+def _compiled(
+    rates: Rates, *, set_queue: bool = False, document: dict[str, Any] | None = None
+) -> dict[str, DesiredState]:
+    of = plan(document)
     names = [server.name for server in of.cluster.servers]
     able = {name: capabilities(set_queue_honoured=set_queue) for name in names}
     return compile_network(of, placement(of, rates), able, dict.fromkeys(names, 7))
@@ -132,3 +135,22 @@ def test_rails_that_do_not_carry_the_job_are_no_part_of_the_cluster() -> None:
 def test_placement_file_survives_a_round_trip() -> None:
     of = placement(plan(), (("s1", "s2", "a", 1e6),))
     assert Placement.model_validate_json(of.model_dump_json()) == of
+
+
+# As the kernel names NICs of GPU servers: PCI positions with ports, VLANs, what an operator chose.
+KERNEL_NAMES = ("enp129s0f1np1", "enp129s0f0np0", "enp3s0_a", "eth0.100", "ibp65s0", "a" * 15)
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+def test_every_nic_of_the_kernel_has_a_bridge_of_its_own(name: str) -> None:
+    document = plan_document()
+    nics = document["cluster"]["servers"][1]["nics"]
+    nics[0]["name"], nics[1]["name"] = name, name[:-1] + "z"
+    state = _compiled(((("s2", "s1", "a", 10e6)),), document=document)["s2"]
+    bridge, other = (b.name for b in state.bridges)
+    assert bridge != other
+    assert max(len(bridge), len(other)) <= 15 and bridge.startswith("pw-")
+    assert {b.nic for b in state.bridges} == {name, name[:-1] + "z"}
+    assert f"net.ipv4.conf.{bridge}.rp_filter" in {s.name for s in state.sysctls}
+    assert (state.routes[0].interface, state.flows[0].bridge) == (bridge, bridge)
+    assert bridge == f"pw-{name}" or len(name) > 12

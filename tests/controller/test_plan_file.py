@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from controller.compile.network import bridge_name
 from controller.errors import PlanError
 from controller.plan import Plan
 from controller.plan_file import load_plan, parse_plan
-from plans import ROOT, plan_document
+from plans import ROOT, plan, plan_document
 
 Edit = Callable[[dict[str, Any]], None]
 
@@ -39,6 +40,14 @@ def _drop(*path: Any) -> Edit:
 NIC = ("cluster", "servers", 1, "nics", 0)
 SERVER = ("cluster", "servers", 1)
 
+
+def _two_bridges_of_one_name(document: dict[str, Any]) -> None:
+    nics = document["cluster"]["servers"][1]["nics"]
+    nics[0]["name"] = "enp129s0f1np1"
+    shortened = bridge_name(plan(document).cluster.servers[1].nics[0])
+    nics[1]["name"] = shortened.removeprefix("pw-")
+
+
 MISTAKES = {
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, verify"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
@@ -54,7 +63,12 @@ MISTAKES = {
     ),
     "double server": (_set(*SERVER, "name", to="s1"), "cluster.servers[1].name", "already taken"),
     "bad name": (_set(*SERVER, "name", to="S 1"), "cluster.servers[1].name", "lower case"),
-    "long nic": (_set(*NIC, "name", to="n" * 13), "cluster.servers[1].nics[0].name", "at most 12"),
+    "long nic": (_set(*NIC, "name", to="n" * 16), "cluster.servers[1].nics[0].name", "at most 15"),
+    "nic of dots": (_set(*NIC, "name", to=".."), "cluster.servers[1].nics[0].name", "single dots"),
+    "nic of an option": (_set(*NIC, "name", to="-4"), "nics[0].name", "not an interface's name"),
+    "nic of a path": (_set(*NIC, "name", to="a/b"), "nics[0].name", "not an interface's name"),
+    "nic of a bridge's name": (_set(*NIC, "name", to="pw-nic1"), "nics[1].name", "rename one"),
+    "bridges of one name": (_two_bridges_of_one_name, "nics[1].name", "rename one"),
     "no rail": (_set(*NIC, "rail", to=""), "cluster.servers[1].nics[0].rail", "not a name"),
     "two on a rail": (
         _set(*SERVER, "nics", 1, "rail", to="a"),
