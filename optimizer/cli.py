@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from optimizer.names import EngineName, Model, ReductionName, Sharing
 
@@ -117,39 +117,28 @@ def _count(text: str) -> int:
     return value
 
 
-def _read(path: Path) -> Any:
-    """Raises InputError where the file is no JSON document."""
-    import zlib
-
-    from optimizer.graph import read_json
-
-    try:
-        return read_json(path)
-    except (json.JSONDecodeError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: no JSON document: {error}") from error
-
-
 def _read_cluster(path: Path) -> Cluster:
     """Raises InputError naming the place in the file."""
     from pydantic import ValidationError
 
     from optimizer.cluster import Cluster
+    from optimizer.graph import read_json
     from optimizer.mistakes import first_mistake
 
     try:
-        return Cluster.model_validate(_read(path))
+        return Cluster.model_validate(read_json(path))
     except ValidationError as error:
         raise InputError(f"{path}: {first_mistake(error)}") from error
 
 
 def _solve(options: argparse.Namespace) -> int:
     from optimizer.engines.registry import place
-    from optimizer.graph import graph_from_json
+    from optimizer.graph import load_graph
     from optimizer.placement import save_placement
     from optimizer.problem import Problem, SolveSettings
     from optimizer.summary import gantt_lines, placement_lines, timeline_of
 
-    graph = graph_from_json(_read(options.graph), where=str(options.graph))
+    graph = load_graph(options.graph)
     problem = Problem(graph, _read_cluster(options.cluster), options.sharing, options.model)
     settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
     print(
@@ -191,11 +180,11 @@ class _Progress:
 
 def _check(options: argparse.Namespace) -> int:
     from optimizer.check import check
-    from optimizer.graph import graph_from_json
-    from optimizer.placement import placement_from_json
+    from optimizer.graph import load_graph
+    from optimizer.placement import load_placement
 
-    graph = graph_from_json(_read(options.graph), where=str(options.graph))
-    placement = placement_from_json(_read(options.placement), where=str(options.placement))
+    graph = load_graph(options.graph)
+    placement = load_placement(options.placement)
     violations = check(graph, placement)
     if options.json:
         print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
@@ -207,11 +196,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from optimizer.graph import graph_from_json
+    from optimizer.graph import graph_from_json, load_graph, read_json
     from optimizer.placement import placement_from_json
     from optimizer.summary import gantt_lines, graph_lines, placement_lines, timeline_of
 
-    document = _read(options.file)
+    document = read_json(options.file)
     if isinstance(document, dict) and "tensors" in document:
         lines = graph_lines(graph_from_json(document, where=str(options.file)))
     else:
@@ -220,7 +209,7 @@ def _show(options: argparse.Namespace) -> int:
         if options.graph is not None:
             from optimizer.check import check
 
-            graph = graph_from_json(_read(options.graph), where=str(options.graph))
+            graph = load_graph(options.graph)
             if violations := check(graph, placement):
                 raise InputError(f"the placement does not hold: {violations[0]}")
             lines += gantt_lines(*timeline_of(graph, placement))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,14 +23,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.graph_rows import (
+    MOST_BYTES,
+    GraphError,
+    OperatorRow,
+    TensorRow,
+    checked_header,
+    each,
+    operator_row,
+    tensor_row,
+)
+
+__all__ = [
+    "FloatArray",
+    "GraphError",
+    "IntArray",
+    "OperatorGraph",
+    "OperatorRow",
+    "TensorRow",
+    "build_graph",
+    "graph_from_json",
+    "graph_to_json",
+    "load_graph",
+    "read_json",
+    "save_graph",
+    "tensor_rows",
+    "write_json",
+]
+
 GRAPH_VERSION = 1
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-class GraphError(ValueError):
-    """A graph, or a graph file, that is not one: says what and where."""
 
 
 @dataclass(frozen=True)
@@ -199,27 +224,6 @@ class OperatorGraph:
         return replace(self, device_types=names, seconds=seconds)
 
 
-@dataclass(frozen=True)
-class OperatorRow:
-    """One operator as builders and files state it."""
-
-    id: str
-    type: str
-    seconds: Mapping[str, float]
-    signature: str = ""
-    weight_bytes: int = 0
-    activation_bytes: int = 0
-    workspace_bytes: int = 0
-    colocation: str | None = None
-
-
-@dataclass(frozen=True)
-class TensorRow:
-    producer: str
-    consumers: tuple[str, ...]
-    bytes: int
-
-
 def build_graph(
     operators: Sequence[OperatorRow],
     tensors: Sequence[TensorRow],
@@ -322,29 +326,10 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
 
 def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
     """Raises GraphError naming the offending place."""
-    if not isinstance(document, dict) or document.get("version") != GRAPH_VERSION:
-        found = document.get("version") if isinstance(document, dict) else type(document).__name__
-        raise GraphError(f"{where}: version is {found!r}; this release reads {GRAPH_VERSION}")
-    known = {
-        "version", "name", "structure_hash", "device_types", "notes", "operators", "tensors",
-    }  # fmt: skip
-    if unknown := set(document) - known:
-        raise GraphError(f"{where}: unknown key {min(unknown)!r}; accepted: {sorted(known)}")
     try:
-        operators = [OperatorRow(**row) for row in document["operators"]]
-        tensors = [
-            TensorRow(row["producer"], tuple(row["consumers"]), int(row["bytes"]))
-            for row in document["tensors"]
-        ]
-    except (KeyError, TypeError) as error:
+        graph = _read_graph(document)
+    except GraphError as error:
         raise GraphError(f"{where}: {error}") from error
-    graph = build_graph(
-        operators,
-        tensors,
-        name=document.get("name", "graph"),
-        device_types=document.get("device_types"),
-        notes=document.get("notes"),
-    )
     stated = document.get("structure_hash")
     if stated is not None and stated != graph.structure_hash:
         raise GraphError(
@@ -355,9 +340,36 @@ def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
     return graph
 
 
+def _read_graph(document: Any) -> OperatorGraph:
+    header = checked_header(document, GRAPH_VERSION)
+    operators = each(header["operators"], operator_row, "operators")
+    tensors = each(header["tensors"], tensor_row, "tensors")
+    total = sum(row.all_bytes for row in operators) + sum(row.bytes for row in tensors)
+    if total > MOST_BYTES:
+        raise GraphError(f"operators and tensors have {total} bytes, at most {MOST_BYTES} fit")
+    types = header.get("device_types")
+    timed = dict.fromkeys(t for row in operators for t in row.seconds)
+    if types is not None and (unnamed := [t for t in timed if t not in types]):
+        raise GraphError(f"operators have times for {unnamed[0]!r}, which device_types lacks")
+    return build_graph(
+        operators,
+        tensors,
+        name=header.get("name") or "graph",
+        device_types=types,
+        notes=header.get("notes"),
+    )
+
+
 def read_json(path: Path) -> Any:
+    """Gzip is recognised by its first bytes. Raises OSError, and GraphError naming the file where
+    it is no JSON document."""
     data = path.read_bytes()
-    return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    try:
+        return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise GraphError(f"{path}: no JSON document: {error}") from error
+    except RecursionError:
+        raise GraphError(f"{path}: no JSON document: it is nested too deeply") from None
 
 
 def write_json(path: Path, document: Any) -> None:

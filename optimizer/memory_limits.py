@@ -15,7 +15,7 @@ def refuse_impossible(problem: Problem) -> None:
     weights that fits into no memory. Silence proves nothing."""
     graph, memory = problem.graph, problem.cluster.memory_bytes
     weights = int(graph.weight_bytes.sum())
-    together = sum(memory.tolist())  # Python's: a few memories near the largest would overflow 64 bits
+    together = sum(memory.tolist())  # as Python's: numpy's sum would overflow at 64 bits
     if weights > together:
         raise InfeasibleError(
             f"weights, gradients and optimizer state hold {_mib(weights)}, the devices together "

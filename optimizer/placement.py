@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from optimizer.cluster import Cluster, Frozen
-from optimizer.graph import read_json, write_json
+from optimizer.graph import GraphError, read_json, write_json
 from optimizer.mistakes import first_mistake
 from optimizer.names import Model, Sharing
 
@@ -89,7 +89,12 @@ def placement_from_json(document: Any, where: str = "placement") -> Placement:
 
 
 def load_placement(path: Path) -> Placement:
-    return placement_from_json(read_json(path), where=str(path))
+    """Raises OSError, and PlacementError naming the file."""
+    try:
+        document = read_json(path)
+    except GraphError as error:
+        raise PlacementError(str(error)) from error
+    return placement_from_json(document, where=str(path))
 
 
 def save_placement(placement: Placement, path: Path) -> None:

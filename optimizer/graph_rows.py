@@ -1,0 +1,148 @@
+"""Operators and tensors as builders and files state them, one row each; files' rows are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+# More bytes than this in all, and sums of them would leave 64 bits.
+MOST_BYTES = 2**62
+_MOST_SECONDS = 1e9
+
+Row = TypeVar("Row")
+
+
+class GraphError(ValueError):
+    """A graph, or a graph file, that is not one: says what and where."""
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator as builders and files state it."""
+
+    id: str
+    type: str
+    seconds: Mapping[str, float]
+    signature: str = ""
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    workspace_bytes: int = 0
+    colocation: str | None = None
+
+    @property
+    def all_bytes(self) -> int:
+        return self.weight_bytes + self.activation_bytes + self.workspace_bytes
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    producer: str
+    consumers: tuple[str, ...]
+    bytes: int
+
+
+_OPERATOR_KEYS = {field.name for field in fields(OperatorRow)}
+_TENSOR_KEYS = {field.name for field in fields(TensorRow)}
+_HEADER_KEYS = {
+    "version", "name", "structure_hash", "device_types", "notes", "operators", "tensors",
+}  # fmt: skip
+
+
+def operator_row(row: Any) -> OperatorRow:
+    """Raises GraphError naming the key."""
+    _keys(row, _OPERATOR_KEYS, ("id", "type", "seconds"))
+    for key in ("id", "type", "signature"):
+        _text(row.get(key, ""), key)
+    if row.get("colocation") is not None:
+        _text(row["colocation"], "colocation")
+    for key in ("weight_bytes", "activation_bytes", "workspace_bytes"):
+        _bytes(row.get(key, 0), key)
+    if not isinstance(row["seconds"], dict):
+        raise _wrong("seconds", row["seconds"], "an object: a time for each device type")
+    for device_type, value in row["seconds"].items():
+        if not (_is_number(value) and 0 <= value <= _MOST_SECONDS):
+            wanted = f"a number from 0 to {_MOST_SECONDS:g} (leave it out where it cannot run)"
+            raise _wrong(f"seconds.{device_type}", value, wanted)
+    return OperatorRow(**row)
+
+
+def tensor_row(row: Any) -> TensorRow:
+    """Raises GraphError naming the key."""
+    _keys(row, _TENSOR_KEYS, ("producer", "consumers", "bytes"))
+    consumers = _texts(row["consumers"], "consumers")
+    return TensorRow(_text(row["producer"], "producer"), consumers, _bytes(row["bytes"], "bytes"))
+
+
+def checked_header(document: Any, version: int) -> Mapping[str, Any]:
+    """The file's top level; its operators and tensors are lists that are yet to be read. Raises
+    GraphError naming the key."""
+    if not isinstance(document, dict) or document.get("version") != version:
+        found = document.get("version") if isinstance(document, dict) else type(document).__name__
+        raise GraphError(f"version is {found!r}; this release reads {version}")
+    _keys(document, _HEADER_KEYS, ("operators", "tensors"))
+    for key in ("operators", "tensors"):
+        if not isinstance(document[key], list):
+            raise _wrong(key, document[key], "a list")
+    for key in ("name", "structure_hash"):
+        if document.get(key) is not None:
+            _text(document[key], key)
+    if not isinstance(document.get("notes") or {}, dict):
+        raise _wrong("notes", document["notes"], "an object")
+    if document.get("device_types") is not None:
+        types = _texts(document["device_types"], "device_types")
+        if len(set(types)) != len(types) or "" in types:
+            raise _wrong("device_types", list(types), "names that differ")
+    return document
+
+
+def each(rows: list[Any], read: Callable[[Any], Row], key: str) -> list[Row]:
+    """Every row read. Raises GraphError that says which."""
+    result = []
+    for position, row in enumerate(rows):
+        try:
+            result.append(read(row))
+        except GraphError as error:
+            raise GraphError(f"{key}[{position}]: {error}") from error
+    return result
+
+
+def _keys(row: Any, known: set[str], needed: tuple[str, ...]) -> None:
+    if not isinstance(row, dict):
+        raise GraphError(f"found {_shown(row)}, expected an object with {', '.join(needed)}")
+    if unknown := set(row) - known:
+        raise GraphError(f"unknown key {min(unknown)!r}; accepted: {', '.join(sorted(known))}")
+    for key in needed:
+        if key not in row:
+            raise GraphError(f"key {key!r} is missing")
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(key, value, "a text")
+    return value
+
+
+def _texts(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise _wrong(key, value, "a list of names")
+    return tuple(value)
+
+
+def _bytes(value: Any, key: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_BYTES:
+        raise _wrong(key, value, f"a whole number of bytes from 0 to {MOST_BYTES}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _wrong(key: str, value: Any, expected: str) -> GraphError:
+    return GraphError(f"{key} is {_shown(value)}, expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "…"
