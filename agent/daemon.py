@@ -81,7 +81,7 @@ async def _serve(link: Link, keeper: Keeper, measuring: Iperf3Measuring) -> None
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-    await measuring.stop_servers()
+    await measuring.close()
     for task in done:
         task.result()
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any
 
 from agent.contract.measurement import Transfer, TransferResult
-from agent.measure.processes import end
+from agent.measure.processes import Processes
 
 # Left out of the figure: TCP's slow start.
 OMIT_SECONDS = 1
@@ -19,27 +18,37 @@ GRACE_SECONDS = 8.0
 
 
 async def run_transfers(
-    transfers: tuple[Transfer, ...], seconds: float, start_unix: float
+    transfers: tuple[Transfer, ...],
+    seconds: float,
+    start_unix: float,
+    processes: Processes | None = None,
 ) -> tuple[TransferResult, ...]:
     """Waits until start_unix (by this server's clock), then sends all. Never raises for a transfer
-    that fails: its result says why."""
+    that fails: its result says why.
+
+    processes: where whoever ends this process finds the clients that run.
+    """
     await asyncio.sleep(max(0.0, start_unix - time.time()))
-    return tuple(await asyncio.gather(*(_run_one(transfer, seconds) for transfer in transfers)))
+    held = processes or Processes()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_run_one(item, seconds, held)) for item in transfers]
+    return tuple(task.result() for task in tasks)
 
 
-async def _run_one(transfer: Transfer, seconds: float) -> TransferResult:
+async def _run_one(transfer: Transfer, seconds: float, processes: Processes) -> TransferResult:
     whole = max(1, round(seconds))
     started_unix = time.time()
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await processes.start(
             "iperf3", "--json", "--client", transfer.destination_address,
             "--bind", transfer.source_address, "--port", str(transfer.tcp_port),
             "--time", str(whole), "--omit", str(OMIT_SECONDS),
             "--connect-timeout", str(round(CONNECT_SECONDS * 1000)),
-            stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
         )  # fmt: skip
     except FileNotFoundError:
         return _failed(transfer, "iperf3 is not installed on this server")
+    except OSError as error:
+        return _failed(transfer, f"iperf3 cannot be started: {error}")
     try:
         async with asyncio.timeout(whole + OMIT_SECONDS + CONNECT_SECONDS + GRACE_SECONDS):
             output, complaint = await process.communicate()
@@ -47,7 +56,7 @@ async def _run_one(transfer: Transfer, seconds: float) -> TransferResult:
     except TimeoutError:
         result = _failed(transfer, "iperf3 did not end in time")
     finally:
-        await end(process)
+        await processes.end(process)
     return result.model_copy(update={"start_unix": started_unix, "end_unix": time.time()})
 
 
@@ -59,15 +68,18 @@ def parse_result(transfer: Transfer, output: bytes, complaint: bytes) -> Transfe
         return _failed(transfer, complaint.decode().strip() or "iperf3 printed no JSON")
     if "error" in document:
         return _failed(transfer, str(document["error"]))
-    received, sent = document["end"]["sum_received"], document["end"]["sum_sent"]
-    return TransferResult(
-        source=transfer.source,
-        destination=transfer.destination,
-        rail=transfer.rail,
-        measured_bits_per_second=received["bits_per_second"],
-        retransmits=sent.get("retransmits", 0),
-        seconds=received["seconds"],
-    )
+    try:
+        received, sent = document["end"]["sum_received"], document["end"]["sum_sent"]
+        return TransferResult(
+            source=transfer.source,
+            destination=transfer.destination,
+            rail=transfer.rail,
+            measured_bits_per_second=received["bits_per_second"],
+            retransmits=sent.get("retransmits", 0),
+            seconds=received["seconds"],
+        )
+    except KeyError as error:
+        return _failed(transfer, f"iperf3's answer has no {error}")
 
 
 def _failed(transfer: Transfer, error: str) -> TransferResult:

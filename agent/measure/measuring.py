@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
 from agent.measure.counters import read_counters
 from agent.measure.iperf3_clients import run_transfers
 from agent.measure.iperf3_servers import Iperf3Servers
+from agent.measure.processes import Processes
+
+log = logging.getLogger(__name__)
+
+# Killing and reaping takes milliseconds.
+END_SECONDS = 3.0
 
 
 class Iperf3Measuring:
     def __init__(self) -> None:
         self._servers = Iperf3Servers()
+        self._clients = Processes()
 
     async def start_servers(
         self, transfers: tuple[Transfer, ...], seconds: float
@@ -20,10 +30,22 @@ class Iperf3Measuring:
     async def run_transfers(
         self, transfers: tuple[Transfer, ...], seconds: float, start_unix: float
     ) -> tuple[TransferResult, ...]:
-        return await run_transfers(transfers, seconds, start_unix)
+        return await run_transfers(transfers, seconds, start_unix, self._clients)
 
     async def stop_servers(self) -> None:
         await self._servers.stop()
+
+    async def close(self) -> None:
+        """Ends all that was started here; what does not go in time is killed by its id."""
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._servers.stop()
+                await self._clients.end_all()
+        except TimeoutError:
+            log.warning("measurements did not end in %.0f s", END_SECONDS)
+        finally:
+            self._servers.processes.kill_left()
+            self._clients.kill_left()
 
     def read_counters(self, interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]:
         return read_counters(interfaces)

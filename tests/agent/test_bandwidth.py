@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -149,6 +151,80 @@ def _taken_port(item: Transfer) -> tuple[str, bool]:
 
 
 @pytest.mark.network
+def test_one_server_that_fails_leaves_no_other(server: ServerUnderTest) -> None:
+    said, left, tasks = server.inside(_one_port_taken, peer=True)
+    assert "10.7.0.3 port 42003" in said and "in use" in said
+    assert left == [] and tasks == 1, "the story itself"
+
+
+def _children() -> list[str]:
+    """Commands of this process's children, ended ones that nobody waited for included."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in text.split()]
+
+
+def _one_port_taken() -> tuple[str, list[str], int]:
+    async def story() -> tuple[str, list[str], int]:
+        servers = Iperf3Servers()
+        said = ""
+        with socket.create_server(("10.7.0.3", 42003)):
+            for _ in range(3):
+                try:
+                    await servers.start((transfer(2), transfer(3)), seconds=30)
+                except EffectError as error:
+                    said = str(error)
+        return said, _children(), len(asyncio.all_tasks())
+
+    return asyncio.run(story())
+
+
+@pytest.mark.network
+def test_a_start_that_is_given_up_leaves_no_server(server: ServerUnderTest) -> None:
+    given_up = 0
+    for milliseconds in (0, 1, 2, 3):
+        cancelled, left = server.inside(_give_up_starting, milliseconds / 1000, peer=True)
+        given_up += cancelled
+        assert left == []
+    assert given_up
+
+
+def _give_up_starting(after_seconds: float) -> tuple[bool, list[str]]:
+    async def story() -> tuple[bool, list[str]]:
+        servers = Iperf3Servers()
+        starting = asyncio.create_task(servers.start((transfer(2), transfer(3)), seconds=30))
+        await asyncio.sleep(after_seconds)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if not starting.cancelled():
+            await servers.stop()
+        return starting.cancelled(), _children()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.network
+def test_what_runs_when_the_daemon_ends_is_ended(server: ServerUnderTest) -> None:
+    during, after = server.inside(_close_in_the_middle, peer=True)
+    assert during == ["iperf3"] * 2 and after == []
+
+
+def _close_in_the_middle() -> tuple[list[str], list[str]]:
+    async def story() -> tuple[list[str], list[str]]:
+        measuring = Iperf3Measuring()
+        item = transfer(2).model_copy(update={"source_address": "10.7.0.3"})
+        await measuring.start_servers((item,), 30)
+        sending = asyncio.create_task(measuring.run_transfers((item,), 20, 0))
+        await asyncio.sleep(0.5)
+        during = _children()
+        await measuring.close()
+        (result,) = await sending
+        assert result.error is not None
+        return during, _children()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.network
 def test_a_failed_connect_is_a_result_with_its_reason(server: ServerUnderTest) -> None:
     (result,) = server.inside(send, (transfer(2),), 1)
     assert result.measured_bits_per_second == 0 and "refused" in (result.error or "")
@@ -160,6 +236,7 @@ def test_what_iperf3_says_is_taken_apart() -> None:
     result = parse_result(transfer(2), good, b"")
     assert (result.measured_bits_per_second, result.retransmits) == (9.5e6, 4)
     assert parse_result(transfer(2), b'{"error": "no route"}', b"").error == "no route"
+    assert "sum_received" in (parse_result(transfer(2), b'{"end": {}}', b"").error or "")
     assert parse_result(transfer(2), b"", b"unknown option").error == "unknown option"
 
 
