@@ -53,10 +53,12 @@ def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
             yield place, f"{message}: a server has one NIC on a rail"
     yield from _subnet_mistakes(plan, nics)
     if plan.network.rails is not None:
-        for k, rail in enumerate(plan.network.rails):
+        chosen = [(f"network.rails[{k}]", rail) for k, rail in enumerate(plan.network.rails)]
+        yield from _doubles(chosen, "rail")
+        for place, rail in chosen:
             if rail not in plan.cluster.rails:
                 known = ", ".join(plan.cluster.rails)
-                yield f"network.rails[{k}]", f"no NIC is on rail {rail!r}; accepted: {known}"
+                yield place, f"no NIC is on rail {rail!r}; accepted: {known}"
 
 
 def _interface_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -86,8 +88,7 @@ def _subnet_mistakes(plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]) ->
                 f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
                 "one rail is one subnet",
             )
-        if nic.gateway is not None and ipaddress.IPv4Address(nic.gateway) not in nic.network:
-            yield f"{path}.gateway", f"{nic.gateway} is outside the subnet {nic.network}"
+    yield from _gateway_mistakes(nics)
     rails = list(subnet.items())
     for k, (rail, (path, network)) in enumerate(rails):
         for other, (_, earlier) in rails[:k]:
@@ -106,11 +107,30 @@ def _subnet_mistakes(plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]) ->
                 )
 
 
+def _gateway_mistakes(nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[Mistake]:
+    owner = {nic.ip: f"{server.name} {nic.name}" for _, server, nic in nics}
+    for path, _, nic in nics:
+        if nic.gateway is None:
+            continue
+        gateway = ipaddress.IPv4Address(nic.gateway)
+        if gateway not in nic.network:
+            why = f"is outside the subnet {nic.network}"
+        elif gateway in (nic.network.network_address, nic.network.broadcast_address):
+            why = f"is the network or broadcast address of {nic.network}"
+        elif nic.gateway in owner:
+            why = f"is the address of {owner[nic.gateway]}, a server of this plan"
+        else:
+            continue
+        yield f"{path}.gateway", f"{gateway} {why}; give a router's address on rail {nic.rail!r}"
+
+
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
     if job.kind == "replay":
         if not any((root / job.graph).is_file() for root in (Path.cwd(), base)):
             yield "job.graph", f"{job.graph} is no file (looked in {Path.cwd()} and {base})"
         return
+    if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
+        yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
     module, _, function = job.model.partition(":")
     parts = module.split(".")
     if not function.isidentifier() or not all(part.isidentifier() for part in parts):

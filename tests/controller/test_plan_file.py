@@ -10,7 +10,7 @@ import pytest
 
 from controller.compile.network import bridge_name
 from controller.errors import PlanError
-from controller.plan import Plan
+from controller.plan import PlacedJob, Plan
 from controller.plan_file import load_plan, parse_plan
 from plans import ROOT, plan, plan_document
 
@@ -55,11 +55,11 @@ MISTAKES = {
     "no unit": (_set(*NIC, "rate", to="50"), "cluster.servers[1].nics[0].rate", "Mbit"),
     "bad unit": (_set(*NIC, "rate", to="50MiB"), "cluster.servers[1].nics[0].rate", "'MiB'"),
     "number": (_set(*NIC, "rate", to=50), "cluster.servers[1].nics[0].rate", "like 50Mbit"),
-    "zero rate": (_set(*NIC, "rate", to="0bit"), "cluster.servers[1].nics[0].rate", "more than 0"),
+    "zero rate": (_set(*NIC, "rate", to="0bit"), "cluster.servers[1].nics[0].rate", "1kbit to"),
     "zero memory": (
         _set(*SERVER, "devices", 0, "memory", to="0GiB"),
         "cluster.servers[1].devices[0].memory",
-        "more than 0",
+        "1B to",
     ),
     "double server": (_set(*SERVER, "name", to="s1"), "cluster.servers[1].name", "already taken"),
     "bad name": (_set(*SERVER, "name", to="S 1"), "cluster.servers[1].name", "lower case"),
@@ -106,17 +106,81 @@ MISTAKES = {
         "job.graph",
         "no file",
     ),
-    "no steps": (_set("job", "steps", to=0), "job.steps", "more than 0"),
+    "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
     "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'heft' or 'single'"),
     "sharing": (_set("network", "sharing", to="job"), "network.sharing", "'strict'"),
     "tolerance": (
         _set("network", "verify", "tolerance", to="200%"),
         "network.verify.tolerance",
-        "0 to 1",
+        "0% to 100%",
     ),
     "unknown rail": (_set("network", "rails", to=["c"]), "network.rails[0]", "accepted: a, b"),
+    "gateway is itself": (_set(*NIC, "gateway", to="10.7.0.2"), "[0].gateway", "of s2 nic0"),
+    "gateway is another": (_set(*NIC, "gateway", to="10.7.0.3"), "[0].gateway", "of s3 nic0"),
+    "gateway is the network": (_set(*NIC, "gateway", to="10.7.0.0"), "gateway", "network or"),
+    "gateway is broadcast": (_set(*NIC, "gateway", to="10.7.0.255"), "gateway", "or broadcast"),
+    "no rails": (_set("network", "rails", to=[]), "network.rails", "at least 1"),
+    "rail twice": (_set("network", "rails", to=["a", "a"]), "network.rails[1]", "already taken"),
+    "momentum of adamw": (
+        _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
+        "job.optimizer.momentum",
+        "adamw takes none",
+    ),
     "version": (_set("version", to=2), "version", "accepted: 1"),
 }
+
+
+# Each would be taken for something else, or fail only after servers were changed.
+VALUES: dict[tuple[Any, ...], list[Any]] = {
+    ("version",): [True, 1.0, "1", 2],
+    ("name",): [5, None, "", "a\n", "A", "a" * 25],
+    ("cluster", "setup_latency"): ["1e400s", "2min", "-1us", 50],
+    ("cluster", "intra_server_bandwidth"): ["1e400bit", "1e300bit", True],
+    (*SERVER, "management"): ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", 10, True],
+    (*SERVER, "devices", 0, "type"): ["", " ", "a\nb", 5, "t" * 65],
+    (*SERVER, "devices", 0, "memory"): ["1e400GiB", "1e30GiB", "0.5B", 1024],
+    (*NIC, "rate"): ["1e400bit", "1e300bit", "1bit", None, ["50Mbit"]],
+    (*NIC, "take_over"): ["yes", 1, "true"],
+    ("job", "batch"): [True, "8", 8.0, 2**31, -1],
+    ("job", "steps"): [True, 1.5, [1]],
+    ("job", "threads"): [True, 0, 100_000],
+    ("job", "seed"): [-4, True, 2**64, "0"],
+    ("job", "optimizer", "lr"): [True, 0, -1, float("inf"), float("nan"), "1e400", "0.1", 10**400],
+    ("job", "optimizer", "weight_decay"): [float("nan"), -1, "x", True],
+    ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
+    ("job", "env"): [{"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"]],
+    ("job", "workdir"): ["a\0b", 5],
+    ("job", "python"): ["\0", True],
+    ("solve", "gap"): ["100%", 1, -0.1, float("nan"), "1e400%", 10**400, True],
+    ("solve", "time_limit"): ["1e400s", "0s", "200h", 60],
+    ("solve", "seed"): [-4, True, 2**64],
+    ("network", "verify", "tolerance"): ["101%", float("nan"), True],
+    ("network", "verify", "seconds"): [True, 0.5, 61, float("nan"), None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(path, value) for path, values in VALUES.items() for value in values]
+)
+def test_a_value_is_taken_for_nothing_else(path: tuple[Any, ...], value: Any) -> None:
+    document = plan_document()
+    document["job"]["optimizer"] = {"name": "sgd"}
+    assert parse_plan(document, "test.yaml", base=ROOT)
+    _set(*path, to=value)(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
+    assert [found for found, _ in raised.value.mistakes if found.startswith(place)], raised.value
+
+
+def test_numbers_arrive_as_written() -> None:
+    document = plan_document()
+    document["job"]["optimizer"] = {"name": "sgd", "lr": "1e-3", "momentum": 0, "weight_decay": 1}
+    document["solve"] |= {"gap": 0, "seed": 2**32 - 1}
+    read = plan(document)
+    assert isinstance(read.job, PlacedJob)
+    assert (read.job.optimizer.lr, read.job.optimizer.momentum) == (1e-3, 0.0)
+    assert (read.solve.gap, read.solve.seed) == (0.0, 2**32 - 1)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
