@@ -1,5 +1,7 @@
 """Is a placement what it says? Independent of the engines and of the simulator.
 
+A proof cannot be read off a file: the bound that it states is compared with what `bounds` proves
+for the graph and the cluster, and that with two bounds that are added up again here.
 Used on every placement before it leaves the optimizer, and by `optimizer check` on anybody's file.
 """
 
@@ -10,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from optimizer.bounds import lower_bound
 from optimizer.graph import OperatorGraph
 from optimizer.placement import Placement
+from optimizer.problem import InfeasibleError, Problem
 from optimizer.recompute import recompute_memory, recompute_times
+from optimizer.recompute_claims import least_bound, recompute_best_single
 from optimizer.recompute_facts import Facts
 
 RELATIVE_TOLERANCE = 1e-6
@@ -49,7 +54,7 @@ def check(graph: OperatorGraph, placement: Placement) -> tuple[Violation, ...]:
     found = [*_colocation_violations(graph, placement), *_message_violations(facts)]
     if found:
         return tuple(found)
-    return tuple(_time_and_memory_violations(facts))
+    return (*_time_and_memory_violations(facts), *_claim_violations(facts))
 
 
 def _graph_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
@@ -209,11 +214,6 @@ def _time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
         return
     if not abs(step - placement.step_seconds) <= RELATIVE_TOLERANCE * max(step, 1e-12):
         yield Violation(f"says {placement.step_seconds!r}, recomputed {step!r}", "step_seconds")
-    if placement.bound_seconds > step * (1 + RELATIVE_TOLERANCE):
-        yield Violation(
-            f"a lower bound of {placement.bound_seconds!r} is above the step of {step!r}",
-            "bound_seconds",
-        )
     memory = dict(
         zip(
             placement.cluster.device_names,
@@ -224,3 +224,39 @@ def _time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
     for device, peak in recompute_memory(facts, times).items():
         if peak > memory[device]:
             yield Violation(f"needs {peak} bytes at its peak, has {memory[device]}", device)
+
+
+def _claim_violations(facts: Facts) -> Iterator[Violation]:
+    """The bound, the gap and the single device: what makes a placement look good."""
+    graph, placement = facts.graph, facts.placement
+    step, bound = placement.step_seconds, placement.bound_seconds
+    try:
+        problem = Problem(graph, placement.cluster, placement.sharing, placement.model)
+        proven = lower_bound(problem).seconds
+    except InfeasibleError as error:
+        yield Violation(str(error), "cluster")
+        return
+    least = least_bound(graph, placement)
+    if not bound <= step * (1 + RELATIVE_TOLERANCE):
+        yield Violation(f"{bound!r} is above the step of {step!r}", "bound_seconds")
+    elif not bound <= proven * (1 + RELATIVE_TOLERANCE):
+        yield Violation(f"says {bound!r}, only {proven!r} can be proven", "bound_seconds")
+    elif not bound >= least * (1 - RELATIVE_TOLERANCE):
+        yield Violation(
+            f"says {bound!r}, the longest path or the load alone give {least!r}", "bound_seconds"
+        )
+    gap = max(0.0, 1.0 - bound / step) if step > 0 else 0.0
+    if not abs(placement.gap - gap) <= RELATIVE_TOLERANCE:
+        yield Violation(f"says {placement.gap!r}, step and bound give {gap!r}", "gap")
+    said, alone = placement.single_device_seconds, recompute_best_single(graph, placement)
+    if (said is None) != (alone is None) or (
+        said is not None and alone is not None and not math.isclose(said, alone, rel_tol=1e-6)
+    ):
+        yield Violation(
+            f"says {_seconds_or_none(said)}, recomputed {_seconds_or_none(alone)}",
+            "single_device_seconds",
+        )
+
+
+def _seconds_or_none(seconds: float | None) -> str:
+    return "that no device can hold everything" if seconds is None else repr(seconds)

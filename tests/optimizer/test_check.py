@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,12 @@ from hypothesis import strategies as st
 from cases import cluster, clusters, devices_of, graph, graphs
 from optimizer.bounds import lower_bound
 from optimizer.check import check
+from optimizer.cluster import Device
 from optimizer.engines.assemble import assemble
+from optimizer.engines.single import best_single
 from optimizer.engines.solution import Solution
-from optimizer.placement import Placement
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.placement import Placement, PlacementError, placement_from_json
 from optimizer.problem import Problem
 from optimizer.rates import allocate, starting_rates
 from optimizer.recompute import recompute_memory, recompute_times
@@ -25,11 +30,12 @@ def placement_of(problem, device, priority=None) -> Placement:
     n = problem.graph.operator_count
     priority = -np.arange(n, dtype=float) if priority is None else priority
     rates = starting_rates(problem, device) if problem.sharing == "strict" else None
+    alone = best_single(problem)
     return assemble(
         problem,
         Solution(device, priority, rates),
         lower_bound(problem),
-        single_device_seconds=None,
+        single_device_seconds=None if alone is None else alone[1],
         engine="test",
         reduction="none",
         seed=0,
@@ -91,6 +97,17 @@ def changed_message(**update):
         (changed_message(destination="s2/0"), "nobody there needs it"),
         ({"step_seconds": GOOD.step_seconds * (1 + 3e-6)}, "recomputed"),
         ({"bound_seconds": GOOD.step_seconds * 1.01}, "above the step"),
+        ({"bound_seconds": GOOD.step_seconds, "gap": 0.0}, "can be proven"),
+        ({"bound_seconds": GOOD.bound_seconds / 2}, "longest path or the load"),
+        ({"bound_seconds": 0.0, "gap": 1.0}, "longest path or the load"),
+        ({"bound_seconds": -1e9}, "longest path or the load"),
+        ({"bound_seconds": float("nan")}, "above the step"),
+        ({"gap": -7.0}, "gap: says -7.0"),
+        ({"gap": 0.0}, "gap: says 0.0"),
+        ({"gap": float("nan")}, "gap: says nan"),
+        ({"single_device_seconds": 1e-9}, "single_device_seconds: says 1e-09, recomputed 4.0"),
+        ({"single_device_seconds": None}, "no device can hold everything, recomputed 4.0"),
+        ({"single_device_seconds": float("nan")}, "single_device_seconds: says nan"),
         ({"rates_bits_per_second": ()}, "has no rate"),
     ],
 )
@@ -117,9 +134,46 @@ def test_rates_over_a_nic_are_found_in_both_directions():
 
 def test_a_device_over_its_memory_is_found():
     small = cluster(3, (8e6, 16e6), latency=0.001, memory=400_000)
-    found = check(PROBLEM.graph, GOOD.model_copy(update={"cluster": small}))
+    update = {"cluster": small, "single_device_seconds": None}
+    found = check(PROBLEM.graph, GOOD.model_copy(update=update))
     # D's device holds A's 400,000 bytes, B's 1,000 and 7 of weights.
     assert [str(v) for v in found] == ["s3/0: needs 401007 bytes at its peak, has 400000"]
+
+
+def test_a_device_that_the_graph_was_not_profiled_on_is_found():
+    document = json.loads(GOOD.model_dump_json())
+    document["cluster"]["servers"][0]["devices"].append({"type": "gpu", "memory_bytes": 1})
+    found = check(PROBLEM.graph, placement_from_json(document))
+    assert ["device type 'gpu'" in str(v) for v in found] == [True]
+
+
+def test_the_best_single_device_is_the_fastest_that_has_the_memory():
+    """Two types, four memories: against the engine's own answer, in each model."""
+    made = build_graph(
+        [
+            OperatorRow("A", "op", {"fast": 1.0, "slow": 2.0}, weight_bytes=500),
+            OperatorRow("B", "op", {"fast": 1.0, "slow": 2.0}, activation_bytes=300),
+        ],
+        [TensorRow("A", ("B",), 300)],
+    )
+    for memory, expected in ((900, 2.0), (600, 4.0), (799, 4.0)):
+        fast = cluster(2, types=["fast", "slow"], memory=900)
+        first = fast.servers[0]
+        first = first.model_copy(update={"devices": (Device(type="fast", memory_bytes=memory),)})
+        mixed = fast.model_copy(update={"servers": (first, fast.servers[1])})
+        for model in ("contended", "thesis"):
+            placement = placement_of(Problem(made, mixed, "strict", model), [1, 1])
+            assert placement.single_device_seconds == expected
+            assert check(made, placement) == ()
+
+
+@pytest.mark.parametrize("server", ["s2", "s3"])
+def test_a_placement_file_with_a_doubled_server_is_refused(server):
+    document = json.loads(GOOD.model_dump_json())
+    rows = document["cluster"]["servers"]
+    rows.append(next(row for row in rows if row["name"] == server))
+    with pytest.raises(PlacementError, match=f"two of them are called '{server}'"):
+        placement_from_json(document)
 
 
 @settings(max_examples=60, deadline=None)
