@@ -64,8 +64,12 @@ def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
 def _interface_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
     """NICs and the bridges over them share the server's one space of names."""
     yield from _doubles([(path, nic.name) for path, nic in nics], f"on server {server}, NIC name")
-    taken = {nic.name: path for path, nic in nics}
+    taken: dict[str, str] = {}
     for path, nic in nics:
+        taken.setdefault(nic.name, path)
+    for path, nic in nics:
+        if taken[nic.name] != path:
+            continue
         bridge = bridge_name(nic)
         if bridge in taken and taken[bridge] != path:
             yield (

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from controller.errors import PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
 from controller.plan_checks import mistakes_of
+from controller.plan_values import shown
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -57,7 +58,7 @@ def parse_plan(document: object, file: str, base: Path) -> Plan:
     try:
         plan = Plan.model_validate(document)
     except ValidationError as error:
-        raise PlanError(file, [_explain(e, document) for e in error.errors()]) from error
+        raise PlanError(file, _explained(error, document)) from error
     if mistakes := list(mistakes_of(plan, base)):
         raise PlanError(file, mistakes)
     return plan
@@ -67,6 +68,8 @@ def _yaml_path(parts: tuple[int | str, ...], document: object) -> tuple[str, obj
     """The path as a person would point at it; discriminator tags are no part of the YAML."""
     path, here = "", document
     for part in parts:
+        if part == "[key]":  # the mistake is in the key itself, which the path already ends in
+            break
         if isinstance(part, int) and isinstance(here, list) and part < len(here):
             path, here = f"{path}[{part}]", here[part]
         elif isinstance(here, dict) and part in here:
@@ -103,6 +106,19 @@ def _inner_model(annotation: Any) -> Any:
     return None
 
 
+def _explained(raised: ValidationError, document: object) -> list[tuple[str, str]]:
+    """Each mistake once: a list whose entry is wrong is counted as too short as well."""
+    errors: list[Any] = raised.errors(include_url=False)
+    places = [error["loc"] for error in errors]
+
+    def follows_from_another(error: Any) -> bool:
+        here = error["loc"]
+        deeper = any(len(loc) > len(here) and loc[: len(here)] == here for loc in places)
+        return error["type"] == "too_short" and deeper
+
+    return [_explain(error, document) for error in errors if not follows_from_another(error)]
+
+
 def _explain(error: Any, document: object) -> tuple[str, str]:
     path, found = _yaml_path(error["loc"], document)
     kind, context = error["type"], error.get("ctx", {})
@@ -113,8 +129,18 @@ def _explain(error: Any, document: object) -> tuple[str, str]:
     if kind == "value_error":
         return path, str(context.get("error", error["msg"]))
     if kind == "literal_error":
-        return path, f"found {found!r}; accepted: {context['expected']}"
+        return path, f"found {shown(found)}; accepted: {context['expected']}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tag = found.get("kind") if isinstance(found, dict) else found
-        return f"{path}.kind", f"found {tag!r}; accepted: 'placed' or 'replay'"
-    return path, f"found {found!r}; {error['msg'].lower()}"
+        given = isinstance(found, dict) and "kind" in found
+        tag = f"found {shown(found['kind'])}" if given else "missing"  # type: ignore[index]
+        return f"{path}.kind", f"{tag}; accepted: 'placed' or 'replay'"
+    if kind == "too_short":
+        return path, f"found {shown(found)}; accepted: a list of at least {context['min_length']}"
+    if kind == "tuple_type":
+        return path, f"found {shown(found)}; accepted: a list, like [...]"
+    if kind in ("model_type", "model_attributes_type"):
+        keys = _accepted((*error["loc"], ""))
+        return path, f"found {shown(found)}; accepted: a mapping with the keys {keys}"
+    if kind in ("dict_type", "mapping_type"):
+        return path, f"found {shown(found)}; accepted: a mapping of names to texts"
+    return path, f"found {shown(found)}; {error['msg'].lower()}"

@@ -34,7 +34,9 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
-    """What was found, as Python writes it, cut to what fits a line."""
+    """What was found, cut to what fits a line."""
+    if value is None or isinstance(value, bool):
+        return "nothing" if value is None else str(value).lower()
     return _SHORT.repr(value)
 
 
@@ -199,6 +201,8 @@ def _quantity(
     """parse, and the range that `words` name in the unit that people write."""
 
     def check(value: object) -> Any:
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ValueError(f"found {shown(value)}; accepted: {words}")
         try:
             number = parse(value)
         except OverflowError:

@@ -92,7 +92,23 @@ MISTAKES = {
     "ipv6 management": (_set(*SERVER, "management", to="fd00::1"), "[1].management", "IPv6"),
     "management on a rail": (_set(*SERVER, "management", to="10.7.0.9"), "management", "inside"),
     "gateway elsewhere": (_set(*NIC, "gateway", to="10.8.0.1"), "nics[0].gateway", "outside"),
-    "no servers": (_set("cluster", "servers", to=[]), "cluster.servers", "at least 1"),
+    "no servers": (_set("cluster", "servers", to=[]), "cluster.servers", "a list of at least 1"),
+    "no list": (_set(*SERVER, "nics", to="nic0"), "[1].nics", "found 'nic0'; accepted: a list"),
+    "a mapping for a list": (_set(*SERVER, "devices", to={"type": "cpu"}), "[1].devices", "a list"),
+    "no cluster": (_set("cluster", to="c1"), "cluster", "keys setup_latency, intra_server"),
+    "no server": (_set(*SERVER, to="s2"), "servers[1]", "keys name, management, devices, nics"),
+    "no nic": (
+        _set(*NIC, to=5),
+        "nics[0]",
+        "found 5; accepted: a mapping with the keys name, rail",
+    ),
+    "no job": (_set("job", to="train"), "job", "a mapping with the keys kind, model"),
+    "no kind": (_drop("job", "kind"), "job.kind", "missing; accepted: 'placed' or 'replay'"),
+    "no network": (_set("network", to=None), "network", "found nothing; accepted: a mapping"),
+    "no verify": (_set("network", "verify", to=3), "network.verify", "keys tolerance, seconds"),
+    "no variable": (_set("job", "env", to={"A=B": "x"}), "job.env.A=B", "not a variable's name"),
+    "no env": (_set("job", "env", to="A=1"), "job.env", "a mapping of names to texts"),
+    "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
     "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
     "no such module": (_set("job", "model", to="examples.nix:f"), "job.model", "not found"),
     "no such function": (
@@ -215,6 +231,47 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert {path for path, _ in raised.value.mistakes} == {
         "cluster.servers[0].nics[0].rate", "job.steps", "nmae",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_messages_speak_of_yaml(name: str) -> None:
+    edit, _, _ = MISTAKES[name]
+    document = plan_document()
+    edit(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    for word in ("tuple", "dict", "instance", "valid string", "valid integer", "PlanC", "[key]"):
+        assert word not in str(raised.value).replace("is not a valid plan", "")
+
+
+def test_one_mistake_is_told_once() -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["devices"][0]["memory"] = "much"
+    document["cluster"]["servers"][1]["nics"][0]["rate"] = "fast"
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert [path for path, _ in raised.value.mistakes] == [
+        "cluster.servers[0].devices[0].memory", "cluster.servers[1].nics[0].rate",
+    ]  # fmt: skip
+
+
+def test_a_nic_named_twice_is_told_once() -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["nics"][1]["name"] = "nic0"
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert len(raised.value.mistakes) == 1
+
+
+@pytest.mark.parametrize(
+    "path", [("job", "steps"), ("solve", "gap"), ("job", "kind"), ("version",)]
+)
+def test_what_was_found_is_cut_to_a_line(path: tuple[str, ...]) -> None:
+    document = plan_document()
+    _set(*path, to=["x" * 10_000] * 10_000)(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert len(str(raised.value)) < 1000
 
 
 def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
