@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from optimizer.arguments import EXIT_CODES, fraction, seconds, whole
 from optimizer.names import EngineName, Model, ReductionName, Sharing
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["capture"]:
         from optimizer.capture.__main__ import main as capture_main
 
-        return capture_main(given[1:])
+        return capture_main(given[1:], "optimizer capture")
     if given[:1] == ["profile"]:
         from optimizer.profile.__main__ import main as profile_main
 
-        return profile_main(given[1:])
+        return profile_main(given[1:], "optimizer profile")
     options = _parser().parse_args(given)
     return _run(options)
 
@@ -64,57 +65,64 @@ def _complain(what: str, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="optimizer", description="Where each operator runs, and the bandwidth of each pair."
+        prog="optimizer",
+        description="Where each operator runs, and the bandwidth of each pair.",
+        epilog=EXIT_CODES,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("capture", help="a PyTorch training step -> a graph file without times")
     commands.add_parser("profile", help="capture, and measure each operator on this machine")
-    solve = commands.add_parser("solve", help="a graph and a cluster -> a placement file")
-    solve.add_argument("graph", type=Path)
-    solve.add_argument("--cluster", type=Path, required=True, help="cluster file, JSON")
-    solve.add_argument(
-        "--engine", choices=get_args(EngineName), default="auto", help="default: auto"
+    solve = commands.add_parser(
+        "solve", help="a graph and a cluster -> a placement file", epilog=EXIT_CODES
     )
-    solve.add_argument("--sharing", choices=get_args(Sharing), default="strict")
-    solve.add_argument("--model", choices=get_args(Model), default="contended")
-    solve.add_argument("--reduction", choices=get_args(ReductionName), default="auto")
-    solve.add_argument("--gap", type=_fraction, default=0.05, help="stop at this gap, like 0.05")
-    solve.add_argument("--time-limit", type=_positive, default=60.0, help="seconds")
-    solve.add_argument("--seed", type=_count, default=0)
+    solve.add_argument("graph", type=Path, help="graph file with times, from profile")
     solve.add_argument(
-        "--moves", type=_count, help="annealing moves instead of the time limit: repeatable"
+        "--cluster", type=Path, required=True, help="cluster file, like examples/clusters/*.json"
+    )
+    solve.add_argument(
+        "--engine",
+        choices=get_args(EngineName),
+        default="auto",
+        help="default: auto, a search; heft: quick; single: one device",
+    )
+    solve.add_argument(
+        "--sharing",
+        choices=get_args(Sharing),
+        default="strict",
+        help="default: strict, a rate for every pair of servers",
+    )
+    solve.add_argument(
+        "--model",
+        choices=get_args(Model),
+        default="contended",
+        help="default: contended, transfers of one pair wait for each other",
+    )
+    solve.add_argument(
+        "--reduction",
+        choices=get_args(ReductionName),
+        default="auto",
+        help="default: auto, large graphs are made smaller first",
+    )
+    solve.add_argument(
+        "--gap", type=fraction, default=0.05, help="stop when this near to the bound; default: 5%%"
+    )
+    solve.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    solve.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
+    solve.add_argument(
+        "--moves", type=whole, help="annealing moves instead of the time limit: repeatable"
     )
     solve.add_argument("--out", type=Path, required=True, help="placement file to write")
     solve.add_argument("--json", action="store_true", help="the result as JSON, not as text")
-    check = commands.add_parser("check", help="verify a placement against its graph")
-    check.add_argument("graph", type=Path)
-    check.add_argument("placement", type=Path)
+    check = commands.add_parser(
+        "check", help="verify a placement against its graph", epilog=EXIT_CODES
+    )
+    check.add_argument("graph", type=Path, help="graph file that the placement is for")
+    check.add_argument("placement", type=Path, help="placement file, from solve")
     check.add_argument("--json", action="store_true", help="the violations as JSON")
-    show = commands.add_parser("show", help="a graph or a placement in words")
-    show.add_argument("file", type=Path)
+    show = commands.add_parser("show", help="a graph or a placement in words", epilog=EXIT_CODES)
+    show.add_argument("file", type=Path, help="graph or placement file")
     show.add_argument("--graph", type=Path, help="a placement's graph: adds a bar per device")
     return parser
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in 0..1, like 0.05")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
 
 
 def _read_cluster(path: Path) -> Cluster:

@@ -6,14 +6,19 @@ import argparse
 import sys
 from pathlib import Path
 
+from optimizer.arguments import EXIT_CODES
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.capture.errors import CaptureError
 from optimizer.graph import save_graph
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """0 done, 3 where the model or an argument is wrong."""
-    parser = argparse.ArgumentParser(prog="optimizer.capture", description=__doc__)
+def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.capture") -> int:
+    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="A PyTorch training step as an operator graph without times.",
+        epilog=EXIT_CODES,
+    )
     add_model_arguments(parser)
     options = parser.parse_args(arguments)
     try:
@@ -22,10 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
         from optimizer.capture.step import capture
 
         graph = capture(options.model, options.batch, choice, options.seed).operators
+        save_graph(graph, Path(options.out))
     except CaptureError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    save_graph(graph, Path(options.out))
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 3
     print(
         f"{graph.operator_count} operators, {graph.tensor_count} tensors, "
         f"structure {graph.structure_hash[:12]}",

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from optimizer.arguments import positive, whole
 from optimizer.capture.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", help="module:function, for example examples.models.mlp:training_step"
     )
-    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--batch", type=positive, required=True, help="samples in one step")
     parser.add_argument(
-        "--optimizer", default="{}", help='JSON: {"name": "adamw", "lr": 0.001, "options": {}}'
+        "--optimizer",
+        default="{}",
+        help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=whole, default=0, help="of parameters, data and dropout; default: 0"
+    )
     parser.add_argument(
         "--out", required=True, help="graph file to write; gzip where it ends in .gz"
     )

@@ -7,30 +7,41 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from optimizer.arguments import EXIT_CODES, positive
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.capture.errors import CaptureError
 from optimizer.graph import OperatorGraph, save_graph
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """0 done, 3 where the model or an argument is wrong."""
-    parser = argparse.ArgumentParser(prog="optimizer.profile", description=__doc__)
+def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.profile") -> int:
+    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="A PyTorch training step as an operator graph, measured on this machine.",
+        epilog=EXIT_CODES,
+    )
     add_model_arguments(parser)
     parser.add_argument(
-        "--device-type", default="cpu", help="the name that the times are kept under"
+        "--device-type",
+        default="cpu",
+        help="the name that the times are kept under, as in the cluster file; default: cpu",
     )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=9)
+    parser.add_argument(
+        "--threads", type=positive, default=1, help="threads of each operator; default: 1"
+    )
+    parser.add_argument(
+        "--samples", type=positive, default=9, help="steps measured; the median counts; default: 9"
+    )
     parser.add_argument("--cache", type=Path, help="folder of measured profiles")
     options = parser.parse_args(arguments)
-    if options.threads < 1 or options.samples < 1:
-        parser.error("--threads and --samples must be at least 1")
     try:
-        graph = profiled_graph(options)
+        save_graph(profiled_graph(options), Path(options.out))
     except CaptureError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    save_graph(graph, Path(options.out))
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 3
     return 0
 
 

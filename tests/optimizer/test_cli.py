@@ -168,6 +168,54 @@ def test_usage_exits_2(files):
         assert stopped.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["solve", "g", "--cluster", "c", "--out", "o", "--gap", "100%"], "100% is not from 0%"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--gap", "x"], "'x' is not a quantity"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--seed", "x"], "x is not a whole number"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--time-limit", "x"], "x is not a posit"),
+        (["capture", "m:f", "--out", "o", "--batch", "0"], "0 is not a whole number of at least 1"),
+        (["capture", "m:f", "--out", "o", "--batch", "1", "--seed", "-1"], "of at least 0"),
+        (["profile", "m:f", "--out", "o", "--batch", "1", "--samples", "0"], "of at least 1"),
+        (["profile", "m:f", "--out", "o", "--batch", "1", "--threads", "-2"], "of at least 1"),
+    ],
+)
+def test_a_wrong_argument_says_what_it_accepts(command, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: optimizer {command[0]} ")
+    assert message in said
+
+
+def test_a_gap_may_be_a_percentage(files):
+    assert solve(files, "--gap", "25%") == 0
+    assert solve(files, "--gap", "0.25") == 0
+
+
+@pytest.mark.parametrize("command", [[], ["capture"], ["profile"], ["solve"], ["check"], ["show"]])
+def test_every_help_names_the_exit_codes_and_explains_every_option(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: {' '.join(['optimizer', *command])} ")
+    assert "exit codes: 0 done, 2 usage, 3 " in said
+    lines = said.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("  --"):
+            explained = len(line[26:].strip()) > 3 or lines[at + 1].startswith(" " * 20)
+            assert explained, f"{line!r} says nothing"
+
+
+def test_an_out_file_that_cannot_be_written_exits_3(tmp_path, capsys):
+    out = tmp_path / "missing" / "g.json"
+    model = "examples.models.mlp:training_step"
+    assert main(["capture", model, "--batch", "4", "--out", str(out)]) == 3
+    assert "No such file" in complaint(capsys)
+
+
 def test_help_is_fast_and_loads_no_heavy_library():
     began = time.monotonic()
     command = (

@@ -1,0 +1,54 @@
+"""Argument types that the optimizer's commands share: each says what it accepts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from optimizer.quantities import parse_fraction
+
+EXIT_CODES = (
+    "exit codes: 0 done, 2 usage, 3 a wrong file, model or value, "
+    "4 no feasible placement, or violations found by check"
+)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds, like 60")
+    return value
+
+
+def fraction(text: str) -> float:
+    """5% or 0.05, as 0.05; below 1."""
+    try:
+        value = parse_fraction(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0% to less than 100%, like 5%")
+    return value
+
+
+def whole(text: str) -> int:
+    """0 or more, within 63 bits."""
+    return _whole(text, 0)
+
+
+def positive(text: str) -> int:
+    """1 or more, within 63 bits."""
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not least <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+    return value
