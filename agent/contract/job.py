@@ -94,9 +94,7 @@ class Failed(Frozen):
 
 
 RankEvent = Started | StepDone | Finished | Failed
-_EVENT: TypeAdapter[Any] = TypeAdapter(
-    Annotated[RankEvent, Field(discriminator="event")]
-)
+_EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 
 def parse_rank_event(line: str | bytes) -> RankEvent:
