@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from controller.errors import UsageError
+from controller.plan_values import server_name
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -64,6 +65,12 @@ class Authority:
                 where=str(error.filename or directory),
                 remedy="run as the user that owns it, or give another --state-dir",
             ) from error
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"the certificate authority cannot be used: {error}",
+                where=str(key_file),
+                remedy="restore authority.key and authority.crt, or give another --state-dir",
+            ) from error
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return cls(directory, key, certificate)
 
@@ -78,7 +85,8 @@ class Authority:
     ) -> Issued:
         """Writes NAME.crt (with the authority's) and NAME.key, mode 0600, into the folder.
 
-        addresses: IP addresses that the certificate is valid for, beside the name.
+        addresses: IP addresses that the certificate is valid for, beside the name. Raises
+        UsageError where the name is no server's, or the folder cannot be written to.
         """
         import ipaddress
 
@@ -86,6 +94,10 @@ class Authority:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
+        try:
+            server_name(name)  # it becomes part of two paths
+        except ValueError as error:
+            raise UsageError(str(error), where="the server's name") from error
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
@@ -104,11 +116,18 @@ class Authority:
                 critical=False,
             )
         )
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         issued = Issued(directory / f"{name}.crt", directory / f"{name}.key")
-        _write_key(issued.key_file, key)
-        certificate = _sign(builder, self._key)
-        _write_private(issued.certificate_file, certificate + self.certificate_file.read_bytes())
+        chain = _sign(builder, self._key) + self.certificate_file.read_bytes()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_key(issued.key_file, key)
+            _write_private(issued.certificate_file, chain)
+        except OSError as error:
+            raise UsageError(
+                f"the certificate cannot be written: {error.strerror}",
+                where=str(error.filename or directory),
+                remedy="give a folder that this user can write to",
+            ) from error
         return issued
 
 

@@ -72,8 +72,19 @@ def _add_authority(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     issue = actions.add_parser("issue", help="write SERVER.crt, SERVER.key and authority.crt")
     issue.add_argument("server", metavar="SERVER", help="the server's name in the plan")
     issue.add_argument("--out", type=Path, required=True, metavar="DIR")
-    issue.add_argument("--days", type=float, default=30.0, help="lifetime (default: %(default)g)")
+    issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
     _add_state_dir(issue)
+
+
+def _days(text: str) -> float:
+    """No longer than the authority's own ten years."""
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days <= 3650:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days, more than 0, to 3650")
+    return days
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:

@@ -123,15 +123,23 @@ async def _with_tools(
     from controller.show import Show
 
     state: Path = arguments.state_dir
-    host, _, port = arguments.listen.rpartition(":")
-    if not port.isdigit():
-        raise UsageError(f"--listen {arguments.listen!r}: give HOST:PORT, like 0.0.0.0:7440")
+    host, port = _listening_place(arguments.listen)
     authority = Authority.load(state / "ca")
     with Journal.open(state) as journal:
-        async with Agents.listening(host or "0.0.0.0", int(port), authority) as agents:
+        async with Agents.listening(host, port, authority) as agents:
             launcher = _launcher(plan, arguments.plan)
             show = Show(to_error=arguments.json)
             return await work(Tools(agents, journal, launcher, state / "cache", show))
+
+
+def _listening_place(text: str) -> tuple[str, int]:
+    """Raises UsageError where it is not HOST:PORT, or no port that agents could be told."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise UsageError(
+            f"--listen {text!r}: give HOST:PORT, like 0.0.0.0:7440, the port from 1 to 65535"
+        )
+    return host or "0.0.0.0", int(port)
 
 
 async def _no_confirmation() -> bool:
@@ -313,7 +321,12 @@ def _issue(arguments: argparse.Namespace) -> int:
     issued = authority.issue(
         arguments.server, "agent", arguments.out, lifetime_seconds=lifetime_seconds
     )
-    copied = shutil.copy(authority.certificate_file, arguments.out)
+    try:
+        copied = shutil.copy(authority.certificate_file, arguments.out)
+    except OSError as error:
+        raise UsageError(
+            f"--out {arguments.out}: the authority's certificate cannot be copied there: {error}"
+        ) from error
     for file in (issued.certificate_file, issued.key_file, copied):
         print(file)
     return 0

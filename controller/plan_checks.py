@@ -9,11 +9,12 @@ import importlib.machinery
 import ipaddress
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.compile.network import bridge_name
+from controller.plan_values import shown
 
 if TYPE_CHECKING:
     from controller.plan import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
@@ -129,26 +130,51 @@ def _gateway_mistakes(nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[M
 
 
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
+    if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
+        yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
     if job.kind == "replay":
-        if not any((root / job.graph).is_file() for root in (Path.cwd(), base)):
-            yield "job.graph", f"{job.graph} is no file (looked in {Path.cwd()} and {base})"
+        if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
+            yield (
+                "job.graph",
+                f"{shown(job.graph)} is no file (looked in {Path.cwd()} and {base})",
+            )
         return
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
         yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
     module, _, function = job.model.partition(":")
     parts = module.split(".")
     if not function.isidentifier() or not all(part.isidentifier() for part in parts):
-        yield "job.model", f"{job.model!r} is no model path; accepted: package.module:function"
+        yield (
+            "job.model",
+            f"{shown(job.model)} is no model path; accepted: package.module:function",
+        )
         return
     roots = [job.workdir or str(Path.cwd()), str(base)]
     source = locate_module(module, roots)
     if source is None:
         yield (
             "job.model",
-            f"module {module!r} was not found; looked in {', '.join(roots)} and sys.path",
+            f"module {shown(module)} was not found; looked in {', '.join(roots)} and sys.path",
         )
-    elif not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", source.read_text(), re.M):
-        yield "job.model", f"{source} defines no function {function!r} at its top level"
+        return
+    if source.suffix not in importlib.machinery.SOURCE_SUFFIXES:
+        yield "job.model", f"{source} is no Python source; name a module that is"
+        return
+    try:
+        text = source.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        yield "job.model", f"{source} cannot be read: {error.strerror}"
+        return
+    if not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", text, re.M):
+        yield "job.model", f"{source} defines no function {shown(function)} at its top level"
+
+
+def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Also where the name is longer than any file's can be, or its folder cannot be entered."""
+    try:
+        return kind(path)
+    except OSError:
+        return False
 
 
 def locate_module(module: str, roots: list[str]) -> Path | None:

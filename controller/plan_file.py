@@ -17,37 +17,67 @@ from controller.plan import PlacedJob, Plan, ReplayJob
 from controller.plan_checks import mistakes_of
 from controller.plan_values import shown
 
+# A plan is nested 7 deep; a parser that calls itself must not run out of stack on another file.
+_DEEPEST = 30
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML lets a key occur twice and keeps the last; a plan must not."""
+
+class _PlanLoader(yaml.SafeLoader):
+    """YAML lets a key occur twice and keeps the last; a plan must not. Its keys are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _mistake("<< is not accepted; write the keys out", key_node)
+            if key is None or key_node.tag != "tag:yaml.org,2002:str":
+                found = "this key" if key is None else f"key {shown(key)}"
+                raise _mistake(f"{found} is no text; put it in quotes", key_node)
             if key in seen:
-                line = key_node.start_mark.line + 1
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} occurs twice (line {line})", key_node.start_mark
-                )
+                raise _mistake(f"key {shown(key)} occurs twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _mistake(what: str, place: Any) -> yaml.MarkedYAMLError:
+    """place: a node or an event of the YAML."""
+    return yaml.MarkedYAMLError(problem=what, problem_mark=place.start_mark)
+
+
+def _refuse_what_plans_never_have(text: str) -> None:
+    """Tags, which name types of a program, and nesting without end. Raises yaml.YAMLError."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            raise _mistake(f"tag {shown(tag)} is not accepted; leave it out", event)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise _mistake(f"nested more than {_DEEPEST} deep", event)
 
 
 def load_plan(path: Path) -> Plan:
     """Raises PlanError with every mistake found."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8"
+        raise PlanError(str(path), [("", message)]) from error
     try:
-        document = yaml.load(text, Loader=_UniqueKeyLoader)
+        _refuse_what_plans_never_have(text)
+        document = yaml.load(text, Loader=_PlanLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else ""
-        raise PlanError(
-            str(path), [(place, f"not YAML: {getattr(error, 'problem', error)}")]
-        ) from error
+        problem = getattr(error, "problem", None) or str(error)
+        raise PlanError(str(path), [(place, f"not accepted as YAML: {problem}")]) from error
+    except (ValueError, OverflowError) as error:
+        # What looks like a date or a number to YAML, and is none.
+        message = f"a value cannot be read: {error}; put it in quotes if it is a text"
+        raise PlanError(str(path), [("", message)]) from error
     return parse_plan(document, str(path), base=path.resolve().parent)
 
 
