@@ -57,3 +57,16 @@ def test_everything_is_locked_and_torch_is_not() -> None:
     names = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
     assert "torch" not in names and not [name for name in names if name.startswith("nvidia")]
     assert {"pydantic", "numpy", "pyroute2", "ovs", "aiohttp"} <= set(names)
+
+
+def test_the_optimizer_lines_of_the_readme_run(tmp_path: Path) -> None:
+    """As written, in a folder of their own, with this interpreter's commands."""
+    text = (ROOT / "README.md").read_text()
+    lines = re.findall(r"^    \.venv/bin/(optimizer .*)$", text, re.M)
+    assert [line.split()[1] for line in lines] == ["profile", "solve", "check"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for line in lines:
+        command = [str(Path(sys.executable).with_name("optimizer")), *line.split()[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "the placement holds"

@@ -1,0 +1,76 @@
+"""docs/files.md and examples/clusters say what the files' own types say."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from agent.contract.measurement import LinkMeasurement
+from controller.compile.cluster import cluster_of
+from controller.plan_file import load_plan
+from controller.report import RunReport, SharingRow, TrafficRow
+from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.graph import OperatorRow, TensorRow, graph_from_json, graph_to_json
+from optimizer.placement import Message, Placement
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "files.md").read_text()
+
+
+def section(title: str) -> str:
+    return re.split(r"^## ", TEXT.split(f"## {title}\n")[1], flags=re.M)[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "models"),
+    [
+        ("Cluster", [Cluster, Server, Device, Nic]),
+        ("Placement", [Placement, Message]),
+        ("run.json", [RunReport, SharingRow, LinkMeasurement, TrafficRow]),
+    ],
+)
+def test_every_key_of_a_file_is_documented_and_no_other(title, models):
+    said = set(re.findall(r"`([a-z_]+)`", section(title)))
+    keys = {key for model in models for key in model.model_fields}
+    assert not keys - said, "not documented"
+    rows = re.findall(r"^\| (`[^|]*`) \|", section(title), re.M)
+    first_column = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+    assert not first_column - keys, "documented, and not a key"
+
+
+def test_every_key_of_a_graph_file_is_documented():
+    said = set(re.findall(r"`([a-z_]+)`", section("Graph")))
+    rows = {field.name for row in (OperatorRow, TensorRow) for field in fields(row)}
+    assert not (rows | set(graph_to_json(graph_from_json(smallest_graph())))) - said
+
+
+def smallest_graph() -> dict:
+    return json.loads(re.search(r"```json\n(.*?)```", section("Graph"), re.S)[1])
+
+
+def test_the_documented_graph_is_one():
+    graph = graph_from_json(smallest_graph())
+    assert graph.ids == ("a", "b")
+    assert graph.seconds.tolist() == [[0.01], [0.02]]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "clusters").glob("*.json")))
+def test_the_example_clusters_are_clusters(file):
+    assert Cluster.model_validate_json(file.read_text()).devices
+
+
+def test_the_quickstart_cluster_is_that_of_the_plan():
+    stated = json.loads((ROOT / "examples" / "clusters" / "quickstart.json").read_text())
+    made = json.loads(
+        cluster_of(load_plan(ROOT / "examples" / "plans" / "quickstart.yaml")).model_dump_json()
+    )
+    for cluster in (stated, made):
+        for server in cluster["servers"]:
+            for nic in server["nics"]:
+                nic["rate_bits_per_second"] = round(nic["rate_bits_per_second"])
+        cluster["setup_latency_seconds"] = round(cluster["setup_latency_seconds"], 9)
+    assert stated == made
