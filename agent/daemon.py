@@ -94,6 +94,7 @@ async def _keep_lease(keeper: Keeper) -> None:
             due = keeper.seconds_until_due()
             pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, SHORTEST_PAUSE_SECONDS))
+            await asyncio.to_thread(keeper.save_again)
             if due is not None and due <= pause:
                 _tell(await asyncio.to_thread(keeper.tick))
         except Exception:

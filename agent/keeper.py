@@ -3,9 +3,6 @@
 Disk first: what is about to be done, and what was there before, is durable before anything is
 touched. Effects (network, store, clock) are passed in. Network changes are serialised by a lock;
 renewing and committing only touch the lease, and work while a change is under way.
-
-A lease's expiry is written in wall-clock time, since only that outlives a restart. While the agent
-runs, time is counted by a clock that nobody sets: where the wall clock is set, expiries move along.
 """
 
 from __future__ import annotations
@@ -38,22 +35,13 @@ from agent.reconcile.foreign import hold_back
 from agent.reconcile.lease import Kept, LeaseRefusedError
 from agent.reconcile.steps import Step
 from agent.reconcile.validate import ServerFacts, refusals
+from agent.store import Memory, elapsed_seconds
 
 log = logging.getLogger(__name__)
 
 # ovs-vswitchd programs the kernel after it has taken a transaction in.
 VERIFY_SECONDS = 6.0
 VERIFY_PAUSE_SECONDS = 0.1
-AUDIT_VERSION = 1
-
-
-# A wall clock that is off by less is slewed, not set.
-CLOCK_TOLERANCE_SECONDS = 0.5
-
-
-def elapsed_seconds() -> float:
-    """Since the boot, sleep included; never set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class NotVerifiedError(Exception):
@@ -73,53 +61,52 @@ class Keeper:
         elapsed: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._network = network
-        self._store = store
         self._facts = facts
-        self._clock = clock
         self._verify_seconds = verify_seconds
-        self._changing = threading.Lock()
-        self._state = threading.Lock()
-        self._kept = store.load()
         self._elapsed = elapsed
-        # What expiries are written in: wall-clock time less elapsed time.
-        self._wall_offset = clock() - elapsed()
-        # Of the last attempt at a change.
+        self._memory = Memory(store, clock, elapsed)
+        self._changing = threading.Lock()
+        # Of the last attempt at a change, and how many in a row failed.
         self._tried_at = elapsed()
+        self._failures = 0
         # False from a start until what is on disk was found, or made, to be in force.
         self._whole = True
-        # How many attempts in a row failed, and whether the disk lags behind what is kept here.
-        self._failures = 0
-        self._unsaved = False
 
     @property
     def lease(self) -> LeaseState:
-        return self._kept.lease
+        return self._memory.kept.lease
 
     @property
     def desired(self) -> DesiredState | None:
-        return self._kept.desired
+        return self._memory.kept.desired
 
     def seconds_until_due(self) -> float | None:
         """When `tick` has something to do; None: nothing will happen by itself."""
-        with self._state:
-            now = self._now()
-            kept = self._kept
+        with self._memory.lock:
+            now = self._memory.now()
+            kept = self._memory.kept
         pause = leases.retry_seconds(self._failures)
         retry = max(0.0, self._tried_at + pause - self._elapsed())
-        if self._unsaved or (not self._whole and kept.desired is not None):
-            return min(retry, leases.RETRY_SECONDS) if self._unsaved else retry
-        return leases.seconds_until_due(kept, now, retry)
+        due = leases.seconds_until_due(kept, now, retry)
+        if self._whole or kept.desired is None:
+            return due
+        return retry if due is None else min(due, retry)
+
+    def save_again(self) -> None:
+        """To be called now and then: a disk that was full may have room again."""
+        with self._memory.lock:
+            self._memory.save_again()
 
     # -- reading -------------------------------------------------------------------------------
 
     def observe(self) -> Observation:
-        kept = self._kept
+        kept = self._memory.kept
         state = self._network.observe(watched_sysctls(kept.desired, kept.ledger))
         return Observation(state=state, lease=kept.lease)
 
     def preview(self, desired: DesiredState) -> Previewed:
         """What `stage` would change, and all that it would refuse, its generation included."""
-        kept = self._kept
+        kept = self._memory.kept
         try:
             leases.check_stage(kept, desired)
         except LeaseRefusedError as error:
@@ -135,7 +122,7 @@ class Keeper:
 
     def verify(self, generation: int) -> Verified:
         """Raises LeaseRefusedError where that generation is not in force."""
-        kept = self._kept
+        kept = self._memory.kept
         if kept.lease.generation != generation or kept.desired is None:
             raise LeaseRefusedError(
                 Refusal(
@@ -155,18 +142,20 @@ class Keeper:
 
     def renew(self, generation: int, lease_seconds: float) -> LeaseState:
         """What cannot be saved is renewed all the same: a restart then only ends it earlier."""
-        with self._state:
-            now = self._now()
-            self._hold(leases.renewed(self._kept, generation, now + lease_seconds, now))
+        with self._memory.lock:
+            now = self._memory.now()
+            self._memory.hold(
+                leases.renewed(self._memory.kept, generation, now + lease_seconds, now)
+            )
             return self.lease
 
     def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
         """Raises EffectError where it cannot be saved: a decision must outlive this process."""
-        with self._state:
-            now = self._now()
+        with self._memory.lock:
+            now = self._memory.now()
             expires = None if lease_seconds is None else now + lease_seconds
-            self._save(leases.committed(self._kept, generation, expires, now))
-            self._note("commit", ())
+            self._memory.save(leases.committed(self._memory.kept, generation, expires, now))
+            self._memory.note("commit", ())
             return self.lease
 
     # -- changes -------------------------------------------------------------------------------
@@ -192,16 +181,16 @@ class Keeper:
         started = time.monotonic()
         changes: tuple[Change, ...] = ()
         with self._changing:
-            with self._state:
-                due = leases.check_restore(self._kept, generation)
+            with self._memory.lock:
+                due = leases.check_restore(self._memory.kept, generation)
                 if due:
-                    aim = leases.begin_restore(self._kept, self._now(), "restore")
+                    aim = leases.begin_restore(self._memory.kept, self._memory.now(), "restore")
                 else:
-                    self._hold(leases.never_to_come(self._kept, generation))
+                    self._memory.hold(leases.never_to_come(self._memory.kept, generation))
             found = self._in_the_way(aim) if due else ()
             if due and not found:
-                with self._state:
-                    self._hold(aim)
+                with self._memory.lock:
+                    self._memory.hold(aim)
                 changes, found = self._bring_back()
         return self._restore_report(generation, changes, found, started)
 
@@ -210,10 +199,10 @@ class Keeper:
         started = time.monotonic()
         changes: tuple[Change, ...] = ()
         with self._changing:
-            found = self._in_the_way(leases.begin_destroy(self._kept))
+            found = self._in_the_way(leases.begin_destroy(self._memory.kept))
             if not found:
-                with self._state:
-                    self._hold(leases.begin_destroy(self._kept))
+                with self._memory.lock:
+                    self._memory.hold(leases.begin_destroy(self._memory.kept))
                 changes, found = self._bring_back()
         return self._restore_report(self.lease.highest_generation, changes, found, started)
 
@@ -223,17 +212,16 @@ class Keeper:
         found here was interrupted."""
         started = time.monotonic()
         with self._changing:
-            with self._state:
-                self._save_again()
-                now = self._now()
-                why = leases.must_restore(self._kept, now)
+            with self._memory.lock:
+                now = self._memory.now()
+                why = leases.must_restore(self._memory.kept, now)
                 generation = self.lease.generation
                 if why is not None:
-                    self._hold(leases.begin_restore(self._kept, now, why))
+                    self._memory.hold(leases.begin_restore(self._memory.kept, now, why))
             if why is not None:
                 changes, found = self._bring_back()
-            elif not self._whole and self._kept.desired is not None:
-                changes, found = self._make_whole(self._kept.desired)
+            elif not self._whole and self._memory.kept.desired is not None:
+                changes, found = self._make_whole(self._memory.kept.desired)
             else:
                 return None
         return self._restore_report(generation, changes, found, started)
@@ -249,13 +237,13 @@ class Keeper:
         self, desired: DesiredState, lease_seconds: float
     ) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         try:
-            kind = leases.check_stage(self._kept, desired)
-            observed = self._network.observe(watched_sysctls(desired, self._kept.ledger))
+            kind = leases.check_stage(self._memory.kept, desired)
+            observed = self._network.observe(watched_sysctls(desired, self._memory.kept.ledger))
         except LeaseRefusedError as error:
             return (), (error.refusal,)
         except EffectError as error:
             return (), (self._failure(str(error), "repair that, then stage again"),)
-        ledger = self._kept.ledger
+        ledger = self._memory.kept.ledger
         found = (
             refusals(desired, observed, self._facts())
             or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
@@ -263,18 +251,20 @@ class Keeper:
         if found:
             return (), found
         try:
-            with self._state:
+            with self._memory.lock:
                 if kind == "new":
-                    ledger = extend_ledger(desired, observed, self._kept.ledger)
-                    self._save(leases.begin_stage(self._kept, desired, ledger))
+                    ledger = extend_ledger(desired, observed, self._memory.kept.ledger)
+                    self._memory.save(leases.begin_stage(self._memory.kept, desired, ledger))
         except EffectError as error:
             return (), (self._failure(str(error), "make room, then stage again"),)
         self._tried_at = self._elapsed()
         try:
-            steps = self._make_so(desired, self._kept.ledger, "stage")
-            with self._state:
+            steps = self._make_so(desired, self._memory.kept.ledger, "stage")
+            with self._memory.lock:
                 # The lease may have been decided meanwhile, where this was staged before.
-                self._save(leases.staged(self._kept, self._now() + lease_seconds))
+                self._memory.save(
+                    leases.staged(self._memory.kept, self._memory.now() + lease_seconds)
+                )
         except (EffectError, NotVerifiedError) as error:
             return self._give_up(str(error))
         except Exception as error:
@@ -284,8 +274,8 @@ class Keeper:
         return _changes(steps), ()
 
     def _give_up(self, what: str) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
-        with self._state:
-            self._hold(leases.begin_restore(self._kept, self._now(), what))
+        with self._memory.lock:
+            self._memory.hold(leases.begin_restore(self._memory.kept, self._memory.now(), what))
         changes, found = self._bring_back()
         return changes, (self._failure(what, "the server is on its baseline again"), *found)
 
@@ -302,14 +292,14 @@ class Keeper:
     def _make_whole(self, desired: DesiredState) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         self._tried_at = self._elapsed()
         try:
-            return _changes(self._make_so(desired, self._kept.ledger, "resume")), ()
+            return _changes(self._make_so(desired, self._memory.kept.ledger, "resume")), ()
         except Exception as error:
             self._count(error)
             return (), (self._failure(_told(error), "repair that; the agent keeps trying"),)
 
     def _bring_back(self) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
         """Makes what `begin_restore` aimed at true. Holds the change lock already."""
-        kept = self._kept
+        kept = self._memory.kept
         self._tried_at = self._elapsed()
         try:
             steps = self._make_so(kept.desired, kept.ledger, "restore")
@@ -319,13 +309,13 @@ class Keeper:
             what = _told(error)
             self._count(error)
             news = what != kept.lease.detail
-            with self._state:
-                self._hold(leases.failed(self._kept, what))
+            with self._memory.lock:
+                self._memory.hold(leases.failed(self._memory.kept, what))
             if news:
-                self._note("failed", (), detail=what)
+                self._memory.note("failed", (), detail=what)
             return (), (self._failure(what, "repair that; the agent keeps trying"),)
-        with self._state:
-            self._hold(leases.restored(self._kept))
+        with self._memory.lock:
+            self._memory.hold(leases.restored(self._memory.kept))
         return _changes(steps), ()
 
     def _make_so(
@@ -339,7 +329,7 @@ class Keeper:
         observed = self._network.observe(names)
         steps, _ = hold_back(difference(desired, observed, ledger), observed, ledger)
         if steps:
-            (self._audit if event == "stage" else self._note)(event, steps)
+            (self._memory.audit if event == "stage" else self._memory.note)(event, steps)
             self._network.apply(steps, desired.plan_name if desired else "")
         deadline = time.monotonic() + self._verify_seconds
         while wrong := _wrong(desired, self._network.observe(names), ledger):
@@ -350,71 +340,10 @@ class Keeper:
         self._whole, self._failures = True, 0
         return steps
 
-    def _now(self) -> float:
-        """Wall-clock time, with expiries in step with it. Holds the state lock already."""
-        now = self._clock()
-        set_by = now - self._elapsed() - self._wall_offset
-        if abs(set_by) > CLOCK_TOLERANCE_SECONDS:
-            log.warning("the clock was set by %.1f s: expiries move along", set_by)
-            self._wall_offset += set_by
-            self._hold(leases.with_clock_set(self._kept, set_by))
-        return now
-
     def _count(self, error: Exception) -> None:
         """What failed without a change being tried may be tried again soon, and costs nothing."""
         if not isinstance(error, UnreadableError):
             self._failures += 1
-
-    def _save(self, kept: Kept) -> None:
-        """Raises EffectError, with nothing changed here, where the disk does not take it."""
-        if kept is not self._kept:
-            try:
-                self._store.save(kept)
-            except OSError as error:
-                raise EffectError(f"the agent's state cannot be saved: {error}") from error
-            self._kept, self._unsaved = kept, False
-
-    def _hold(self, kept: Kept) -> None:
-        """A full disk must not keep anything from being undone: what it does not take is held
-        here, and saved later."""
-        try:
-            self._save(kept)
-        except EffectError as error:
-            log.error("%s; going on without (an agent that starts anew would not know)", error)
-            self._kept, self._unsaved = kept, True
-
-    def _save_again(self) -> None:
-        if self._unsaved:
-            try:
-                self._store.save(self._kept)
-            except OSError:
-                return
-            self._unsaved = False
-            log.info("the agent's state is saved again")
-
-    def _note(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
-        try:
-            self._audit(event, steps, detail)
-        except EffectError as error:
-            log.error("%s; going on without: %s of %d changes", error, event, len(steps))
-
-    def _audit(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
-        """Raises EffectError."""
-        lease = self._kept.lease
-        common = {
-            "version": AUDIT_VERSION,
-            "unix": self._clock(),
-            "event": event,
-            "generation": lease.generation,
-            "plan": lease.plan_name,
-            "detail": detail or lease.detail,
-        }
-        records = [{**common, "change": step.as_change().model_dump()} for step in steps]
-        try:
-            for record in records or [common]:
-                self._store.audit(record)
-        except OSError as error:
-            raise EffectError(f"the audit log cannot be written: {error}") from error
 
     def _failure(self, what: str, remedy: str) -> Refusal:
         return Refusal(what=what, where=f"server {self._facts().server}", remedy=remedy)

@@ -27,6 +27,7 @@ from agent.contract.state import ForeignEntry, ObservedState
 from agent.drivers import ethtool, links, openflow, ovsdb, policy_routing, sysctl, traffic_control
 from agent.drivers.command import run
 from agent.drivers.ovsdb_link import connected
+from agent.drivers.switch_view import SwitchView
 from agent.reconcile.effective import drifted_nics
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
@@ -51,7 +52,7 @@ class Server:
 
     def _observe(self, sysctls: Collection[str]) -> ObservedState:
         with connected(self._remote) as database:
-            switch = ovsdb.SwitchView(database)
+            switch = SwitchView(database)
             shapers, queues, problems = switch.shapers_and_queues()
             found = switch.bridges()
             foreign_on_ours = switch.foreign_on_ours()

@@ -418,11 +418,25 @@ def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str)
     assert report is not None and report.verified
     assert world.network.state == before and keeper.lease.phase == "idle"
     assert world.store.load().lease.phase == "staged", "the disk was full indeed"
-    assert keeper.seconds_until_due() is not None
     filler.unlink()
-    keeper.tick()
+    keeper.save_again()
+    assert world.store.load().lease.phase == "staged", "not at every call"
+    world.now += 5
+    keeper.save_again()
     assert world.store.load().lease.phase == "idle"
-    assert keeper.seconds_until_due() is None
+
+
+def test_a_lease_that_ends_is_not_late_because_something_else_is_retried(world: World) -> None:
+    world.keeper().stage(plan(1), 100)
+    keeper = world.keeper()
+    for key in [key for key in world.network.entries if key[0] == "rules"]:
+        del world.network.entries[key]
+    world.network.fail_after = 0
+    keeper.resume()
+    for _ in range(7):
+        world.now += 1
+        keeper.tick()
+    assert keeper.seconds_until_due() == 93
 
 
 @pytest.mark.network
