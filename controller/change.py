@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from agent.contract.messages import Preview as PreviewRequest
 from agent.contract.state import ApplyReport, DesiredState, LeaseState
-from controller.errors import AgentProblem, AgentRefused, RestoreFailed
+from controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -208,7 +208,7 @@ class NetworkChange:
     def _remedy(self, unverified: list[str], silent: list[str]) -> str:
         advice = []
         if unverified:
-            advice.append(f"run `agent restore` on {', '.join(unverified)}, then `agent status`")
+            advice.append(restore_by_hand(unverified))
         if silent and self._keeping:
             advice.append(
                 f"{', '.join(silent)} may have been told to keep the new state: when reachable, "

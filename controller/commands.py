@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.errors import PlacewireError, RestoreFailed, UsageError
+from controller.errors import PlacewireError, RestoreFailed, UsageError, restore_by_hand
 from controller.plan import Plan
 from controller.plan_file import load_plan
 
@@ -296,7 +296,7 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
             raise RestoreFailed(
                 "; ".join(refusal.what for some in left.values() for refusal in some),
                 where=", ".join(left),
-                remedy="run `agent restore` there, then `agent status`",
+                remedy=restore_by_hand(list(left)),
             )
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:

@@ -20,6 +20,17 @@ from typing import Any
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.state import Refusal
 
+AGENT_UNIT = "placewire-agent"
+
+
+def restore_by_hand(servers: Sequence[str]) -> str:
+    """What a person does where an agent could not restore. A daemon that runs keeps the state
+    locked, and systemd would start it again if it were only ended."""
+    return (
+        f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
+        f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
+    )
+
 
 class PlacewireError(Exception):
     """what happened, where (YAML path, server, NIC, queue, rank), and what to do."""
@@ -85,7 +96,10 @@ class AgentUnreachable(AgentProblem):
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),
-            remedy="check that the agent runs there (`agent status`) and reaches the controller",
+            remedy=(
+                f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
+                "the controller"
+            ),
             answered=answered,
         )
 

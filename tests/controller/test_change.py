@@ -13,7 +13,13 @@ import controller.change as change_module
 from agent.contract.messages import Commit, Renew, Restore, Stage
 from agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
 from controller.change import NetworkChange
-from controller.errors import AgentProblem, AgentRefused, AgentUnreachable, RestoreFailed
+from controller.errors import (
+    AGENT_UNIT,
+    AgentProblem,
+    AgentRefused,
+    AgentUnreachable,
+    RestoreFailed,
+)
 from controller.journal import Journal
 
 Answer = Callable[[str, Any], Any]
@@ -209,3 +215,31 @@ async def test_what_is_left_is_said_truly(tmp_path: Path, keeping: bool) -> None
     assert raised.value.exit_code == 8 and raised.value.where == "s2"
     words = "controller destroy" if keeping else "when the lease ends"
     assert words in raised.value.remedy
+
+
+async def test_restoring_by_hand_is_advised_so_that_it_works(tmp_path: Path) -> None:
+    """`agent restore` is refused while the daemon runs, which systemd starts again when it ends."""
+
+    def told(server: str, request: Any) -> Any:
+        report = answer(server, request)
+        if server == "s2" and isinstance(request, Restore):
+            left = Refusal(what="nic0 is still in pw-nic0", where="nic0", remedy="look")
+            return report.model_copy(update={"verified": False, "refusals": (left,)})
+        return report
+
+    with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:
+        async with NetworkChange(ToldAgents(told), journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+    assert "nic0 is still in pw-nic0" in raised.value.what
+    advice = raised.value.remedy
+    stop, restore, start = (
+        advice.index(f"`{words}`")
+        for words in (
+            f"systemctl stop {AGENT_UNIT}",
+            "agent restore",
+            f"systemctl start {AGENT_UNIT}",
+        )
+    )
+    assert advice.startswith("on s2") and stop < restore < start
+    unit = Path(__file__).resolve().parents[2] / "deploy" / f"{AGENT_UNIT}.service"
+    assert "Restart=always" in unit.read_text()
