@@ -168,6 +168,18 @@ def _number(value: object) -> float:
     return number
 
 
+def _measured_seconds(value: object) -> float:
+    """3s, or 3 for the same."""
+    seconds = parse_seconds(value) if _has_unit(value) else _number(value)
+    if not 1 <= seconds <= 60:
+        raise ValueError(f"{shown(value)} is out of range; accepted: 1s to 60s")
+    return seconds
+
+
+def _has_unit(value: object) -> bool:
+    return isinstance(value, str) and value[-1:].isalpha()
+
+
 def _above(low: float, high: float) -> Callable[[float], float]:
     def check(value: float) -> float:
         if not low < value <= high:
@@ -245,4 +257,4 @@ LearningRate = Annotated[float, BeforeValidator(_number), AfterValidator(_above(
 Momentum = Annotated[float, BeforeValidator(_number), AfterValidator(_below(0, 1))]
 WeightDecay = Annotated[float, BeforeValidator(_number), AfterValidator(_between(0, 1e6))]
 TimeScale = Annotated[float, BeforeValidator(_number), AfterValidator(_above(0, 1e9))]
-MeasuredSeconds = Annotated[float, BeforeValidator(_number), AfterValidator(_between(1, 60))]
+MeasuredSeconds = Annotated[float, BeforeValidator(_measured_seconds)]
