@@ -95,10 +95,11 @@ class Show:
             self.say("no rate is promised between servers; nothing to measure")
             return
         table = Table(title="Promised and measured payload rates, Mbit/s", title_justify="left")
-        for heading in ("from", "to", "NIC", "queue"):
-            table.add_column(heading)
-        for heading in ("HTB rate", "promised", "measured", "off by", ""):
-            table.add_column(heading, justify="right")
+        # Only names give way where the table would be too wide, and they keep every character.
+        for heading in ("from", "to", "NIC"):
+            table.add_column(heading, overflow="fold")
+        for heading in ("queue", "HTB rate", "promised", "measured", "off by", ""):
+            table.add_column(heading, justify="right", no_wrap=True)
         for m in links:
             off = m.measured_bits_per_second / m.promised_bits_per_second - 1
             table.add_row(
@@ -107,9 +108,13 @@ class Show:
                 f"{m.promised_bits_per_second / 1e6:.2f}",
                 f"{m.measured_bits_per_second / 1e6:.2f}",
                 f"{off:+.1%}",
-                "[green]kept[/]" if m.within_tolerance else f"[red]{m.error or 'broken'}[/]",
+                _verdict(m),
             )  # fmt: skip
         self.console.print(table)
+        for m in links:
+            if m.error:
+                where = f"{m.source} to {m.destination} on {m.nic}"
+                self.console.print(Text(f"  {where}: {' '.join(m.error.split())}", style="red"))
 
     def event(self, event: RankEvent) -> None:
         if isinstance(event, Started):
@@ -191,6 +196,12 @@ def _deviation_summary(found: Verified | None) -> str:
         return ""
     count = len(found.deviations) + len(found.problems)
     return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
+
+
+def _verdict(link: LinkMeasurement) -> Text:
+    if link.error:
+        return Text("failed", style="red")
+    return Text("kept", style="green") if link.within_tolerance else Text("broken", style="red")
 
 
 def diff_lines(changes: Sequence[Change]) -> list[Text]:

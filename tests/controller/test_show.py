@@ -1,0 +1,59 @@
+"""What people read: nothing is lost at 100 columns, however long the names are."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from agent.contract.measurement import LinkMeasurement
+from controller.show import Show
+
+SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
+NIC = "enp129s0f1np1"
+ERROR = (
+    "error - unable to connect to server - server may have stopped running or use a different port "
+    "[firewall]: Connection refused"
+)
+
+
+def _link(
+    source: str, destination: str, *, measured: float = 23_456_789_012.0, error: str | None = None
+) -> LinkMeasurement:
+    return LinkMeasurement(
+        source=source, destination=destination, rail="a", nic=NIC, queue_id=61439,
+        promised_bits_per_second=380_912_345_678.0, wire_bits_per_second=399_123_456_789.0,
+        measured_bits_per_second=measured, within_tolerance=error is None and measured > 3e11,
+        error=error,
+    )  # fmt: skip
+
+
+def _printed(*links: LinkMeasurement) -> str:
+    show = Show()
+    show.console.file = io.StringIO()
+    show.console.width = 100
+    show.links(links)
+    return show.console.file.getvalue()
+
+
+def test_no_column_is_lost_at_long_names_and_fast_nics() -> None:
+    text = _printed(_link(*SERVERS), _link(*reversed(SERVERS), measured=380_000_000_000.0))
+    table = text.splitlines()
+    assert max(map(len, table)) <= 100
+    assert "…" not in text and "..." not in text
+    for word in ("queue", "HTB rate", "promised", "measured", "off by", "NIC"):
+        assert word in text
+    for value in ("61439", "399123.46", "380912.35", "23456.79", "-93.8%", "broken", "kept"):
+        assert value in text
+    for column, whole in ((1, SERVERS[0]), (2, SERVERS[1]), (3, NIC)):
+        cells = [line.split("│")[column].strip() for line in table if line.startswith("│")]
+        assert "".join(cells).startswith(whole), "folded, and every character of it there"
+
+
+@pytest.mark.parametrize("error", [ERROR, ERROR.replace(" - ", "\n")])
+def test_an_error_is_one_line_below_the_table(error: str) -> None:
+    lines = _printed(_link("s1", "s2"), _link("s2", "s1", measured=0.0, error=error)).splitlines()
+    end = max(k for k, line in enumerate(lines) if line.startswith("└"))
+    assert lines[end + 1 :] == [f"  s2 to s1 on {NIC}: {' '.join(error.split())}"]
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == 2 and "failed" in rows[1] and "broken" in rows[0]
