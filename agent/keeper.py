@@ -194,8 +194,9 @@ class Keeper:
                 changes, found = self._bring_back()
         return self._restore_report(generation, changes, found, started)
 
-    def destroy(self) -> ApplyReport:
-        """Refused in the report as `restore` is."""
+    def destroy(self, plan_name: str) -> ApplyReport:
+        """Refused in the report as `restore` is. Raises LeaseRefusedError over another plan's."""
+        leases.check_destroy(self._memory.kept, plan_name)
         started = time.monotonic()
         changes: tuple[Change, ...] = ()
         with self._changing:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent.contract.config import AgentConfig
 
-EXIT_DONE = 0
+CONFIG_FILE = Path("/etc/placewire/agent.json")
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -26,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
         ("restore", "bring back the baseline, while no daemon runs"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--config", required=True, type=Path, help="YAML or JSON file")
+        command.add_argument(
+            "--config", type=Path, default=CONFIG_FILE, help="YAML or JSON (default: %(default)s)"
+        )
         if name == "status":
             command.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

@@ -67,7 +67,7 @@ class Service:
             Renew: lambda r: asyncio.to_thread(keeper.renew, r.generation, r.lease_seconds),
             Commit: lambda r: asyncio.to_thread(keeper.commit, r.generation, r.lease_seconds),
             Restore: lambda r: asyncio.to_thread(keeper.restore, r.generation),
-            Destroy: lambda _: asyncio.to_thread(keeper.destroy),
+            Destroy: lambda r: asyncio.to_thread(keeper.destroy, r.plan_name),
             Verify: lambda r: asyncio.to_thread(keeper.verify, r.generation),
             StartServers: self._start_servers,
             RunTransfers: self._run_transfers,

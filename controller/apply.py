@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.contract.job import RankEvent
+from agent.contract.job import Finished, RankEvent
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Previewed
 from agent.contract.state import DesiredState
@@ -203,6 +203,11 @@ def make_report(
         measured_step_seconds=typical_step(steps),
         losses=losses(events),
         traffic=traffic_rows(placement, events, len(steps)) if steps else (),
+        peak_memory_bytes={
+            placement.devices_used[e.rank]: e.peak_memory_bytes
+            for e in events
+            if isinstance(e, Finished)
+        },
         network="kept" if plan.network.on_exit == "keep" else "restored",
         stage_seconds=dict(tools.seconds),
         files={"graph": str(decision.graph_file), "placement": str(decision.placement_file)},

@@ -289,7 +289,9 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
             raise UsageError("not confirmed; nothing was changed")
         with tools.journal.exclusive():
             reports = await tools.agents.ask_all(
-                dict.fromkeys(servers, Destroy()), ApplyReport, timeout_seconds=60
+                dict.fromkeys(servers, Destroy(plan_name=plan.name)),
+                ApplyReport,
+                timeout_seconds=60,
             )
         left = {server: r.refusals for server, r in reports.items() if not r.verified}
         if left:

@@ -112,9 +112,11 @@ class Restore(Frozen):
 
 
 class Destroy(Frozen):
-    """Remove all that is ours and put back what was there before. -> ApplyReport"""
+    """Remove all that this plan made and put back what was there before. Refused where another
+    plan's state is in force. -> ApplyReport"""
 
     request: Literal["destroy"] = "destroy"
+    plan_name: str
 
 
 class Verify(Frozen):

@@ -37,6 +37,7 @@ class Kept(Frozen):
     ledger     foreign values as they were before we changed them
     """
 
+    version: Literal[1] = 1
     lease: LeaseState = LeaseState(phase="idle", generation=0)
     desired: DesiredState | None = None
     baselines: tuple[Standing, ...] = ()
@@ -66,6 +67,13 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
         and desired.content_digest == lease.content_digest
     ):
         return "again"
+    if holder := _other_plan(kept, desired.plan_name):
+        raise _refused(
+            desired,
+            f"plan {holder!r} is in force here, and a server carries one plan at a time",
+            f"`controller destroy` that plan first, or give this one the name {holder!r} to "
+            "replace it",
+        )
     if desired.generation <= lease.highest_generation:
         raise _refused(
             desired,
@@ -74,6 +82,24 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
             f"stage with a generation above {lease.highest_generation}",
         )
     return "new"
+
+
+def check_destroy(kept: Kept, plan_name: str) -> None:
+    """Raises LeaseRefusedError where what is in force is another plan's."""
+    if holder := _other_plan(kept, plan_name):
+        raise LeaseRefusedError(
+            Refusal(
+                what=f"plan {holder!r} is in force here, not {plan_name!r}",
+                where=f"server {kept.desired.server if kept.desired else ''}".strip(),
+                remedy="destroy it with its own plan",
+            )
+        )
+
+
+def _other_plan(kept: Kept, plan_name: str) -> str | None:
+    """The name of the plan that is in force, if it is not this one."""
+    holder = kept.desired.plan_name if kept.desired is not None else None
+    return holder if holder != plan_name else None
 
 
 def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:

@@ -50,6 +50,20 @@ def queue_refusals(wanted: DesiredState, open_vswitch_version: tuple[int, ...]) 
     return found
 
 
+def speed_refusals(wanted: DesiredState, observed: ObservedState) -> list[Refusal]:
+    """Where the NIC says how fast it is, nothing faster can be promised on it."""
+    speed = {nic.name: nic.speed_bits_per_second for nic in observed.nics}
+    return [
+        _refuse(
+            f"shaper of {shaper.nic}",
+            f"{shaper.max_bits_per_second} bit/s is more than the NIC's {limit} bit/s",
+            "plan the NIC with its real rate, or look at its link (ethtool)",
+        )
+        for shaper in wanted.shapers
+        if (limit := speed.get(shaper.nic)) and shaper.max_bits_per_second > limit
+    ]
+
+
 def _shaper(shaper: Shaper, queues: list[Queue]) -> list[Refusal]:
     where = f"shaper of {shaper.nic}"
     found = []

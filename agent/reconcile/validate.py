@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agent.contract.state import DesiredState, ObservedState, Refusal
 from agent.reconcile.canonical import canonical
 from agent.reconcile.refusals_nics import address_refusals, bridge_refusals, sysctl_refusals
-from agent.reconcile.refusals_queues import queue_refusals, steering_refusals
+from agent.reconcile.refusals_queues import queue_refusals, speed_refusals, steering_refusals
 from agent.reconcile.refusals_routing import routing_refusals
 
 
@@ -58,6 +58,7 @@ def refusals(
         *address_refusals(wanted, observed, facts.protected),
         *sysctl_refusals(wanted),
         *queue_refusals(wanted, facts.open_vswitch_version),
+        *speed_refusals(wanted, observed),
         *steering_refusals(wanted, observed),
         *routing_refusals(wanted, observed),
     ]

@@ -13,6 +13,8 @@ from agent.keeper import Keeper
 from agent.store import DiskStore
 from agent.wiring import build_keeper, server_facts
 
+PLAN = "test-plan"  # the plan of tests/agent/states.py
+
 
 def keeper(config: AgentConfig) -> Keeper:
     return build_keeper(config, Server(config))
@@ -39,7 +41,7 @@ def restore(config: AgentConfig, generation: int) -> ApplyReport:
 
 
 def destroy(config: AgentConfig) -> ApplyReport:
-    return keeper(config).destroy()
+    return keeper(config).destroy(PLAN)
 
 
 def resume(config: AgentConfig) -> ApplyReport | None:

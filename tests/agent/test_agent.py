@@ -106,7 +106,7 @@ def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerD
     counters = controller.ask(ReadCounters(interfaces=("nic0", "gone")))["result"]["counters"]
     assert [c["interface"] for c in counters] == ["nic0"] and counters[0]["receive_bytes"] > 0
 
-    assert controller.ask(Destroy())["result"]["verified"]
+    assert controller.ask(Destroy(plan_name="test-plan"))["result"]["verified"]
     assert server.snapshot() == before
     assert end(agent, signal.SIGTERM) == 0
 
@@ -290,7 +290,7 @@ def _stage_and_die(config: AgentConfig, steps: int) -> None:
 def _destroy_and_die(config: AgentConfig, steps: int) -> None:
     server = DyingServer(config, steps)
     store = DiskStore(Path(config.state_dir))
-    Keeper(server, store, server_facts(config, server)).destroy()
+    Keeper(server, store, server_facts(config, server)).destroy("test-plan")
 
 
 def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None:

@@ -196,8 +196,23 @@ def test_what_a_plan_changed_is_put_back_two_plans_later(world: World) -> None:
     keeper.commit(2, None)
     keeper.restore(2)
     assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "2"
-    keeper.destroy()
+    keeper.destroy("test-plan")
     assert world.network.state == before
+
+
+def test_a_server_carries_one_plan_at_a_time(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    kept = world.network.state
+    other = plan(2, plan_name="another")
+    refused = [*keeper.preview(other).refusals, *keeper.stage(other, 10).refusals]
+    assert len(refused) == 2 and all("'test-plan' is in force" in r.what for r in refused)
+    with pytest.raises(LeaseRefusedError, match="'test-plan' is in force"):
+        keeper.destroy("another")
+    assert world.network.state == kept
+    keeper.destroy("test-plan")
+    assert keeper.stage(other.model_copy(update={"generation": 3}), 10).verified
 
 
 @pytest.mark.parametrize("generation", [1, 4])
@@ -351,7 +366,7 @@ def test_every_change_is_in_the_audit_log(world: World) -> None:
     keeper = world.keeper()
     report = keeper.stage(plan(1), 10)
     keeper.commit(1, None)
-    keeper.destroy()
+    keeper.destroy("test-plan")
     lines = (world.directory / "audit.jsonl").read_text().splitlines()
     assert sum('"event": "stage"' in line for line in lines) == len(report.changes)
     assert any('"event": "commit"' in line for line in lines)
@@ -413,7 +428,11 @@ def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str)
     filler = fill(small_disk)
     if way == "expiry":
         world.now += 11
-    undo = {"restore": lambda: keeper.restore(1), "destroy": keeper.destroy, "expiry": keeper.tick}
+    undo = {
+        "restore": lambda: keeper.restore(1),
+        "destroy": lambda: keeper.destroy("test-plan"),
+        "expiry": keeper.tick,
+    }
     report = undo[way]()
     assert report is not None and report.verified
     assert world.network.state == before and keeper.lease.phase == "idle"
