@@ -151,7 +151,7 @@ def _solve(options: argparse.Namespace) -> int:
     settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
     print(
         f"solving {graph.operator_count} operators on {len(problem.cluster.devices)} devices "
-        "(the first run on a machine also compiles, some seconds)",
+        "(the first time also compiles)",
         file=sys.stderr,
         flush=True,
     )
