@@ -70,6 +70,8 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
     _title(console, "(a) It trains right: placed over servers because one device cannot hold it")
     document = yaml.safe_load(QUICKSTART.read_text())
     placed = _apply(console, folder, "placed", document)
+    if not placed.server_pairs:
+        raise JobFailed("no two servers talk: this shows nothing", where="act (a)")
     _title(console, "(a) The same program on one rank, with the memory for it")
     roomy = copy.deepcopy(document)
     for server in roomy["cluster"]["servers"]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from cluster import SERVERS, TestCluster, interrupt, once, read_report
+from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
 from snapshots import machine_snapshot, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -71,6 +72,31 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     )
     assert alone.code == 0, alone.output
     assert read_report(report_file)["losses"] == report["losses"]
+
+
+def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
+    cluster: TestCluster, untouched: None
+) -> None:
+    """The optimum of this plan is distributed: its operators are slow beside its messages."""
+    graph, report_file = cluster.folder / "graph.json.gz", cluster.folder / "replay.run.json"
+    program = [sys.executable, "-m", "optimizer.profile", "examples.models.mlp:training_step"]
+    options = ["--batch", "16", "--cache", str(cluster.folder), "--out", str(graph)]
+    subprocess.run([*program, *options], cwd=ROOT, check=True, capture_output=True)
+    document = cluster.document()
+    for server in document["cluster"]["servers"]:
+        server["devices"][0]["memory"] = "2GiB"
+    document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
+    document["network"]["sharing"] = "auto"
+    plan = str(cluster.plan(document, "replay"))
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+    assert done.code == 0, done.output
+    report = read_report(report_file)
+    assert report["server_pairs"], "no two servers talk"
+    assert {row["sharing"] for row in report["considered"]} == {"strict", "even", "unshaped"}
+    best = min(row["step_seconds"] for row in report["considered"])
+    assert report["predicted_step_seconds"] == best < report["single_device_seconds"]
+    predicted = report["predicted_step_seconds"]
+    assert report["measured_step_seconds"] == pytest.approx(predicted, rel=0.25)
 
 
 def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
