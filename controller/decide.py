@@ -24,7 +24,7 @@ from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
 
 if TYPE_CHECKING:
-    from optimizer.names import Sharing
+    from optimizer.names import DeployableSharing
     from optimizer.placement import Placement
 
 Say = Callable[[str], None]
@@ -49,7 +49,7 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
 
     cache.mkdir(parents=True, exist_ok=True)
     graph_file, scored_file = await _graphs(plan, plan_file, cache, say)
-    sharings: Sequence[Sharing] = (
+    sharings: Sequence[DeployableSharing] = (
         ("strict", "unshaped", "even")
         if plan.network.sharing == "auto"
         else (plan.network.sharing,)
@@ -182,7 +182,7 @@ def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, 
 
 
 async def _solve(
-    plan: Plan, graph_file: Path, sharing: Sharing, share: int, cache: Path, say: Say
+    plan: Plan, graph_file: Path, sharing: DeployableSharing, share: int, cache: Path, say: Say
 ) -> Path:
     """share: the time limit is divided by this."""
     cluster = cluster_of(plan)

@@ -38,7 +38,7 @@ from controller.plan_values import (
     Version,
     WeightDecay,
 )
-from optimizer.names import EngineName, Sharing
+from optimizer.names import DeployableSharing, EngineName
 
 
 class Frozen(BaseModel):
@@ -146,7 +146,7 @@ class PlanVerify(Frozen):
 class PlanNetwork(Frozen):
     """rails: only these carry the job (all by default)."""
 
-    sharing: Literal["auto", Sharing] = "auto"
+    sharing: Literal["auto", DeployableSharing] = "auto"
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     on_exit: Literal["restore", "keep"] = "restore"
     rails: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -45,10 +46,29 @@ class Device(Frozen):
     memory_bytes: Annotated[int, Field(strict=True, gt=0, le=_MOST_BYTES)]
 
 
+Background = Annotated[float, Field(strict=True, ge=0, le=_MOST_BITS_PER_SECOND)]
+
+
 class Nic(Frozen):
-    """One NIC of one server. A server has at most one NIC on a rail."""
+    """One NIC of one server. A server has at most one NIC on a rail.
+
+    background_bits_per_second: what others want to transmit on this NIC, and as much again to
+    receive, all the time; they take less where they must share. At or above the NIC's rate it is a
+    greedy neighbour.
+    """
 
     rail: Name
+    rate_bits_per_second: Rate
+    background_bits_per_second: Background = 0.0
+
+
+class Link(Frozen):
+    """A path of its own from one device (`server/index`) to another, past the NICs: a transfer on
+    it takes setup_latency_seconds plus its bits at this rate, and waits only for its own link."""
+
+    source: str
+    destination: str
+    setup_latency_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)]
     rate_bits_per_second: Rate
 
 
@@ -68,13 +88,15 @@ class Cluster(Frozen):
     """servers in plan order; everything indexed by that order.
 
     setup_latency_seconds is p0 of the thesis (3.5). intra_server_bits_per_second joins two devices
-    of one server.
+    of one server. links join pairs of devices of unlike transfer cost (Moirai); a pair with a link
+    uses neither NICs nor the intra-server path.
     """
 
     version: Literal[1] = 1
     servers: tuple[Server, ...]
     setup_latency_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)]
     intra_server_bits_per_second: Rate
+    links: tuple[Link, ...] = ()
 
     @model_validator(mode="after")
     def _servers_of_their_own_names(self) -> Self:
@@ -83,6 +105,14 @@ class Cluster(Frozen):
             raise ValueError(f"servers: two of them are called {twice[0]!r}")
         if not any(server.devices for server in self.servers):
             raise ValueError("servers: there is no device in the cluster")
+        known, joined = set(self.device_names), set[tuple[str, str]]()
+        for k, link in enumerate(self.links):
+            for end in (link.source, link.destination):
+                if end not in known:
+                    raise ValueError(f"links.{k}: {end!r} is no device of the cluster")
+            if link.source == link.destination or (link.source, link.destination) in joined:
+                raise ValueError(f"links.{k}: joins a device to itself, or a pair a second time")
+            joined.add((link.source, link.destination))
         return self
 
     @cached_property
@@ -113,6 +143,21 @@ class Cluster(Frozen):
             for nic in server.nics:
                 rates[s, self.rails.index(nic.rail)] = nic.rate_bits_per_second
         return rates
+
+    @cached_property
+    def background(self) -> NDArray[np.float64]:
+        """float64[S, R] payload bits per second that others want on each NIC, each direction."""
+        rates = np.zeros((len(self.servers), len(self.rails)))
+        for s, server in enumerate(self.servers):
+            for nic in server.nics:
+                rates[s, self.rails.index(nic.rail)] = nic.background_bits_per_second
+        return rates
+
+    @cached_property
+    def link_of(self) -> Mapping[tuple[int, int], Link]:
+        """By (source, destination) device index."""
+        index = {name: d for d, name in enumerate(self.device_names)}
+        return {(index[k.source], index[k.destination]): k for k in self.links}
 
     @cached_property
     def memory_bytes(self) -> NDArray[np.int64]:

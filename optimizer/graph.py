@@ -53,6 +53,8 @@ __all__ = [
 
 GRAPH_VERSION = 1
 
+_COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -69,6 +71,9 @@ class OperatorGraph:
     weight_bytes          int64[n] parameters, their gradients and optimizer state, resident
     activation_bytes      int64[n] storage that the operator newly allocates (0 for a view)
     workspace_bytes       int64[n] held only while it runs
+    flops                 int64[n] floating-point operations, traffic_bytes int64[n] memory read and
+                          written: what costs are modelled from where nothing was measured; 0 where
+                          unknown
     colocation            int64[n] operators of one number share a device; -1: free
     tensor_producer       int64[m]
     tensor_bytes          int64[m]
@@ -84,6 +89,8 @@ class OperatorGraph:
     weight_bytes: IntArray
     activation_bytes: IntArray
     workspace_bytes: IntArray
+    flops: IntArray
+    traffic_bytes: IntArray
     colocation: IntArray
     tensor_producer: IntArray
     tensor_bytes: IntArray
@@ -98,7 +105,7 @@ class OperatorGraph:
             seen: set[str] = set()
             twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
-        for name in ("weight_bytes", "activation_bytes", "workspace_bytes", "colocation"):
+        for name in (*_COUNTS, "colocation"):
             if getattr(self, name).shape != (n,):
                 raise GraphError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
         if self.seconds.shape != (n, len(self.device_types)):
@@ -270,6 +277,8 @@ def build_graph(
         weight_bytes=integers([row.weight_bytes for row in operators]),
         activation_bytes=integers([row.activation_bytes for row in operators]),
         workspace_bytes=integers([row.workspace_bytes for row in operators]),
+        flops=integers([row.flops for row in operators]),
+        traffic_bytes=integers([row.traffic_bytes for row in operators]),
         colocation=integers(colocation),
         tensor_producer=integers([index[t.producer] for t in tensors]),
         tensor_bytes=integers([t.bytes for t in tensors]),
@@ -303,7 +312,7 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
         }
         if graph.signatures[i]:
             row["signature"] = graph.signatures[i]
-        for key in ("weight_bytes", "activation_bytes", "workspace_bytes"):
+        for key in _COUNTS:
             if value := int(getattr(graph, key)[i]):
                 row[key] = value
         if graph.colocation[i] >= 0:

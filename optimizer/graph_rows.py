@@ -28,6 +28,8 @@ class OperatorRow:
     weight_bytes: int = 0
     activation_bytes: int = 0
     workspace_bytes: int = 0
+    flops: int = 0
+    traffic_bytes: int = 0
     colocation: str | None = None
 
     @property
@@ -56,7 +58,7 @@ def operator_row(row: Any) -> OperatorRow:
         _text(row.get(key, ""), key)
     if row.get("colocation") is not None:
         _text(row["colocation"], "colocation")
-    for key in ("weight_bytes", "activation_bytes", "workspace_bytes"):
+    for key in ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes"):
         _bytes(row.get(key, 0), key)
     if not isinstance(row["seconds"], dict):
         raise _wrong("seconds", row["seconds"], "an object: a time for each device type")

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-Model = Literal["thesis", "contended"]
+Model = Literal["thesis", "contended", "msr"]
 # What the network does with concurrent transfers; see docs/architecture.md, "Sharing".
-#   strict    each server pair has its own rate per rail: the decision
-#   even      strict with every pair's rate equal: each NIC split evenly over the other servers
-#   unshaped  transfers share the NICs max-min fairly; there are no per-pair rates
-Sharing = Literal["strict", "even", "unshaped"]
+#   strict     each server pair has its own rate per rail, which is its cap: the decision
+#   guarantee  that rate is the pair's floor; it may borrow only so far that no receiver drowns
+#   job        one class per NIC for the whole job; senders serve their most critical message first
+#   even       strict with every pair's rate equal: each NIC split evenly over the other servers
+#   unshaped   transfers share the NICs max-min fairly; there are no per-pair rates and no floor
+Sharing = Literal["strict", "guarantee", "job", "even", "unshaped"]
+# Those that the network and the job's runtime can carry out today: what a plan may ask for.
+DeployableSharing = Literal["strict", "even", "unshaped"]
+# How the job's transport cuts a large message over a pair's rails.
+#   gloo  in proportion to their rates
+#   nccl  equally over all of them: the slowest rules
+Backend = Literal["gloo", "nccl"]
 EngineName = Literal["auto", "heft", "single"]
 ReductionName = Literal["auto", "fusion", "none"]

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from optimizer.cluster import Cluster, Frozen
 from optimizer.graph import GraphError, read_json, write_json
 from optimizer.mistakes import first_mistake
-from optimizer.names import Model, Sharing
+from optimizer.names import Backend, Model, Sharing
+from optimizer.problem import ENTITLED_FRACTION
 
 
 class PlacementError(ValueError):
@@ -45,6 +46,8 @@ class Placement(Frozen):
     cluster: Cluster
     model: Model
     sharing: Sharing
+    backend: Backend = "gloo"
+    entitled: float = ENTITLED_FRACTION
     operators: Mapping[str, str]
     order: Mapping[str, tuple[str, ...]]
     # (source server, destination server, rail, payload bits per second)
@@ -52,6 +55,7 @@ class Placement(Frozen):
     messages: tuple[Message, ...]
     step_seconds: float
     bound_seconds: float
+    bound_reason: str = ""
     gap: float
     single_device_seconds: float | None
     engine: str

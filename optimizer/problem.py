@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-from optimizer.names import Model, Sharing
+from optimizer.names import Backend, Model, Sharing
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
 # Every used pair keeps this part of the NIC for the acknowledgements of the other direction.
 FLOOR_FRACTION = 0.02
+# What a job is entitled to of each NIC when others want it too, where the plan says nothing.
+ENTITLED_FRACTION = 0.8
 
 
 class InfeasibleError(ValueError):
@@ -24,10 +26,15 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
+    """entitled: the part of each NIC that the shaped network keeps for the job against the
+    cluster's background traffic; unshaped sharing keeps none."""
+
     graph: OperatorGraph
     cluster: Cluster
     sharing: Sharing = "strict"
     model: Model = "contended"
+    backend: Backend = "gloo"
+    entitled: float = ENTITLED_FRACTION
 
     def __post_init__(self) -> None:
         missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)
@@ -37,6 +44,14 @@ class Problem:
                 f"{', '.join(self.graph.device_types) or 'none'}); profile it on such a device: "
                 "seconds are never borrowed between types"
             )
+
+    @cached_property
+    def usable_nic_rates(self) -> NDArray[np.float64]:
+        """float64[S, R]: what the job may count on of each NIC: all that others leave, and at
+        least what it is entitled to (nothing is kept for it under unshaped sharing)."""
+        rates = self.cluster.nic_rates
+        entitled = 0.0 if self.sharing == "unshaped" else self.entitled
+        return np.maximum(rates - self.cluster.background, entitled * rates)
 
     @cached_property
     def seconds(self) -> NDArray[np.float64]:

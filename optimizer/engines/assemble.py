@@ -35,6 +35,8 @@ def assemble(
         cluster=cluster,
         model=problem.model,
         sharing=problem.sharing,
+        backend=problem.backend,
+        entitled=problem.entitled,
         operators={
             name: names[d] for name, d in zip(graph.ids, solution.device.tolist(), strict=True)
         },
@@ -45,6 +47,7 @@ def assemble(
         messages=_messages(problem, timeline),
         step_seconds=step,
         bound_seconds=bound.seconds,
+        bound_reason=bound.reason,
         gap=max(0.0, 1.0 - bound.seconds / step) if step > 0 else 0.0,
         single_device_seconds=single_device_seconds,
         engine=engine,

@@ -49,6 +49,8 @@ def contract(problem: Problem, group_of: IntArray) -> Reduced:
         weight_bytes=summed(graph.weight_bytes),
         activation_bytes=summed(graph.activation_bytes),
         workspace_bytes=workspace,
+        flops=summed(graph.flops),
+        traffic_bytes=summed(graph.traffic_bytes),
         colocation=colocation,
         tensor_producer=producers,
         tensor_bytes=sizes,
