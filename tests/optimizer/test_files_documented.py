@@ -13,7 +13,7 @@ from agent.contract.measurement import LinkMeasurement
 from controller.compile.cluster import cluster_of
 from controller.plan_file import load_plan
 from controller.report import RunReport, SharingRow, TrafficRow
-from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.cluster import Cluster, Device, Link, Nic, Server
 from optimizer.graph import OperatorRow, TensorRow, graph_from_json, graph_to_json
 from optimizer.placement import Message, Placement
 
@@ -28,7 +28,7 @@ def section(title: str) -> str:
 @pytest.mark.parametrize(
     ("title", "models"),
     [
-        ("Cluster", [Cluster, Server, Device, Nic]),
+        ("Cluster", [Cluster, Server, Device, Nic, Link]),
         ("Placement", [Placement, Message]),
         ("run.json", [RunReport, SharingRow, LinkMeasurement, TrafficRow]),
     ],
