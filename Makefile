@@ -2,8 +2,8 @@
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
 # make test    everything, as a new user's machine would see it (root; under 15 minutes)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
-# make bench   figures, as ratios within one run
-.PHONY: setup demo test check bench lock
+# make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
+.PHONY: setup demo test check bench bench-engine lock
 BIN := .venv/bin
 
 setup:
@@ -25,8 +25,10 @@ static:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup
-	$(BIN)/python -m benchmarks.engines
+bench: bench-engine
+
+bench-engine: setup
+	$(BIN)/python -m benchmarks.engine --report docs/benchmarks
 
 lock:
 	deploy/lock.sh

@@ -1,0 +1,136 @@
+"""Item 4: time and memory against operators and servers, and evaluations per second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.engine.measured import Ask, solve
+from benchmarks.engine.plain import list_schedule
+from benchmarks.engine.setting import captured_file, cluster, graph_of, layered_file
+from benchmarks.engine.table import Table, mebibytes
+from optimizer.engines.units import typical_transfer_seconds, upward_rank
+from optimizer.problem import Problem
+from optimizer.rates import starting_rates
+
+OPERATORS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+SERVERS = (2, 4, 8, 16, 32)
+AT_OPERATORS, AT_SERVERS = 5_000, 4
+MOVES = 5_000
+GIGABITS = 20.0
+
+
+def growth_table(pictures: Path | None) -> Table:
+    by_operators = [(n, _solved(n, AT_SERVERS)) for n in OPERATORS]
+    by_servers = [(s, _solved(AT_OPERATORS, s)) for s in SERVERS]
+    rows = [[f"{n} operators, {AT_SERVERS} servers", *_cells(r)] for n, r in by_operators]
+    rows += [[f"{AT_OPERATORS} operators, {s} servers", *_cells(r)] for s, r in by_servers]
+    if pictures is not None:
+        _draw(by_operators, by_servers, pictures / "engine-growth.png")
+    return Table(
+        title=f"4a. Growth: auto, strict, {MOVES} moves",
+        columns=("graph and cluster", "engine s", "whole process s", "peak MiB", "step/one", "gap"),
+        rows=rows,
+        notes=("Synthetic layered training graphs; the number of moves is the same on every row.",),
+    )
+
+
+def _solved(operators: int, servers: int):
+    on = cluster(GIGABITS, servers=servers)
+    return solve(Ask(layered_file(operators), on, "auto", "strict", moves=MOVES))
+
+
+def _cells(result) -> list[str]:
+    placement = result.placement
+    alone = placement.single_device_seconds
+    return [
+        f"{result.engine_seconds:.1f}",
+        f"{result.wall_seconds:.1f}",
+        mebibytes(result.peak_memory_bytes),
+        f"{placement.step_seconds / alone:.3f}" if alone else "-",
+        f"{placement.gap:.1%}",
+    ]
+
+
+def _draw(by_operators, by_servers, file: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
+    sides = (
+        (by_operators, "operators (4 servers)"),
+        (by_servers, f"servers ({AT_OPERATORS} operators)"),
+    )
+    for axis, (points, label) in zip(axes, sides, strict=True):
+        x = [n for n, _ in points]
+        axis.plot(x, [r.engine_seconds for _, r in points], "o-", color="tab:blue", label="seconds")
+        axis.set(xscale="log", yscale="log", xlabel=label, ylabel="seconds")
+        memory = axis.twinx()
+        peaks = [r.peak_memory_bytes / 2**20 for _, r in points]
+        memory.plot(x, peaks, "s--", color="tab:orange", label="MiB")
+        memory.set(yscale="log", ylabel="peak MiB")
+        axis.grid(visible=True, which="both", alpha=0.3)
+    figure.suptitle(f"auto, strict, {MOVES} moves: time (solid) and memory (dashed)")
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+
+
+def evaluations_table() -> Table:
+    """Simulations per second: compiled full simulation against a plain Python list scheduler."""
+    files = (captured_file("alexnet"), captured_file("bert"), layered_file(10_000))
+    rows = [_rates_of(file) for file in files]
+    return Table(
+        title="4b. Full evaluations per second (one core; both give the same step time)",
+        columns=(
+            "graph (operators)",
+            "compiled",
+            "plain Python",
+            "ratio",
+            "with memory and messages",
+        ),
+        rows=rows,
+    )
+
+
+def _rates_of(file: Path) -> list[str]:
+    from optimizer.engines.annealing import score
+    from optimizer.engines.solution import Solution
+    from optimizer.kernels.network import channel_rates, device_traffic
+    from optimizer.kernels.schedule import by_priority
+    from optimizer.kernels.tables import make_tables
+
+    graph = graph_of(file)
+    problem = Problem(graph, cluster(GIGABITS))
+    n, m = graph.operator_count, graph.tensor_count
+    device = np.random.default_rng(0).integers(0, 4, n)
+    rank = upward_rank(problem, typical_transfer_seconds(problem))
+    rates = starting_rates(problem, device)
+    tables = make_tables(problem)
+    room = np.empty(n), np.empty(n), np.empty(m), np.empty(n, dtype=np.int64)
+
+    def compiled() -> float:
+        channels = channel_rates(tables, device_traffic(tables, device), rates)
+        return by_priority(tables, device, rank, channels, *room)
+
+    def plain() -> float:
+        return list_schedule(problem, device, rank, rates)
+
+    def whole() -> object:
+        return score(problem, Solution(device, rank, rates), optimise_rates=False)
+
+    assert abs(compiled() - plain()) <= 1e-9 * plain()
+    fast, slow = _per_second(compiled), _per_second(plain)
+    ratio = f"{fast / slow:.0f} x"
+    return [f"{graph.name} ({n})", f"{fast:.0f}", f"{slow:.1f}", ratio, f"{_per_second(whole):.0f}"]
+
+
+def _per_second(call) -> float:
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < 1.0 or count < 2:
+        call()
+        count += 1
+    return count / (time.perf_counter() - began)

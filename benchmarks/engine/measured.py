@@ -1,0 +1,136 @@
+"""Timed solves: each in its own process, with its peak memory, kept so that a run can go on.
+
+A result is kept under what decides it: the request, the graph's content, the optimizer's sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from optimizer.cluster import Cluster
+from optimizer.names import Model
+from optimizer.placement import Placement, load_placement
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(
+    os.environ.get("PLACEWIRE_BENCH_CACHE", Path.home() / ".cache" / "placewire" / "bench")
+)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """sharing: one of them, or `auto`. moves instead of a time limit makes a solve repeatable."""
+
+    graph: Path
+    cluster: Cluster
+    engine: str = "auto"
+    sharing: str = "auto"
+    model: Model = "contended"
+    reduction: str = "auto"
+    time_limit: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+    moves: int | None = None
+
+    @property
+    def command(self) -> str:
+        """What a user would type for it, the cluster in a file."""
+        limit = (
+            f"--moves {self.moves}"
+            if self.moves is not None
+            else f"--time-limit {self.time_limit:g}"
+        )
+        return (
+            f"optimizer solve {self.graph.name} --cluster CLUSTER --engine {self.engine} --sharing "
+            f"{self.sharing} --model {self.model} --reduction {self.reduction} --gap {self.gap:g} "
+            f"{limit} --seed {self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """trace: (seconds, incumbent, bound) as they improved. engine_seconds leaves the start of the
+    process and the reading of the graph out; wall_seconds has them."""
+
+    refusal: str
+    trace: tuple[tuple[float, float, float], ...]
+    engine_seconds: float
+    wall_seconds: float
+    peak_memory_bytes: int
+    considered: Mapping[str, float]
+    file: str
+
+    @property
+    def placement(self) -> Placement:
+        return load_placement(Path(self.file))
+
+    def placement_under(self, sharing: str) -> Placement:
+        return load_placement(Path(f"{self.file}.{sharing}.json.gz"))
+
+
+def solve(ask: Ask) -> Result:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    request = asdict(ask) | {
+        "graph": str(ask.graph),
+        "cluster": ask.cluster.model_dump(mode="json"),
+    }
+    parts = [json.dumps(request, sort_keys=True), _digest(ask.graph), sources_digest()]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+    kept, out = CACHE / f"{key}.result.json", CACHE / f"{key}.placement.json.gz"
+    if not kept.exists():
+        print(f"  … {ask.command}", file=sys.stderr, flush=True)
+        kept.write_text(json.dumps(asdict(_run(request, out))))
+    stored = json.loads(kept.read_text())
+    return Result(**{**stored, "trace": tuple(tuple(row) for row in stored["trace"])})
+
+
+def _run(request: dict[str, Any], out: Path) -> Result:
+    answer, wall, peak = timed(
+        [sys.executable, "-m", "benchmarks.engine.traced"], json.dumps({**request, "out": str(out)})
+    )
+    found = json.loads(answer)
+    return Result(
+        refusal=found.get("refusal", ""),
+        trace=tuple(found.get("trace", ())),
+        engine_seconds=found.get("engine_seconds", wall),
+        wall_seconds=wall,
+        peak_memory_bytes=peak,
+        considered=found.get("considered", {}),
+        file=str(out),
+    )
+
+
+def timed(argv: list[str], text: str = "") -> tuple[str, float, int]:
+    """(what it printed, wall seconds, peak resident bytes). Raises RuntimeError where it fails."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(text)
+        process.stdin.close()
+        printed = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}")
+    return printed, time.monotonic() - began, usage.ru_maxrss * 1024
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sources_digest() -> str:
+    """Of everything that a solve depends on."""
+    files = sorted((ROOT / "optimizer").rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

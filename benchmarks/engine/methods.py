@@ -1,0 +1,135 @@
+"""Item 1: every method's placement on the same NICs, under what it deploys and under `job`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.engine.measured import Ask, Result, solve
+from benchmarks.engine.rescore import step_under
+from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of
+from benchmarks.engine.table import Table, mebibytes, milliseconds
+from benchmarks.graphs import published
+from optimizer.cluster import Cluster
+from optimizer.graph import OperatorGraph
+
+GIGABITS = 20.0
+# (engine, the sharing that it deploys): P1 and HEFT decide no rates, so that nothing is shaped.
+METHODS = (
+    ("auto", "auto"),
+    ("single", "strict"),
+    ("heft", "unshaped"),
+    ("thesis-p1", "unshaped"),
+    ("thesis-p2", "strict"),
+    ("thesis-p3", "strict"),
+)
+PUBLISHED_GAP, PUBLISHED_LIMIT_SECONDS = 0.10, 120.0
+AUTO_LIMIT_SECONDS = 60.0
+WITHIN = 1.01
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    file: Path
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class Scored:
+    """deployed, job: step seconds under the two sharings; None where there is no placement."""
+
+    engine: str
+    result: Result
+    deployed: float | None
+    job: float | None
+
+
+def cases() -> Iterator[Case]:
+    for name in CAPTURED:
+        yield Case(name, captured_file(name), cluster(GIGABITS))
+    yield from (Case(name, file, found) for name, file, found in published(GIGABITS))
+
+
+def table() -> Table:
+    rows: list[list[str]] = []
+    best = contests = 0
+    for case in cases():
+        graph = graph_of(case.file)
+        scored = [_scored(case, graph, engine, sharing) for engine, sharing in METHODS]
+        rows.append([f"{case.name[:26]} ({graph.operator_count})", *[""] * 7])
+        rows += [_row(entry, scored) for entry in scored]
+        won, held = _auto_wins(scored)
+        best, contests = best + won, contests + held
+    return Table(
+        title=f"1. Methods on the same NICs: 4 servers x 3 NICs x {GIGABITS:g} Gbit/s",
+        columns=(
+            "graph (operators)",
+            "deploys",
+            "step ms",
+            "/auto",
+            "job ms",
+            "gap",
+            "s",
+            "MiB",
+        ),
+        rows=rows,
+        notes=(
+            f"auto: {AUTO_LIMIT_SECONDS:g} s for all sharings together; thesis P1, P2, P3: own "
+            f"model inside, {PUBLISHED_GAP:.0%} gap, {PUBLISHED_LIMIT_SECONDS:g} s.",
+            "step: contended, under what the method deploys; job: the same placement under job "
+            "sharing (auto: its own search under job).",
+            f"auto is the best, or within 1 %, in {best} of {contests} columns of a graph.",
+        ),
+    )
+
+
+def _scored(case: Case, graph: OperatorGraph, engine: str, sharing: str) -> Scored:
+    own = engine.startswith("thesis")
+    limit = PUBLISHED_LIMIT_SECONDS if own else AUTO_LIMIT_SECONDS
+    ask = Ask(
+        case.file,
+        case.cluster,
+        engine,
+        sharing,
+        time_limit=limit,
+        gap=PUBLISHED_GAP if own else 0.0,
+    )
+    result = solve(ask)
+    if result.refusal:
+        return Scored(engine, result, None, None)
+    if engine == "auto":
+        return Scored(engine, result, result.placement.step_seconds, result.considered["job"])
+    placement = result.placement
+    return Scored(engine, result, placement.step_seconds, step_under(graph, placement, "job"))
+
+
+def _row(entry: Scored, scored: list[Scored]) -> list[str]:
+    result = entry.result
+    wall, peak = f"{result.engine_seconds:.1f}", mebibytes(result.peak_memory_bytes)
+    if entry.deployed is None or entry.job is None:
+        why = result.refusal.split(":")[0].removesuffix("Error")
+        return [f"  {entry.engine}", why, "-", "-", "-", "-", wall, peak]
+    auto = scored[0].deployed
+    placement = result.placement
+    return [
+        f"  {entry.engine}",
+        placement.sharing,
+        milliseconds(entry.deployed),
+        f"{entry.deployed / auto:.3f}" if auto else "-",
+        milliseconds(entry.job),
+        f"{placement.gap:.1%}",
+        wall,
+        peak,
+    ]
+
+
+def _auto_wins(scored: list[Scored]) -> tuple[int, int]:
+    """(columns in which auto is the best or within 1 % of it, columns)."""
+    auto, others = scored[0], scored[1:]
+    if auto.deployed is None or auto.job is None:
+        return 0, 2
+    deployed = min((s.deployed for s in others if s.deployed is not None), default=auto.deployed)
+    job = min((s.job for s in others if s.job is not None), default=auto.job)
+    return (auto.deployed <= WITHIN * deployed) + (auto.job <= WITHIN * job), 2

@@ -1,0 +1,74 @@
+"""One solve in a process of its own, told and answered in JSON: what `measured` times.
+
+stdin: {graph, cluster, engine, sharing, model, reduction, time_limit, gap, seed, moves, out}.
+stdout: {trace: [[seconds, incumbent, bound], …], engine_seconds, considered: {sharing: step}}, or
+{refusal}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+from optimizer.cluster import Cluster
+from optimizer.engines.registry import place
+from optimizer.engines.sharing_choice import place_under_best_sharing
+from optimizer.engines.solution import Progress
+from optimizer.graph import load_graph
+from optimizer.names import Sharing
+from optimizer.placement import save_placement
+from optimizer.problem import Problem, SolveSettings
+
+
+def main() -> None:
+    ask = json.loads(sys.stdin.read())
+    try:
+        answer = _solve(ask)
+    except ValueError as refusal:  # infeasible, too large, or no incumbent in time: an answer
+        answer = {"refusal": f"{type(refusal).__name__}: {refusal}"}
+    print(json.dumps(answer))
+
+
+def _solve(ask: dict[str, Any]) -> dict[str, Any]:
+    trace: list[tuple[float, float, float]] = []
+    graph = load_graph(Path(ask["graph"]))
+    cluster = Cluster.model_validate(ask["cluster"])
+    settings = SolveSettings(
+        gap=ask["gap"], time_limit_seconds=ask["time_limit"], seed=ask["seed"], moves=ask["moves"]
+    )
+    began = time.monotonic()
+
+    def progress(report: Progress) -> None:
+        if (
+            not trace
+            or report.incumbent_seconds < trace[-1][1]
+            or report.bound_seconds > trace[-1][2]
+        ):
+            at = time.monotonic() - began
+            trace.append((at, report.incumbent_seconds, report.bound_seconds))
+
+    if ask["sharing"] == "auto":
+        problem = Problem(graph, cluster, model=ask["model"])
+        best, considered = place_under_best_sharing(
+            problem, get_args(Sharing), ask["engine"], settings, ask["reduction"], progress
+        )
+    else:
+        problem = Problem(graph, cluster, ask["sharing"], ask["model"])
+        best = place(problem, ask["engine"], settings, ask["reduction"], progress)
+        considered = (best,)
+    engine_seconds = time.monotonic() - began
+    for placement in considered:
+        save_placement(placement, Path(f"{ask['out']}.{placement.sharing}.json.gz"))
+    save_placement(best, Path(ask["out"]))
+    return {
+        "trace": trace,
+        "engine_seconds": engine_seconds,
+        "considered": {p.sharing: p.step_seconds for p in considered},
+    }
+
+
+if __name__ == "__main__":
+    main()
