@@ -161,8 +161,9 @@ def _explain(error: Any, document: object) -> tuple[str, str]:
     if kind == "literal_error":
         return path, f"found {shown(found)}; accepted: {context['expected']}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        given = isinstance(found, dict) and "kind" in found
-        tag = f"found {shown(found['kind'])}" if given else "missing"  # type: ignore[index]
+        tag = "missing"
+        if isinstance(found, dict) and "kind" in found:
+            tag = f"found {shown(found['kind'])}"
         return f"{path}.kind", f"{tag}; accepted: 'placed' or 'replay'"
     if kind == "too_short":
         return path, f"found {shown(found)}; accepted: a list of at least {context['min_length']}"

@@ -156,11 +156,11 @@ def _flag(value: object) -> object:
 
 def _number(value: object) -> float:
     """A finite number; 1e-3 too, which YAML takes for text."""
-    written = isinstance(value, str) and _EXPONENT.fullmatch(value)
-    if not written and (not isinstance(value, int | float) or isinstance(value, bool)):
+    written = value if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+    if isinstance(written, str) and not _EXPONENT.fullmatch(written):
         raise ValueError(f"found {shown(value)}; accepted: a number")
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(written)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):

@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -102,8 +103,7 @@ class OperatorGraph:
     def __post_init__(self) -> None:
         n, m = len(self.ids), len(self.tensor_producer)
         if len(set(self.ids)) != n:
-            seen: set[str] = set()
-            twice = next(i for i in self.ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
         for name in (*_COUNTS, "colocation"):
             if getattr(self, name).shape != (n,):
