@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 
-from optimizer.quantities import parse_fraction
+from optimizer.quantities import (
+    parse_bits_per_second,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+)
 
 EXIT_CODES = (
     "exit codes: 0 done, 2 usage, 3 a wrong file, model or value, "
@@ -14,21 +20,51 @@ EXIT_CODES = (
 
 
 def seconds(text: str) -> float:
+    """60, 60s or 2min; more than 0."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
+        try:
+            value = parse_seconds(text)
+        except ValueError:
+            value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds, like 60")
     return value
 
 
-def fraction(text: str) -> float:
-    """5% or 0.05, as 0.05; below 1."""
+def duration(text: str) -> float:
+    """50us; 0 or more."""
+    return _quantity(text, parse_seconds)
+
+
+def bits_per_second(text: str) -> float:
+    """160Gbit; more than 0."""
+    return _more_than_none(text, parse_bits_per_second)
+
+
+def byte_count(text: str) -> int:
+    """16GiB; more than 0."""
+    return int(_more_than_none(text, parse_bytes))
+
+
+def _quantity(text: str, parse: Callable[[object], float]) -> float:
     try:
-        value = parse_fraction(text)
+        return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
+    value = _quantity(text, parse)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is nothing; it must be more than 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """5% or 0.05, as 0.05; below 1."""
+    value = _quantity(text, parse_fraction)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0% to less than 100%, like 5%")
     return value

@@ -20,3 +20,5 @@ DeployableSharing = Literal["strict", "even", "unshaped"]
 Backend = Literal["gloo", "nccl"]
 EngineName = Literal["auto", "heft", "single"]
 ReductionName = Literal["auto", "fusion", "none"]
+# What `optimizer import` reads beside the graph file itself.
+GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]

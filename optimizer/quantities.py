@@ -83,3 +83,12 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def format_step(seconds: float) -> str:
+    """A step time, in enough digits to tell it from its bound: 104.371 ms."""
+    unit, factor = next(
+        ((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e-3)) if seconds >= factor),
+        ("µs", 1e-6),
+    )
+    return f"{seconds / factor:.3f} {unit}"

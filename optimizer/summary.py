@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 
 import numpy as np
 
-from optimizer.graph import OperatorGraph
+from optimizer.graph import IntArray, OperatorGraph
 from optimizer.placement import Placement
 from optimizer.problem import Problem
+from optimizer.quantities import format_bits_per_second, format_bytes, format_step
 from optimizer.simulate import Timeline, simulate
 
 _BAR_COLUMNS = 72
 _MOST_ROWS = 24
 
 
-def seconds_text(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if abs(seconds) * factor >= 1.0 or unit == "us":
-            return f"{seconds * factor:.3f} {unit}"
-    raise AssertionError("unreachable: us always returns")
-
-
-def bytes_text(count: float) -> str:
-    for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
-def rate_text(bits_per_second: float) -> str:
-    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits_per_second >= factor:
-            return f"{bits_per_second / factor:.2f} {unit}"
-    return f"{bits_per_second:.0f} bit/s"
-
-
 def graph_lines(graph: OperatorGraph) -> list[str]:
     lines = [
         f"graph {graph.name}: {graph.operator_count} operators, {graph.tensor_count} tensors",
         f"  structure {graph.structure_hash[:16]}   profile {graph.profile_digest[:16]}",
-        f"  weights {bytes_text(float(graph.weight_bytes.sum()))}, activations "
-        f"{bytes_text(float(graph.activation_bytes.sum()))}, tensors "
-        f"{bytes_text(float(graph.tensor_bytes.sum()))}",
+        f"  weights {format_bytes(float(graph.weight_bytes.sum()))}, activations "
+        f"{format_bytes(float(graph.activation_bytes.sum()))}, tensors "
+        f"{format_bytes(float(graph.tensor_bytes.sum()))}",
     ]
     for k, name in enumerate(graph.device_types):
         column = graph.seconds[:, k]
         finite = np.isfinite(column)
-        total = seconds_text(float(column[finite].sum()))
+        total = format_step(float(column[finite].sum()))
         missing = f", {int((~finite).sum())} cannot run" if not finite.all() else ""
         lines.append(f"  on {name}: {total} in all{missing}")
     if not graph.device_types:
@@ -58,27 +39,47 @@ def graph_lines(graph: OperatorGraph) -> list[str]:
 def verdict(placement: Placement) -> str:
     """Whether to distribute, in one sentence."""
     step, alone = placement.step_seconds, placement.single_device_seconds
-    floor = f"no placement can be below {seconds_text(placement.bound_seconds)}"
-    if len(placement.devices_used) == 1:
-        return f"do not distribute this: one device takes {seconds_text(step)}; {floor}"
+    floor = f"no placement can be below {format_step(placement.bound_seconds)}"
+    if len(placement.devices_used) <= 1 and placement.engine == "single":
+        return f"one device, as asked, takes {format_step(step)}; {floor}"
+    if len(placement.devices_used) <= 1:
+        return f"do not distribute this: one device takes {format_step(step)}; {floor}"
     if alone is None:
         return f"distributed because no single device has memory for it; {floor}"
-    return f"{alone / step:.2f} times as fast as one device ({seconds_text(alone)}); {floor}"
+    if alone < step:
+        return (
+            f"do not distribute this so: the best single device takes {format_step(alone)}; {floor}"
+        )
+    return f"{alone / step:.2f} times as fast as one device ({format_step(alone)}); {floor}"
 
 
 def placement_lines(placement: Placement) -> list[str]:
     lines = [
-        f"step {seconds_text(placement.step_seconds)}, bound "
-        f"{seconds_text(placement.bound_seconds)}, gap {placement.gap:.1%}   "
+        f"step {format_step(placement.step_seconds)}, bound "
+        f"{format_step(placement.bound_seconds)}, gap {placement.gap:.1%}   "
         f"({placement.model}, {placement.sharing})",
-        f"  {verdict(placement)}",
-        f"  engine {placement.engine}, seed {placement.seed}, reduction {placement.reduction}, "
-        f"{sum(placement.wall_seconds.values()):.1f} s",
+        *wrapped(verdict(placement)),
     ]
-    for device in placement.cluster.device_names:
-        count = len(placement.order.get(device, ()))
-        lines.append(f"  {device:<24} {count:>6} operators")
+    if placement.bound_reason:
+        lines += wrapped(f"bound by: {placement.bound_reason}")
+    lines += wrapped(
+        f"engine {placement.engine}, seed {placement.seed}, reduction {placement.reduction}"
+    )
+    stages = ", ".join(f"{name} {took:.2f}" for name, took in placement.wall_seconds.items())
+    lines += wrapped(f"took {sum(placement.wall_seconds.values()):.2f} s: {stages}")
+    used = [name for name in placement.cluster.device_names if placement.order.get(name)]
+    for device in used[:_MOST_ROWS]:
+        lines.append(f"  {device:<24} {len(placement.order[device]):>6} operators")
+    if idle := len(placement.cluster.device_names) - len(used):
+        lines.append(f"  {idle} of {len(placement.cluster.device_names)} devices run nothing")
+    if len(used) > _MOST_ROWS:
+        lines.append(f"  … and {len(used) - _MOST_ROWS} more devices")
     return lines + _pair_lines(placement)
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of at most 100 columns."""
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _pair_lines(placement: Placement) -> list[str]:
@@ -91,39 +92,53 @@ def _pair_lines(placement: Placement) -> list[str]:
         size[pair] += message.bytes
     rates: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, target, rail, rate in placement.rates_bits_per_second:
-        rates[source, target].append(f"{rail} {rate_text(rate)}")
+        rates[source, target].append(f"{rail} {format_bits_per_second(rate)}")
     lines = []
     for pair in sorted(size, key=lambda pair: -size[pair])[:_MOST_ROWS]:
-        row = f"  {pair[0]} -> {pair[1]}: {count[pair]} messages, {bytes_text(size[pair])}"
+        row = f"  {pair[0]} -> {pair[1]}: {count[pair]} messages, {format_bytes(size[pair])}"
         lines.append(f"{row}   {', '.join(rates.get(pair, []))}"[:100])
     if len(size) > _MOST_ROWS:
         lines.append(f"  … and {len(size) - _MOST_ROWS} more pairs")
     return lines
 
 
-def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
-    """The placement's own orders and rates, simulated. The placement must pass `check`."""
-    problem = Problem(graph, placement.cluster, placement.sharing, placement.model)
+def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
+    """The problem that the placement is an answer to."""
+    return Problem(
+        graph, placement.cluster, placement.sharing, placement.model, placement.backend,
+        placement.entitled,
+    )  # fmt: skip
+
+
+def indices_of(graph: OperatorGraph, placement: Placement) -> tuple[IntArray, list[list[int]]]:
+    """(device int64[n], the operators of each device in order), as numbers."""
     names = {name: d for d, name in enumerate(placement.cluster.device_names)}
     device = np.array([names[placement.operators[i]] for i in graph.ids], dtype=np.int64)
     order = [
         [graph.index_of[i] for i in placement.order.get(name, ())]
         for name in placement.cluster.device_names
     ]
+    return device, order
+
+
+def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
+    """The placement's own orders and rates, simulated. The placement must pass `check`."""
+    problem = problem_of(graph, placement)
+    device, order = indices_of(graph, placement)
     return problem, simulate(problem, device, order=order, rates=placement.rates)
 
 
 def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:
     """One bar per device over the step: # busy, + busy in part, . idle; then its peak of memory."""
     names = problem.cluster.device_names
-    step = timeline.step_seconds
+    step = timeline.step_seconds or 1.0  # an empty graph takes no time
     lines = []
     for d, order in enumerate(timeline.order[:_MOST_ROWS]):
         busy = np.zeros(_BAR_COLUMNS)
         for i in order:
             _fill(busy, timeline.start[i] / step, timeline.finish[i] / step)
         bar = "".join("#" if x > 0.75 else "+" if x > 0.05 else "." for x in busy)
-        peak = bytes_text(float(timeline.peak_memory_bytes[d]))
+        peak = format_bytes(float(timeline.peak_memory_bytes[d]))
         lines.append(f"{names[d][-12:]:<12} {bar} {peak:>11}")
     if len(names) > _MOST_ROWS:
         lines.append(f"… and {len(names) - _MOST_ROWS} more devices")

@@ -1,0 +1,8 @@
+"""Published graph formats -> our graph and, where the format has one, our cluster.
+
+thesis      node-link JSON of the thesis' authors: a time per device, tensors in bits
+msr         accelerators and CPUs of one machine, joined by host memory
+moirai      four unlike devices, and what each transfer takes between every two of them
+node_link   networkx's node-link JSON with our attributes: in and out
+formats     all of them by name
+"""

@@ -1,0 +1,36 @@
+"""`optimizer check GRAPH PLACEMENT`: does the placement hold? Recomputed from nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from optimizer.arguments import EXIT_CODES
+from optimizer.commands.outcome import DONE, INFEASIBLE, ended
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Verify a placement against its graph.", epilog=EXIT_CODES
+    )
+    parser.add_argument("graph", type=Path, help="graph file that the placement is for")
+    parser.add_argument("placement", type=Path, help="placement file, from solve")
+    parser.add_argument("--json", action="store_true", help="the violations as JSON")
+    return ended(_check, parser.parse_args(arguments))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from optimizer.check import check
+    from optimizer.graph import load_graph
+    from optimizer.placement import load_placement
+
+    graph = load_graph(options.graph)
+    violations = check(graph, load_placement(options.placement))
+    if options.json:
+        print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
+    else:
+        for violation in violations:
+            print(violation)
+        print(f"{len(violations)} violations" if violations else "the placement holds")
+    return INFEASIBLE if violations else DONE

@@ -1,0 +1,105 @@
+"""The cluster that a command was given: a file, or equal servers in a few words."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optimizer.arguments import bits_per_second, byte_count, duration, positive
+from optimizer.commands.outcome import InputError
+
+if TYPE_CHECKING:
+    from optimizer.cluster import Cluster
+    from optimizer.graph import OperatorGraph
+
+_NEEDED = ("servers", "nics", "rate", "device_memory")
+_SETUP_LATENCY_SECONDS = 50e-6
+# One device per server: nothing ever travels inside one.
+_INTRA_SERVER_BITS_PER_SECOND = 400e9
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        help="cluster file, like examples/clusters/*.json, or any file with a `cluster` key",
+    )
+    short = parser.add_argument_group("instead of --cluster, equal servers of one device each")
+    short.add_argument("--servers", type=positive, help="how many")
+    short.add_argument("--nics", type=positive, help="NICs of each server, each on its own rail")
+    short.add_argument(
+        "--rate",
+        type=bits_per_second,
+        help="of each NIC, payload, like 160Gbit: what a transfer gets, about 92%% of line rate",
+    )
+    short.add_argument("--device-memory", type=byte_count, help="of each device, like 16GiB")
+    short.add_argument("--device-type", help="of each device; default: the graph's, if it has one")
+    short.add_argument(
+        "--setup-latency",
+        type=duration,
+        help="what a message costs before its first byte; default: 50us",
+    )
+
+
+def refuse_half_a_cluster(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program, code 2, where the options name no cluster, or two."""
+    short = [*_NEEDED, "device_type", "setup_latency"]
+    given = [name for name in short if getattr(options, name) is not None]
+    missing = [name for name in _NEEDED if getattr(options, name) is None]
+    if options.cluster is not None and given:
+        parser.error(f"{_flag(given[0])} describes another cluster than --cluster does")
+    if options.cluster is None and missing:
+        flags = ", ".join(map(_flag, missing))
+        parser.error(f"give --cluster FILE, or equal servers; for these are missing: {flags}")
+
+
+def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
+    """Raises OSError; InputError naming the place in the file, or where the graph has times for
+    several device types and none was chosen."""
+    if options.cluster is not None:
+        return read_cluster(options.cluster)
+    from optimizer.cluster import Cluster, Device, Nic, Server
+
+    device = Device(type=_device_type(options, graph), memory_bytes=options.device_memory)
+    nics = tuple(
+        Nic(rail=f"r{k + 1}", rate_bits_per_second=options.rate) for k in range(options.nics)
+    )
+    latency = options.setup_latency
+    return Cluster(
+        servers=tuple(
+            Server(name=f"s{k + 1}", devices=(device,), nics=nics) for k in range(options.servers)
+        ),
+        setup_latency_seconds=_SETUP_LATENCY_SECONDS if latency is None else latency,
+        intra_server_bits_per_second=_INTRA_SERVER_BITS_PER_SECOND,
+    )
+
+
+def read_cluster(path: Path) -> Cluster:
+    """A cluster file, or the `cluster` key of another, such as a placement. Raises as above."""
+    from pydantic import ValidationError
+
+    from optimizer.cluster import Cluster
+    from optimizer.graph import read_json
+    from optimizer.mistakes import first_mistake
+
+    document: Any = read_json(path)
+    if isinstance(document, dict) and "servers" not in document and "cluster" in document:
+        document = document["cluster"]
+    try:
+        return Cluster.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"{path}: {first_mistake(error)}") from error
+
+
+def _device_type(options: argparse.Namespace, graph: OperatorGraph) -> str:
+    if options.device_type is not None:
+        return str(options.device_type)
+    if len(graph.device_types) != 1:
+        found = ", ".join(graph.device_types) or "none (profile it)"
+        raise InputError(f"{options.graph}: times for {found}; choose one with --device-type")
+    return graph.device_types[0]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,29 @@
+"""`optimizer export --format node-link GRAPH --out OUT`: for those who analyse graphs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from optimizer.arguments import EXIT_CODES
+from optimizer.commands.outcome import DONE, ended
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="A graph file -> networkx's node-link JSON.", epilog=EXIT_CODES
+    )
+    parser.add_argument("graph", type=Path, help="graph file")
+    parser.add_argument(
+        "--format", choices=("node-link",), default="node-link", help="default: node-link"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    return ended(_export, parser.parse_args(arguments))
+
+
+def _export(options: argparse.Namespace) -> int:
+    from optimizer.graph import load_graph, write_json
+    from optimizer.importers.node_link import write_node_link
+
+    write_json(options.out, write_node_link(load_graph(options.graph)))
+    return DONE

@@ -1,0 +1,54 @@
+"""`optimizer import --format FORMAT IN --out OUT`: a published graph format -> our own files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import get_args
+
+from optimizer.arguments import EXIT_CODES
+from optimizer.commands.outcome import DONE, InputError, ended
+from optimizer.names import GraphFormat
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="A published graph format -> a graph file.", epilog=EXIT_CODES
+    )
+    parser.add_argument("file", type=Path, help="JSON, gzip or not")
+    parser.add_argument(
+        "--format",
+        choices=get_args(GraphFormat),
+        required=True,
+        help="thesis: node-link with comp_cost; msr: accelerators and CPUs of one machine; "
+        "moirai: four unlike devices; node-link: networkx's, with our attributes",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="graph file; gzip if it ends in .gz"
+    )
+    parser.add_argument(
+        "--cluster-out", type=Path, help="write the cluster that the format describes (msr, moirai)"
+    )
+    parser.add_argument(
+        "--devices",
+        choices=("all", "accelerator"),
+        default="all",
+        help="accelerator: of msr only the accelerators' times, to place it on other clusters",
+    )
+    return ended(_import, parser.parse_args(arguments))
+
+
+def _import(options: argparse.Namespace) -> int:
+    from optimizer.graph import save_graph, write_json
+    from optimizer.importers.formats import import_file
+    from optimizer.summary import graph_lines
+
+    imported = import_file(options.file, options.format, options.devices)
+    if options.cluster_out is not None and imported.cluster is None:
+        raise InputError(f"--cluster-out: format {options.format} describes no cluster")
+    save_graph(imported.graph, options.out)
+    if options.cluster_out is not None and imported.cluster is not None:
+        write_json(options.cluster_out, imported.cluster.model_dump(mode="json"))
+    print("\n".join(graph_lines(imported.graph)), file=sys.stderr)
+    return DONE

@@ -1,0 +1,40 @@
+"""`optimizer show FILE`: a graph or a placement in words and bars."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from optimizer.arguments import EXIT_CODES
+from optimizer.commands.outcome import DONE, InputError, ended
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="A graph or a placement in words.", epilog=EXIT_CODES
+    )
+    parser.add_argument("file", type=Path, help="graph or placement file")
+    parser.add_argument("--graph", type=Path, help="a placement's graph: adds a bar per device")
+    return ended(_show, parser.parse_args(arguments))
+
+
+def _show(options: argparse.Namespace) -> int:
+    from optimizer.graph import graph_from_json, load_graph, read_json
+    from optimizer.placement import placement_from_json
+    from optimizer.summary import gantt_lines, graph_lines, placement_lines, timeline_of
+
+    document = read_json(options.file)
+    if isinstance(document, dict) and "tensors" in document:
+        lines = graph_lines(graph_from_json(document, where=str(options.file)))
+    else:
+        placement = placement_from_json(document, where=str(options.file))
+        lines = placement_lines(placement)
+        if options.graph is not None:
+            from optimizer.check import check
+
+            graph = load_graph(options.graph)
+            if violations := check(graph, placement):
+                raise InputError(f"the placement does not hold: {violations[0]}")
+            lines += gantt_lines(*timeline_of(graph, placement))
+    print("\n".join(lines))
+    return DONE

@@ -1,0 +1,109 @@
+"""`optimizer solve GRAPH`: where each operator runs, and the bandwidth of each pair of servers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+from optimizer.arguments import EXIT_CODES, fraction, seconds, whole
+from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
+from optimizer.commands.outcome import DONE, ended
+from optimizer.commands.progress import ProgressLines
+from optimizer.names import Backend, EngineName, Model, ReductionName, Sharing
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog, description="A graph and a cluster -> a placement.", epilog=EXIT_CODES
+    )
+    parser.add_argument("graph", type=Path, help="graph file with times, from profile or import")
+    add_cluster_arguments(parser)
+    _add_method_arguments(parser)
+    _add_search_arguments(parser)
+    parser.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    parser.add_argument("--json", action="store_true", help="the placement as JSON, not as text")
+    options = parser.parse_args(arguments)
+    refuse_half_a_cluster(parser, options)
+    return ended(_solve, options)
+
+
+def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=get_args(EngineName),
+        default="auto",
+        help="default: auto, a search; heft: quick; single: one device",
+    )
+    parser.add_argument(
+        "--sharing",
+        choices=get_args(Sharing),
+        default="strict",
+        help="default: strict, a rate for every pair of servers",
+    )
+    parser.add_argument(
+        "--model",
+        choices=get_args(Model),
+        default="contended",
+        help="default: contended, transfers of one pair wait for each other",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=get_args(Backend),
+        default="gloo",
+        help="default: gloo, a large message is cut over rails by their rates; nccl: equally",
+    )
+    parser.add_argument(
+        "--reduction",
+        choices=get_args(ReductionName),
+        default="auto",
+        help="default: auto, large graphs are made smaller first",
+    )
+
+
+def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gap", type=fraction, default=0.05, help="stop when this near to the bound; default: 5%%"
+    )
+    parser.add_argument("--time-limit", type=seconds, default=60.0, help="default: 60 (seconds)")
+    parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
+    parser.add_argument(
+        "--moves", type=whole, help="annealing moves instead of the time limit: repeatable"
+    )
+
+
+def _solve(options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    from optimizer.engines.registry import place
+    from optimizer.graph import load_graph
+    from optimizer.placement import save_placement
+    from optimizer.problem import Problem, SolveSettings
+    from optimizer.summary import gantt_lines, placement_lines, timeline_of
+
+    graph = load_graph(options.graph)
+    cluster = cluster_of(options, graph)
+    problem = Problem(graph, cluster, options.sharing, options.model, options.backend)
+    settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
+    print(
+        f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
+        "(the first time also compiles)",
+        file=sys.stderr,
+        flush=True,
+    )
+    read = round(time.monotonic() - began, 4)
+    placement = place(problem, options.engine, settings, options.reduction, ProgressLines())
+    placement = placement.model_copy(
+        update={"wall_seconds": {"read": read, **placement.wall_seconds}}
+    )
+    if options.out is not None:
+        save_placement(placement, options.out)
+    if options.json:
+        print(placement.model_dump_json())
+        return DONE
+    lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
+    print("\n".join(lines))
+    if options.out is not None:
+        print(f"written to {options.out}")
+    return DONE
