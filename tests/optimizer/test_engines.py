@@ -29,10 +29,14 @@ def layered(layers: int, width: int, *, weight: int = 0, seed: int = 0):
         for w in range(width):
             seconds = {"cpu": float(generator.uniform(0.5, 1.5)) * 1e-2}
             group = f"{k}.{w}"
-            rows.append(OperatorRow(f"w{k}.{w}", "weight", {"cpu": 0.0}, "", weight, 0, 0, group))
+            rows.append(
+                OperatorRow(
+                    f"w{k}.{w}", "weight", {"cpu": 0.0}, weight_bytes=weight, colocation=group
+                )
+            )
             rows.append(OperatorRow(f"f{k}.{w}", "op", seconds, "", 0, 4000))
             rows.append(OperatorRow(f"b{k}.{w}", "op", seconds, "", 0, 4000))
-            rows.append(OperatorRow(f"u{k}.{w}", "update", {"cpu": 1e-4}, "", 0, 0, 0, group))
+            rows.append(OperatorRow(f"u{k}.{w}", "update", {"cpu": 1e-4}, colocation=group))
             tensors.append(TensorRow(f"w{k}.{w}", (f"f{k}.{w}", f"b{k}.{w}", f"u{k}.{w}"), 8000))
             before = [f"f{k}.{w}"] if k == layers - 1 else [f"b{k + 1}.{w}"]
             after = [f"f{k + 1}.{w}"] if k < layers - 1 else []
