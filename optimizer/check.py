@@ -231,7 +231,14 @@ def _claim_violations(facts: Facts) -> Iterator[Violation]:
     graph, placement = facts.graph, facts.placement
     step, bound = placement.step_seconds, placement.bound_seconds
     try:
-        problem = Problem(graph, placement.cluster, placement.sharing, placement.model)
+        problem = Problem(
+            graph,
+            placement.cluster,
+            placement.sharing,
+            placement.model,
+            placement.backend,
+            placement.entitled,
+        )
         proven = lower_bound(problem).seconds
     except InfeasibleError as error:
         yield Violation(str(error), "cluster")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cases import cluster, graph
+from brute_force import contention_free_optimum, simulated_optimum
+from cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph, graphs
 from optimizer.bounds import lower_bound
 from optimizer.graph import OperatorRow, TensorRow, build_graph
 from optimizer.memory_limits import refuse_impossible
@@ -85,3 +88,78 @@ def test_bounds_scale_to_many_operators():
     problem = Problem(build_graph(rows, tensors), cluster(4))
     total = float(problem.seconds[:, 0].sum())
     assert lower_bound(problem).seconds == pytest.approx(total / 4, rel=1e-6)
+
+
+def test_a_join_waits_for_a_transfer_or_for_its_device():
+    # Z reads 4 s worth of bytes from both A and B (3 s each): either one of them is sent, 3 + 4, or
+    # all three share a device, 3 + 3. Without transfers the path is 3 + 1.
+    made = graph({"A": 3.0, "B": 3.0, "Z": 1.0}, [("A", ["Z"], 4 * 10**6), ("B", ["Z"], 4 * 10**6)])
+    bound = lower_bound(Problem(made, cluster(2)))
+    assert bound.seconds == pytest.approx(7.0)
+    assert "transfers" in bound.reason
+    # At ten times the rate one is sent after all: 3 + 0.4.
+    quick = Problem(made, cluster(2, rates=[10 * BYTE_PER_MICROSECOND]))
+    assert lower_bound(quick).seconds == pytest.approx(4.4)
+
+
+def test_ancestors_count_beyond_direct_producers():
+    # A and B are tiny but far from Z; what they read takes 3 s each and as long to be sent.
+    made = graph(
+        {"P": 3.0, "Q": 3.0, "A": 0.0, "B": 0.0, "Z": 1.0},
+        [(x, [y], 4 * 10**6) for x, y in ("PA", "QB", "AZ", "BZ")],
+    )
+    assert lower_bound(Problem(made, cluster(2))).seconds == pytest.approx(7.0)
+
+
+def test_links_between_devices_may_be_faster_than_nics():
+    from optimizer.cluster import Link
+
+    made = graph({"A": 3.0, "B": 3.0, "Z": 1.0}, [("A", ["Z"], 4 * 10**6), ("B", ["Z"], 4 * 10**6)])
+    joined = cluster(2).model_copy(
+        update={
+            "links": (
+                Link(
+                    source="s2/0",
+                    destination="s1/0",
+                    setup_latency_seconds=0.1,
+                    rate_bits_per_second=10 * BYTE_PER_MICROSECOND,
+                ),
+            )
+        }
+    )
+    assert lower_bound(Problem(made, joined)).seconds == pytest.approx(4.5)
+
+
+@st.composite
+def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
+    """Two or three devices, unlike in every way that the bounds may not overlook."""
+    made = draw(graphs(largest=largest))
+    made = made.with_seconds(
+        {"cpu": made.seconds[:, 0], "old": made.seconds[:, 0] * draw(st.sampled_from([1.0, 2.0]))}
+    )
+    servers = draw(st.integers(2, 3))
+    rates = draw(st.sampled_from([(1.0,), (1.0, 2.0), (20.0, 10.0)]))
+    base = cluster(
+        servers,
+        [BYTE_PER_MICROSECOND * rate for rate in rates],
+        latency=draw(st.sampled_from([0.0, 0.02])),
+        memory=draw(st.sampled_from([10**9, 120_000])),
+        types=["cpu", *draw(st.lists(st.sampled_from(["cpu", "old"]), min_size=2, max_size=2))],
+    )
+    model = draw(st.sampled_from(["thesis", "contended"]))
+    sharing = draw(st.sampled_from(["strict", "even", "unshaped"]))
+    return Problem(made, base, sharing, model)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tiny_problems())
+def test_no_bound_exceeds_the_contention_free_optimum(problem):
+    assert lower_bound(problem).seconds <= contention_free_optimum(problem) * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(tiny_problems(largest=4))
+def test_no_bound_exceeds_the_simulated_optimum(problem):
+    # Every pair at its largest rate at once is more than strict sharing admits.
+    rates = full_rates(problem) if problem.sharing == "strict" else None
+    assert lower_bound(problem).seconds <= simulated_optimum(problem, rates) * (1 + 1e-9)

@@ -1,0 +1,11 @@
+"""Lower bounds on the step time over every placement, order and admissible rates.
+
+They hold for the graph as given, under every model and sharing here.
+"""
+
+from __future__ import annotations
+
+from optimizer.bounds.bound import Bound
+from optimizer.bounds.quick import lower_bound
+
+__all__ = ["Bound", "lower_bound"]

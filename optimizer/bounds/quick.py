@@ -1,0 +1,28 @@
+"""The bound that is cheap enough to be computed before every search and again by every check."""
+
+from __future__ import annotations
+
+from optimizer.bounds.bound import ROUNDING, Bound, largest
+from optimizer.bounds.load import load_between, load_bound, share_of_load
+from optimizer.bounds.paths import path_bound, unit_bound
+from optimizer.bounds.relaxation import relax
+from optimizer.problem import Problem
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """Deterministic. Raises InfeasibleError where an operator can run on no device of the
+    cluster."""
+    if not problem.graph.operator_count:
+        return Bound(0.0, "the graph is empty")
+    relaxation = relax(problem)
+    work = share_of_load(problem.seconds)
+    found = [
+        path_bound(relaxation),
+        load_bound(work),
+        unit_bound(problem, relaxation),
+        load_between(relaxation, work),
+    ]
+    if relaxation.devices == 1:
+        found.append(Bound(float(problem.seconds[:, 0].sum()), "one device runs everything"))
+    best = largest(found)
+    return Bound(best.seconds * (1 - ROUNDING), best.reason)

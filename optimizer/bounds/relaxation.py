@@ -1,0 +1,188 @@
+"""The contention-free relaxation: what no placement, order or admissible rates can undercut.
+
+An operator takes its fastest time; a tensor read on another device than its producer's takes at
+least what the best connected pair of devices needs, with nobody else on the network; a tensor read
+on its producer's device takes nothing. Operators of one device run one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import CUT_THRESHOLD_BYTES, InfeasibleError, Problem
+
+# How many ancestors (descendants) of an operator its head (tail) looks at.
+_ANCESTORS = 32
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """order int64[n] topological; work float64[n] fastest seconds; weight_bytes int64[n]; unit
+    int64[n]: operators of one unit share a device, numbered 0..U-1; source, target int64[k] edges,
+    each pair once; near, far float64[k]: least seconds from the source's end to the target's start
+    on one device, and on two (inf: they must share one); devices: how many there are."""
+
+    order: IntArray
+    work: FloatArray
+    weight_bytes: IntArray
+    unit: IntArray
+    source: IntArray
+    target: IntArray
+    near: FloatArray
+    far: FloatArray
+    devices: int
+
+    @property
+    def operators(self) -> int:
+        return len(self.order)
+
+    @property
+    def units(self) -> int:
+        return int(self.unit.max(initial=-1)) + 1
+
+    @cached_property
+    def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
+        """Least seconds before each operator's start and after its end, float64[n] each."""
+        from optimizer.kernels.heads import earliest_starts
+
+        forward = earliest_starts(
+            self.order, self.work, *self.edges_by_target, self.unit, _ANCESTORS
+        )
+        backward = earliest_starts(
+            np.ascontiguousarray(self.order[::-1]), self.work,
+            *self._edges_by(self.source, self.target), self.unit, _ANCESTORS,
+        )  # fmt: skip
+        return forward, backward
+
+    @cached_property
+    def edges_by_target(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        """(start int64[n + 1], source, near, far): edges into v are start[v]:start[v + 1]."""
+        return self._edges_by(self.target, self.source)
+
+    def _edges_by(
+        self, end: IntArray, other: IntArray
+    ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        order = np.argsort(end, kind="stable")
+        start = np.zeros(self.operators + 1, dtype=np.int64)
+        np.cumsum(np.bincount(end, minlength=self.operators), out=start[1:])
+        return start, other[order], self.near[order], self.far[order]
+
+    @cached_property
+    def path_seconds(self) -> float:
+        """The longest head, work and tail of one operator."""
+        head, tail = self.heads_and_tails
+        return float((head + self.work + tail).max(initial=0.0))
+
+    def with_units(self, unit: IntArray, near: FloatArray, far: FloatArray) -> Relaxation:
+        return replace(self, unit=unit, near=near, far=far)
+
+
+def relax(problem: Problem) -> Relaxation:
+    """Raises InfeasibleError where an operator can run on no device of the cluster."""
+    graph = problem.graph
+    fastest = problem.seconds.min(axis=1)
+    if not np.isfinite(fastest).all():
+        name = graph.ids[int(np.argmax(~np.isfinite(fastest)))]
+        raise InfeasibleError(
+            f"operator {name!r} has no time on any device type of the cluster; profile it on one"
+        )
+    source, target, tensor = graph.edges
+    source, target, far = merged_edges(source, target, crossing_seconds(problem)[tensor])
+    key = np.where(graph.colocation >= 0, graph.colocation, -1 - np.arange(len(fastest)))
+    unit = np.unique(key, return_inverse=True)[1].astype(np.int64)
+    far = np.where(unit[source] == unit[target], np.inf, far)
+    return Relaxation(
+        order=np.ascontiguousarray(graph.topological_order),
+        work=np.ascontiguousarray(fastest),
+        weight_bytes=graph.weight_bytes,
+        unit=unit,
+        source=source,
+        target=target,
+        near=np.zeros(len(source)),
+        far=far,
+        devices=len(problem.cluster.devices),
+    )
+
+
+def merged_edges(
+    source: IntArray, target: IntArray, seconds: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Each (source, target) once, with the largest of its seconds."""
+    if not len(source):
+        return source.astype(np.int64), target.astype(np.int64), seconds
+    order = np.lexsort((target, source))
+    source, target, seconds = source[order], target[order], seconds[order]
+    new = np.ones(len(source), dtype=bool)
+    new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    first = np.flatnonzero(new)
+    return source[first], target[first], np.maximum.reduceat(seconds, first)
+
+
+def crossing_seconds(problem: Problem) -> FloatArray:
+    """float64[m]: the least that each tensor takes from one device to another; 0 where it only
+    orders, inf where no two devices are connected."""
+    size = problem.graph.tensor_bytes
+    small = (size < CUT_THRESHOLD_BYTES) & (problem.model == "contended")
+    seconds = np.full(len(size), np.inf)
+    for setup, rate, rail_rate in _connections(problem):
+        seconds = np.minimum(seconds, setup + size * 8.0 / np.where(small, rail_rate, rate))
+    return np.where(size > 0, seconds, 0.0)
+
+
+def _connections(problem: Problem) -> list[tuple[float, float, float]]:
+    """(setup seconds, bits per second, and of one message on one rail) of every kind of pair of
+    devices that are connected."""
+    cluster = problem.cluster
+    if problem.model == "msr":
+        return _through_host(problem)
+    pairs = server_pair_rates(problem)
+    server, devices = cluster.server_of_device, len(cluster.devices)
+    one, other = np.divmod(np.arange(devices * devices), devices)
+    linked = np.zeros(devices * devices, dtype=bool)
+    for a, b in cluster.link_of:
+        linked[a * devices + b] = True
+    kept = (one != other) & ~linked
+    s, t = server[one[kept]], server[other[kept]]
+    inside, intra = s == t, cluster.intra_server_bits_per_second
+    rate = np.where(inside, intra, pairs.sum(axis=2)[s, t])
+    rail_rate = np.where(inside, intra, pairs.max(axis=2, initial=0.0)[s, t])
+    kinds = np.unique(np.stack([rate, rail_rate], axis=1), axis=0).tolist()
+    setup = cluster.setup_latency_seconds
+    found = [(setup, a, b) for a, b in kinds if b > 0]
+    links = {(k.setup_latency_seconds, k.rate_bits_per_second) for k in cluster.links}
+    return found + [(p0, rate, rate) for p0, rate in sorted(links)]
+
+
+def _through_host(problem: Problem) -> list[tuple[float, float, float]]:
+    """Model `msr`: an accelerator pays to write to host memory and to read from it, a CPU not."""
+    on_host = [d.type == "cpu" for d in problem.cluster.devices]
+    if len(on_host) < 2:
+        return []
+    paying = max(0, 2 - sum(on_host))
+    rate = problem.cluster.intra_server_bits_per_second / paying if paying else np.inf
+    return [(0.0, rate, rate)]
+
+
+def server_pair_rates(problem: Problem) -> FloatArray:
+    """float64[S, S, R]: the most that one server pair can get on each rail; 0 within a server."""
+    nics = nic_capacities(problem)
+    rates: FloatArray = np.minimum(nics[:, None, :], nics[None, :, :])
+    if problem.sharing == "even":
+        others = np.maximum((problem.cluster.nic_rates > 0).sum(axis=0) - 1, 1)
+        rates = rates / others
+    rates[np.arange(len(nics)), np.arange(len(nics))] = 0.0
+    return rates
+
+
+def nic_capacities(problem: Problem) -> FloatArray:
+    """float64[S, R]: the most that the job carries on each NIC, in each direction.
+
+    Nothing is kept for the neighbour under `unshaped`: against many transfers its flows may get
+    less than they want."""
+    if problem.sharing == "unshaped":
+        return problem.cluster.nic_rates
+    return problem.usable_nic_rates
