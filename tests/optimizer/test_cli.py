@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cases import cluster
-from optimizer.cli import main
+from optimizer.cli import COMMANDS, main
 from optimizer.graph import save_graph
 from optimizer.placement import load_placement, save_placement
 from test_engines import layered
@@ -195,7 +195,7 @@ def test_a_gap_may_be_a_percentage(files):
     assert solve(files, "--gap", "0.25") == 0
 
 
-@pytest.mark.parametrize("command", [[], ["capture"], ["profile"], ["solve"], ["check"], ["show"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_every_help_names_the_exit_codes_and_explains_every_option(command, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--help"])
