@@ -15,19 +15,16 @@ from optimizer.reductions.merging import MergingGraph
 
 def merge_colocated(problem: Problem) -> Reduced:
     graph = MergingGraph(problem)
-    keys = problem.graph.colocation
-    position = np.empty(len(keys), dtype=np.int64)
-    position[problem.graph.topological_order] = np.arange(len(keys))
-    for key in np.unique(keys[keys >= 0]).tolist():
-        members = np.flatnonzero(keys == key)
-        kept: list[int] = []
-        for j in members[np.argsort(position[members])].tolist():
-            for i in kept:
-                # Recorded order alone does not say which way a path leads once groups have grown.
-                enclosed = graph.reaches(i, j, directly=False) or graph.reaches(j, i, directly=True)
-                if not enclosed and graph.may_merge(i, j):
-                    graph.merge(i, j)
-                    break
-            else:
-                kept.append(j)
+    merge_keys(graph)
     return contract(problem, graph.groups())
+
+
+def merge_keys(graph: MergingGraph) -> None:
+    """The same in place."""
+    from optimizer.kernels import contraction
+
+    keys = graph.colocation
+    by_key = np.lexsort((graph.edge_position, keys))
+    by_key = by_key[keys[by_key] >= 0]
+    start = np.flatnonzero(np.diff(keys[by_key], prepend=-1, append=-1))
+    contraction.merge_alike(graph.tables, by_key, start)

@@ -15,22 +15,23 @@ Undo = Callable[[IntArray, FloatArray], tuple[IntArray, FloatArray]]
 Reduced = tuple[Problem, Undo]
 
 
-def contract(problem: Problem, group_of: IntArray) -> Reduced:
+def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None = None) -> Reduced:
     """One operator per group; group_of int64[n] holds any labels.
 
     Times, weights and activations add up, workspace is the largest. A tensor that leaves its group
     stays a tensor of its own, so that parallel edges sum distinct tensors and each is sent once;
-    one that does not leave disappears. Raises GraphError where the groups make a cycle.
+    one that does not leave disappears. colocation int64[n] replaces the graph's keys if given; a
+    group may hold one key at most. Raises GraphError where the groups make a cycle.
     """
     graph = problem.graph
-    labels, group = np.unique(group_of, return_inverse=True)
+    labels, first, group = np.unique(group_of, return_index=True, return_inverse=True)
     count = len(labels)
-    first = np.full(count, graph.operator_count, dtype=np.int64)
-    np.minimum.at(first, group, np.arange(graph.operator_count))
+    group = group.reshape(graph.operator_count)
     seconds = np.zeros((count, graph.seconds.shape[1]))
-    np.add.at(seconds, group, graph.seconds)
-    colocation = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(colocation, group, graph.colocation)
+    for k in range(seconds.shape[1]):
+        seconds[:, k] = np.bincount(group, graph.seconds[:, k], count)
+    keys = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(keys, group, graph.colocation if colocation is None else colocation)
 
     def summed(values: IntArray) -> IntArray:
         total = np.zeros(count, dtype=np.int64)
@@ -39,11 +40,11 @@ def contract(problem: Problem, group_of: IntArray) -> Reduced:
 
     workspace = np.zeros(count, dtype=np.int64)
     np.maximum.at(workspace, group, graph.workspace_bytes)
-    producers, sizes, starts, consumers = _tensors_between(graph, group)
+    producers, sizes, starts, consumers = _tensors_between(graph, group, count)
     small = replace(
         graph,
-        ids=tuple(graph.ids[i] for i in first),
-        types=tuple(graph.types[i] for i in first),
+        ids=tuple(graph.ids[i] for i in first.tolist()),
+        types=tuple(graph.types[i] for i in first.tolist()),
         signatures=("",) * count,
         seconds=seconds,
         weight_bytes=summed(graph.weight_bytes),
@@ -51,7 +52,7 @@ def contract(problem: Problem, group_of: IntArray) -> Reduced:
         workspace_bytes=workspace,
         flops=summed(graph.flops),
         traffic_bytes=summed(graph.traffic_bytes),
-        colocation=colocation,
+        colocation=keys,
         tensor_producer=producers,
         tensor_bytes=sizes,
         consumers_start=starts,
@@ -61,25 +62,17 @@ def contract(problem: Problem, group_of: IntArray) -> Reduced:
 
 
 def _tensors_between(
-    graph: OperatorGraph, group: IntArray
+    graph: OperatorGraph, group: IntArray, count: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """tensor_producer, tensor_bytes, consumers_start, consumers of what leaves its group."""
-    producers: list[int] = []
-    sizes: list[int] = []
-    starts, consumers = [0], list[int]()
-    for e in range(graph.tensor_count):
-        home = int(group[graph.tensor_producer[e]])
-        outside = dict.fromkeys(group[graph.tensor_consumers(e)].tolist())
-        outside.pop(home, None)
-        if not outside:
-            continue
-        producers.append(home)
-        sizes.append(int(graph.tensor_bytes[e]))
-        consumers.extend(outside)
-        starts.append(len(consumers))
-    lists = (producers, sizes, starts, consumers)
-    first, second, third, fourth = (np.array(values, dtype=np.int64) for values in lists)
-    return first, second, third, fourth
+    source, target, tensor = graph.edges
+    leaves = group[source] != group[target]
+    pairs = np.unique(tensor[leaves] * max(count, 1) + group[target[leaves]])
+    kept, readers = np.unique(pairs // max(count, 1), return_counts=True)
+    start = np.zeros(len(kept) + 1, dtype=np.int64)
+    np.cumsum(readers, out=start[1:])
+    home = group[graph.tensor_producer[kept]]
+    return home, graph.tensor_bytes[kept], start, pairs % max(count, 1)
 
 
 def _undo(graph: OperatorGraph, group: IntArray) -> Undo:

@@ -1,82 +1,143 @@
-"""A graph whose nodes are merged one pair at a time, as reductions see it."""
+"""A problem's graph whose nodes are merged one pair at a time: what every reduction works on."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from optimizer.graph import IntArray
+from optimizer.graph import FloatArray, IntArray, OperatorGraph
 from optimizer.problem import Problem
+
+if TYPE_CHECKING:
+    from optimizer.kernels.contraction import Merging
+
+
+def operator_delay(problem: Problem) -> FloatArray:
+    """float64[n] seconds: p of the thesis, on the slowest device of the cluster that can run it."""
+    delays: FloatArray = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).max(axis=1)
+    return delays
+
+
+def operator_bytes(graph: OperatorGraph) -> IntArray:
+    """int64[n]: what an operator adds to the static sum of thesis (3.2)."""
+    return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+
+
+def most_unit_bytes(problem: Problem) -> int:
+    """What operators that a reduction ties to one device may hold together.
+
+    The thesis assumes that each device has memory enough (theorem 1). Where the whole graph does
+    not fit into the largest device, units stay small beside one, so that they can still be packed.
+    """
+    largest = int(problem.cluster.memory_bytes.max())
+    return largest if int(operator_bytes(problem.graph).sum()) <= largest else largest // 8
+
+
+def distinct_edges(graph: OperatorGraph) -> tuple[IntArray, IntArray, IntArray]:
+    """(source, target, bytes), sorted, one row per pair: distinct tensors between the two add up,
+    ordering edges of 0 bytes are edges too."""
+    source, target, tensor = graph.edges
+    n = max(graph.operator_count, 1)
+    pair, place = np.unique(source * n + target, return_inverse=True)
+    size = np.zeros(len(pair), dtype=np.int64)
+    np.add.at(size, place, graph.tensor_bytes[tensor])
+    return pair // n, pair % n, size
+
+
+def recorded_position(graph: OperatorGraph) -> IntArray:
+    """int64[n]: place of each operator in the recorded topological sort."""
+    position = np.empty(graph.operator_count, dtype=np.int64)
+    position[graph.topological_order] = np.arange(graph.operator_count)
+    return position
+
+
+def units_of(colocation: IntArray) -> IntArray:
+    """int64[n]: 0.. for the co-location groups, then one number per operator outside any."""
+    n = len(colocation)
+    base = int(colocation.max(initial=-1)) + 1
+    labels = np.where(colocation >= 0, colocation, base + np.arange(n))
+    units: IntArray = np.unique(labels, return_inverse=True)[1].reshape(n)
+    return units
 
 
 class MergingGraph:
-    """following, preceding: neighbours of each remaining node; `merge` folds one into another.
+    """Two nodes may merge where no device type becomes impossible, their co-location keys do not
+    differ, and their unit (group, or node outside any) stays within most_unit_bytes.
 
-    Two nodes may merge where no device type becomes impossible, their co-location keys do not
-    differ, and the result stays small beside a device when the whole graph does not fit into one.
+    colocation int64[n] replaces the graph's keys if given.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, colocation: IntArray | None = None) -> None:
+        from optimizer.kernels.contraction import Merging
+
         graph = problem.graph
         n = graph.operator_count
-        source, target, _ = graph.edges
-        self.following: list[set[int]] = [set() for _ in range(n)]
-        self.preceding: list[set[int]] = [set() for _ in range(n)]
-        for i, j in zip(source.tolist(), target.tolist(), strict=True):
-            self.following[i].add(j)
-            self.preceding[j].add(i)
-        self.home = list(range(n))
-        self.key = graph.colocation.tolist()
-        self.possible = np.isfinite(problem.seconds)
-        size = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
-        self.bytes = size.tolist()
-        largest = int(problem.cluster.memory_bytes.max())
-        self.most_bytes = largest if sum(self.bytes) <= largest else largest // 8
+        self.colocation = graph.colocation if colocation is None else colocation
+        self.edge_position = recorded_position(graph)
+        source, target, self.edge_bytes = distinct_edges(graph)
+        unit = units_of(self.colocation)
+        count = int(unit.max(initial=-1)) + 1
+        possible = _possible(problem)
+        self.tables: Merging = Merging(
+            np.arange(n), source, target,
+            *_lists(source, n), *_lists(target, n),
+            self.edge_position.copy(), graph.topological_order.copy(),
+            operator_delay(problem), possible.copy(),
+            unit, *_unit_columns(problem, unit, count, self.colocation, possible),
+            np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64),
+            np.zeros(2, dtype=np.int64), np.array([n]), most_unit_bytes(problem),
+        )  # fmt: skip
 
-    def may_merge(self, i: int, j: int) -> bool:
-        if self.key[i] >= 0 and self.key[j] >= 0 and self.key[i] != self.key[j]:
-            return False
-        if self.bytes[i] + self.bytes[j] > self.most_bytes:
-            return False
-        return bool((self.possible[i] & self.possible[j]).any())
+    @property
+    def node_count(self) -> int:
+        return int(self.tables.nodes[0])
 
-    def merge(self, i: int, j: int) -> None:
-        """j into i."""
-        for k in self.following[j]:
-            self.preceding[k].discard(j)
-            if k != i:
-                self.preceding[k].add(i)
-                self.following[i].add(k)
-        for k in self.preceding[j]:
-            self.following[k].discard(j)
-            if k != i:
-                self.following[k].add(i)
-                self.preceding[i].add(k)
-        self.following[i].discard(j)
-        self.preceding[i].discard(j)
-        self.following[j], self.preceding[j] = set(), set()
-        self.home[j] = i
-        self.key[i] = max(self.key[i], self.key[j])
-        self.possible[i] &= self.possible[j]
-        self.bytes[i] += self.bytes[j]
-
-    def reaches(self, i: int, j: int, *, directly: bool) -> bool:
-        """Whether a path leads from i to j; the edge i -> j itself counts only where `directly`."""
-        waiting = [k for k in self.following[i] if directly or k != j]
-        seen = set(waiting)
-        while waiting:
-            k = waiting.pop()
-            if k == j:
-                return True
-            fresh = self.following[k] - seen
-            seen |= fresh
-            waiting.extend(fresh)
-        return False
+    def edges_in_order(self) -> IntArray:
+        """Edge numbers by their source's and then target's place in the recorded sort."""
+        place, tables = self.edge_position, self.tables
+        return np.lexsort((place[tables.target], place[tables.source])).astype(np.int64)
 
     def groups(self) -> IntArray:
         """int64[n]: the node that each operator ended in."""
-        for i in range(len(self.home)):
-            top = i
-            while self.home[top] != top:
-                top = self.home[top]
-            self.home[i] = top
-        return np.array(self.home, dtype=np.int64)
+        home = self.tables.home
+        while not np.array_equal(above := home[home], home):
+            home = above
+        return home.copy()
+
+
+def _possible(problem: Problem) -> np.ndarray:
+    """bool[n, k], a column per device type of the cluster."""
+    column = {t: k for k, t in enumerate(problem.graph.device_types)}
+    types = sorted({device.type for device in problem.cluster.devices})
+    seconds = problem.graph.seconds[:, [column[t] for t in types]]
+    return np.ascontiguousarray(np.isfinite(seconds))
+
+
+def _unit_columns(
+    problem: Problem, unit: IntArray, count: int, colocation: IntArray, possible: np.ndarray
+) -> tuple[np.ndarray, IntArray, np.ndarray]:
+    """keyed, unit_bytes, unit_possible."""
+    keyed = np.zeros(count, dtype=np.bool_)
+    keyed[unit[colocation >= 0]] = True
+    size = np.zeros(count, dtype=np.int64)
+    np.add.at(size, unit, operator_bytes(problem.graph))
+    able = np.ones((count, possible.shape[1]), dtype=np.bool_)
+    np.logical_and.at(able, unit, possible)
+    return keyed, size, able
+
+
+def _lists(end: IntArray, n: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """first, last, count per operator and next per edge of the lists of edges that share `end`."""
+    order = np.argsort(end, kind="stable").astype(np.int64)
+    count = np.bincount(end, minlength=n).astype(np.int64)
+    stop = np.cumsum(count)
+    first, last = np.full(n, -1, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    some = count > 0
+    first[some] = order[stop[some] - count[some]]
+    last[some] = order[stop[some] - 1]
+    following = np.full(len(end), -1, dtype=np.int64)
+    inside = np.ones(max(len(end) - 1, 0), dtype=np.bool_)
+    inside[stop[some][:-1] - 1] = False
+    following[order[:-1][inside]] = order[1:][inside]
+    return first, last, count, following

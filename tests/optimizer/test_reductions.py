@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, clusters, graph, graphs
+from optimizer.kernels.contraction import fuses
 from optimizer.problem import Problem
 from optimizer.reductions.chain import apply_chain, reduce_by_name
 from optimizer.reductions.colocation import merge_colocated
 from optimizer.reductions.contract import contract
-from optimizer.reductions.fusion import fuse, fuses
+from optimizer.reductions.fusion import fuse
 from optimizer.simulate import simulate
 
 
