@@ -20,8 +20,9 @@ from optimizer.graph import OperatorRow, TensorRow, build_graph
 from optimizer.placement import Placement, PlacementError, placement_from_json
 from optimizer.problem import Problem
 from optimizer.rates import allocate, starting_rates
-from optimizer.recompute import recompute_memory, recompute_times
-from optimizer.recompute_facts import Facts
+from optimizer.recompute.facts import Facts
+from optimizer.recompute.memory import recompute_memory
+from optimizer.recompute.times import recompute_times
 from optimizer.simulate import simulate
 
 

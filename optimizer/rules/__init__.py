@@ -1,0 +1,1 @@
+"""What a placement file must hold, rule by rule; `optimizer.check` applies them in order."""
