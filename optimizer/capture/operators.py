@@ -9,8 +9,9 @@ produces a tuple, or a Python number, and who takes it apart, because tuples are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,6 +41,10 @@ class Analysis:
     random: Mapping[str, int]
     sharing: Mapping[str, frozenset[str]]
 
+    @cached_property
+    def by_name(self) -> Mapping[str, fx.Node]:
+        return {node.name: node for node in self.nodes}
+
 
 def analyse(placeable: PlaceableGraph) -> Analysis:
     """Raises CaptureError where a shape is not known before the step runs."""
@@ -61,12 +66,12 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
         owner.setdefault(storage, node.name)
         layouts[node.name] = Layout.of(value)
     operators = {node.name for node in nodes}
+    of_storage: dict[int, list[str]] = {}
+    for name, storage in storage_of.items():
+        if name in operators:
+            of_storage.setdefault(storage, []).append(name)
     sharing = {
-        writer: frozenset(
-            name
-            for name, storage in storage_of.items()
-            if storage == storage_of[written] and name in operators
-        )
+        writer: frozenset(of_storage[storage_of[written]])
         for writer, written in placeable.writers.items()
     }
     return Analysis(
@@ -209,19 +214,32 @@ def _order_tensors(placeable: PlaceableGraph, analysis: Analysis) -> list[Tensor
     the update (its gradient depends on it) needs nothing more. A reader on another device reads its
     own copy there, so that it suffices for the runtime to complete that send before the update.
     """
-    index = {node.name: i for i, node in enumerate(analysis.nodes)}
-    ancestors: list[int] = []  # bit sets
+    readers = {
+        writer: _readers(analysis, writer, members) for writer, members in analysis.sharing.items()
+    }
+    above = _ancestors_among(analysis, {name for names in readers.values() for name in names})
+    later: dict[str, list[str]] = {}
+    for writer, names in readers.items():
+        for name in names:
+            if not above(writer, name):
+                later.setdefault(name, []).append(writer)
+    return [TensorRow(reader, tuple(writers), 0) for reader, writers in later.items()]
+
+
+def _readers(analysis: Analysis, writer: str, members: frozenset[str]) -> list[str]:
+    """Who reads the memory that the writer overwrites, views of it apart."""
+    users = (user.name for name in members for user in analysis.by_name[name].users)
+    return sorted({name for name in users if name != writer and name not in members})
+
+
+def _ancestors_among(analysis: Analysis, named: set[str]) -> Callable[[str, str], bool]:
+    """(operator, name in `named`) -> whether the operator needs that name's result. Bit sets of
+    the named alone: of all operators they would grow with the square of the graph."""
+    bit = {name: 1 << position for position, name in enumerate(sorted(named))}
+    reached: dict[str, int] = {}
     for node in analysis.nodes:
         above = 0
         for source in _operands(node):
-            above |= ancestors[index[source.name]] | 1 << index[source.name]
-        ancestors.append(above)
-    later: dict[str, list[str]] = {}
-    for writer in placeable.writers:
-        for node in analysis.nodes:
-            reads = any(source.name in analysis.sharing[writer] for source in _operands(node))
-            if not reads or node.name == writer or node.name in analysis.sharing[writer]:
-                continue
-            if not ancestors[index[writer]] >> index[node.name] & 1:
-                later.setdefault(node.name, []).append(writer)
-    return [TensorRow(reader, tuple(writers), 0) for reader, writers in later.items()]
+            above |= reached[source.name] | bit.get(source.name, 0)
+        reached[node.name] = above
+    return lambda operator, name: bool(reached[operator] & bit[name])

@@ -37,7 +37,7 @@ class CapturedStep:
 
     @property
     def nodes(self) -> Mapping[str, fx.Node]:
-        return {node.name: node for node in self.analysis.nodes}
+        return self.analysis.by_name
 
     @property
     def layouts(self) -> Mapping[str, Layout]:

@@ -1,0 +1,83 @@
+"""FNet that tells two classes of reviews apart, on synthetic data.
+
+Lee-Thorp, Ainslie, Eckstein and Ontañón, FNet: Mixing Tokens with Fourier Transforms (2021): BERT's
+layers with attention replaced by the real part of a two-dimensional Fourier transform, which has no
+parameters. 12 layers of width 768, 32,000 words, sequences of 128 tokens. 83 million parameters.
+
+    training_step          FNet-base
+    training_step_small    2 layers of width 32, for tries
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from examples.models.parts import Embeddings, FeedForward, reviews, small_initial_values
+from optimizer.capture.protocol import TrainingStep
+
+
+@dataclass(frozen=True)
+class Sizes:
+    layers: int = 12
+    width: int = 768
+    words: int = 32_000
+    length: int = 128
+    dropout: float = 0.1
+
+
+SMALL = Sizes(layers=2, width=32, words=101, length=16)
+
+
+class Layer(nn.Module):
+    """float[batch, length, width] -> the same: mixing, then the feed-forward network."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.mixing_norm = nn.LayerNorm(sizes.width)
+        self.feed_forward = FeedForward(sizes.width, sizes.dropout)
+        self.feed_forward_norm = nn.LayerNorm(sizes.width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed = torch.fft.fft2(x, dim=(-2, -1)).real
+        x = self.mixing_norm(x + mixed)
+        result: torch.Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+        return result
+
+
+class FNet(nn.Module):
+    """tokens int64[batch, length] -> logits float[batch, 2]. Padding takes part, as published."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(sizes.words, sizes.length, sizes.width)
+        self.norm = nn.LayerNorm(sizes.width)
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.layers = nn.Sequential(*(Layer(sizes) for _ in range(sizes.layers)))
+        self.pooler = nn.Linear(sizes.width, sizes.width)
+        self.classifier = nn.Linear(sizes.width, 2)
+        self.apply(small_initial_values)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.layers(self.dropout(self.norm(self.embeddings(tokens))))
+        logits: torch.Tensor = self.classifier(self.dropout(torch.tanh(self.pooler(x[:, 0]))))
+        return logits
+
+
+def training_step(batch: int, seed: int) -> TrainingStep:
+    return step_of(batch, seed, Sizes())
+
+
+def training_step_small(batch: int, seed: int) -> TrainingStep:
+    return step_of(batch, seed, SMALL)
+
+
+def step_of(batch: int, seed: int, sizes: Sizes) -> TrainingStep:
+    return TrainingStep(
+        model=FNet(sizes),
+        example_inputs=reviews(batch, seed, 0, sizes.words, sizes.length),
+        batches=lambda step: reviews(batch, seed, step, sizes.words, sizes.length),
+        loss=nn.CrossEntropyLoss(),
+    )

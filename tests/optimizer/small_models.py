@@ -1,0 +1,65 @@
+"""The example models, small, with dropout that never drops: comparable with eager training.
+
+The masks are drawn all the same, and attention takes the path that dropout needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from examples.models import alexnet as alexnet_example
+from examples.models import bert as bert_example
+from examples.models import deep_transformer, vgg16
+from examples.models import fnet as fnet_example
+from examples.models import gpt2 as gpt2_example
+from examples.models import mlp as mlp_example
+from optimizer.capture.protocol import TrainingStep
+
+# 1 - NEVER is 1: nothing is dropped, and what is kept is scaled by exactly 1.
+NEVER = 1e-30
+
+
+def mlp(batch: int, seed: int) -> TrainingStep:
+    return _never_dropping(mlp_example.training_step(batch, seed))
+
+
+def alexnet(batch: int, seed: int) -> TrainingStep:
+    return _never_dropping(alexnet_example.training_step(batch, seed))
+
+
+def vgg(batch: int, seed: int) -> TrainingStep:
+    return vgg16.step_of(batch, seed, batch_norm=False, dropout=NEVER, shrink=8)
+
+
+def vgg_batch_norm(batch: int, seed: int) -> TrainingStep:
+    return vgg16.step_of(batch, seed, batch_norm=True, dropout=NEVER, shrink=8)
+
+
+def bert(batch: int, seed: int) -> TrainingStep:
+    return bert_example.step_of(batch, seed, replace(bert_example.SMALL, dropout=NEVER))
+
+
+def fnet(batch: int, seed: int) -> TrainingStep:
+    return fnet_example.step_of(batch, seed, replace(fnet_example.SMALL, dropout=NEVER))
+
+
+def gpt2(batch: int, seed: int) -> TrainingStep:
+    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=NEVER))
+
+
+def gpt2_fused(batch: int, seed: int) -> TrainingStep:
+    """Attention without dropout stays one operator, with one for its backward."""
+    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=0.0))
+
+
+def deep(batch: int, seed: int) -> TrainingStep:
+    return gpt2_example.step_of(batch, seed, replace(deep_transformer.SMALL, dropout=NEVER))
+
+
+def _never_dropping(step: TrainingStep) -> TrainingStep:
+    for module in step.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = NEVER
+    return step

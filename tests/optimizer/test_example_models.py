@@ -1,0 +1,145 @@
+"""The example models: does the captured step train as eager PyTorch does, to the last bit?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from examples.models import bert, deep_transformer, fnet, gpt2, vgg16
+from optimizer.capture.protocol import ModelWithLoss, load_training_step
+from optimizer.capture.step import CapturedStep, capture
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.profile.interpret import StepInterpreter
+
+STEPS = 3
+SMALL = (
+    "mlp", "alexnet", "vgg", "vgg_batch_norm", "bert", "fnet", "gpt2", "gpt2_fused", "deep"
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, CapturedStep]:
+    choice = OptimizerChoice("adamw", 1e-3)
+    return {name: capture(f"small_models:{name}", 4, choice, 3) for name in SMALL}
+
+
+class LossKeeping(StepInterpreter):
+    """Also says what the loss of the last step was."""
+
+    loss: float
+
+    def _callable(self, node: fx.Node) -> Callable[..., Any]:
+        call = super()._callable(node)
+        if node.name != self.captured.loss:
+            return call
+
+        def kept(*arguments: Any, **options: Any) -> Any:
+            value = call(*arguments, **options)
+            self.loss = value.item()
+            return value
+
+        return kept
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_captured_steps_train_as_eager_ones_to_the_last_bit(
+    name: str, small: dict[str, CapturedStep]
+) -> None:
+    captured = small[name]
+    step = load_training_step(f"small_models:{name}", 4, 3)
+    assert step.loss is not None
+    model = ModelWithLoss(step.model, step.loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    interpreter = LossKeeping(captured)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(*step.batches(number))
+        loss.backward()
+        optimizer.step()
+        interpreter.run(interpreter.load(number))
+        assert interpreter.loss == loss.item(), f"step {number}"
+    expected = {
+        key.replace(".", "_"): value.detach()
+        for key, value in (*model.named_parameters(), *model.named_buffers())
+    }
+    assert len(captured.code.parameters) == len(list(model.parameters()))
+    for identifier, value in captured.values.items():
+        assert torch.equal(value, expected[identifier.split("_", 1)[1]]), identifier
+
+
+def test_the_tied_output_layer_is_the_word_embedding(small: dict[str, CapturedStep]) -> None:
+    captured = small["gpt2"]
+    ids = captured.operators.ids
+    tied = [i for i in ids if "word_weight" in i or "head_weight" in i]
+    assert [i.partition("_")[0] for i in tied] == ["parameter", "update"]
+    gradient = captured.nodes[tied[1]].args[1]
+    assert isinstance(gradient, fx.Node) and gradient.target is torch.ops.aten.add.Tensor
+    assert "aten.embedding_dense_backward.default" in {
+        str(operand.target) for operand in gradient.all_input_nodes
+    }
+
+
+def test_attention_is_one_operator_and_its_backward_where_nothing_is_dropped(
+    small: dict[str, CapturedStep],
+) -> None:
+    fused, decomposed = small["gpt2_fused"].operators.types, small["gpt2"].operators.types
+    attention = [kind for kind in fused if "attention" in kind]
+    assert len(attention) == 2 * gpt2.SMALL.layers
+    assert not [kind for kind in decomposed if "attention" in kind]
+    assert decomposed.count("aten._safe_softmax.default") == gpt2.SMALL.layers
+
+
+def test_batch_norm_writes_its_buffers(small: dict[str, CapturedStep]) -> None:
+    copies = [i for i in small["vgg_batch_norm"].code.writers if i.startswith("copy_")]
+    assert len(copies) == 3 * 13
+
+
+def test_the_deep_transformer_has_more_than_twelve_thousand_operators(
+    small: dict[str, CapturedStep],
+) -> None:
+    """Every layer adds the same: what 80 have follows from what 2 and 6 have."""
+    two, six = small["gpt2"].operators.operator_count, small["deep"].operators.operator_count
+    layer, rest = divmod(six - two, deep_transformer.SMALL.layers - gpt2.SMALL.layers)
+    assert rest == 0
+    assert two + layer * (deep_transformer.DEEP.layers - gpt2.SMALL.layers) > 12_000
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        (lambda: vgg16.Vgg16(batch_norm=False, dropout=0.5, shrink=1), 33_638_218),
+        (lambda: vgg16.Vgg16(batch_norm=True, dropout=0.5, shrink=1), 33_646_666),
+        (lambda: bert.Bert(bert.Sizes()), 109_188_098),
+        (lambda: fnet.FNet(fnet.Sizes()), 81_974_018),
+        (lambda: gpt2.Gpt2(gpt2.Sizes()), 123_751_680),
+        (lambda: gpt2.Gpt2(deep_transformer.DEEP), 65_311_232),
+    ],
+    ids=["vgg", "vgg with batch norm", "bert", "fnet", "gpt2", "deep"],
+)
+def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters: int) -> None:
+    """Built without memory for its values. GPT-2: 124,439,808 with its 1,024 positions."""
+    with torch.device("meta"):
+        assert sum(value.numel() for value in model().parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", ["vgg", "bert", "gpt2"])
+def test_batches_depend_on_seed_and_step_alone(name: str) -> None:
+    step, again = (load_training_step(f"small_models:{name}", 4, 3) for _ in range(2))
+    other = load_training_step(f"small_models:{name}", 4, 4)
+    first = step.batches(1)
+    torch.manual_seed(99)
+    assert all(torch.equal(a, b) for a, b in zip(first, again.batches(1), strict=True))
+    assert not torch.equal(first[0], step.batches(2)[0])
+    assert not torch.equal(first[0], other.batches(1)[0])
