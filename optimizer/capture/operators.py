@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from optimizer.capture.costs import node_cost
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.layout import Layout
 from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
@@ -92,6 +93,7 @@ def operator_graph(
 ) -> OperatorGraph:
     """With no device types yet: the profile adds the seconds."""
     groups = _colocation(placeable, analysis)
+    costs = {node.name: node_cost(node, placeable, choice) for node in analysis.nodes}
     rows = [
         OperatorRow(
             id=node.name,
@@ -100,6 +102,8 @@ def operator_graph(
             signature=_signature(node, analysis, choice),
             weight_bytes=_weight_bytes(node, placeable, choice),
             activation_bytes=_activation_bytes(node, placeable, analysis),
+            flops=costs[node.name].flops,
+            traffic_bytes=costs[node.name].traffic_bytes,
             colocation=groups[node.name],
         )
         for node in analysis.nodes

@@ -1,0 +1,162 @@
+"""What a captured operator computes and moves: what costs are modelled from without hardware.
+
+FLOPs: matrix products, convolutions and attention by the formulas of torch.utils.flop_counter (a
+multiplication and an addition are two), attention of the CPU kernels by the same; a Fourier
+transform 5 n log2 n per line of n; a reduction one per element that it reads; everything else one
+per element that it writes, times a constant for transcendental functions. Traffic: every input read
+once and every output written once, distinct elements only. What only views, takes a tuple apart or
+is there before the step costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from optimizer.capture.layout import Layout
+from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
+from optimizer.capture.updates import OptimizerChoice
+
+aten = torch.ops.aten
+
+# Operations per element: what polynomial approximations of these functions take, roughly.
+_PER_ELEMENT = {
+    "exp": 8, "log": 8, "tanh": 12, "sigmoid": 10, "erf": 12, "gelu": 16, "gelu_backward": 24,
+    "silu": 12, "silu_backward": 16, "sin": 12, "cos": 12, "pow": 12, "sqrt": 2, "rsqrt": 2,
+    "_softmax": 12, "_safe_softmax": 12, "_log_softmax": 14, "_softmax_backward_data": 4,
+    "_log_softmax_backward_data": 10, "native_layer_norm": 8, "native_layer_norm_backward": 14,
+    "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_batch_norm_backward": 12,
+    "native_dropout": 12, "bernoulli": 10,
+}  # fmt: skip
+_REDUCTIONS = {
+    "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
+}  # fmt: skip
+# They read as many elements of their first input as they write; the rest of it stays untouched.
+_GATHERS = {"embedding", "index", "index_select", "gather"}
+_FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
+# (operations, reads and writes) per element of a parameter.
+_UPDATES = {"adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    flops: int
+    traffic_bytes: int
+
+
+_NOTHING = Cost(0, 0)
+
+
+def node_cost(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> Cost:
+    """What one step of the operator takes, in the layout that was captured."""
+    if node.op == "placeholder" or is_tuple_item(node):
+        return _NOTHING
+    if node.op == "call_module":
+        return _update_cost(placeable.parameters[placeable.writers[node.name]], choice)
+    if node.target is aten.copy_.default:
+        written = sum(_bytes(value) for value in _inputs(node)[:1])
+        return Cost(0, 2 * written)
+    if _is_view(node):
+        return _NOTHING
+    return Cost(_flops(node), _traffic(node))
+
+
+def _update_cost(parameter: torch.Tensor, choice: OptimizerChoice) -> Cost:
+    name = choice.name
+    if name == "sgd" and choice.all_options["momentum"]:
+        name = "sgd with momentum"
+    operations, touches = _UPDATES[name]
+    return Cost(operations * parameter.numel(), touches * parameter.nbytes)
+
+
+def _name(node: fx.Node) -> str:
+    """`mm` of aten.mm.default."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet).removeprefix("aten.") if packet is not None else str(node.target)
+
+
+def _is_view(node: fx.Node) -> bool:
+    return bool(getattr(node.target, "is_view", False)) or _name(node) == "_unsafe_view"
+
+
+def _flops(node: fx.Node) -> int:
+    packet: Any = getattr(node.target, "overloadpacket", None)
+    name, value = _name(node), node.meta.get("val")
+    arguments: Any = fx.node.map_arg(node.args, _value)
+    options: Any = fx.node.map_arg(node.kwargs, _value)
+    if packet in flop_registry:
+        return int(flop_registry[packet](*arguments, **options, out_val=value))
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        return int(sdpa_flop_count(*(x.shape for x in arguments[:3])))
+    if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
+        return int(sdpa_backward_flop_count(*(x.shape for x in arguments[:4])))
+    if name.startswith("_fft_"):
+        return _transform_flops(arguments[0], arguments[1])
+    if name in _FILLS:
+        return 0
+    return _elements_touched(node, name) * _PER_ELEMENT.get(name, 1)
+
+
+def _transform_flops(source: torch.Tensor, dimensions: list[int]) -> int:
+    points = math.prod(source.shape[d] for d in dimensions)
+    return int(5 * source.numel() * math.log2(max(points, 2)))
+
+
+def _elements_touched(node: fx.Node, name: str) -> int:
+    """Of the first output, of all inputs of a reduction, or of every window of a pooling."""
+    first = next(_tensors(node.meta.get("val")), None)
+    written = 0 if first is None else first.numel()
+    if name in _REDUCTIONS:
+        return max([written, *(value.numel() for value in _inputs(node))])
+    kernel: Any = node.args[1] if "pool" in name and "backward" not in name else None
+    return written * math.prod(kernel) if isinstance(kernel, list | tuple) else written
+
+
+def _traffic(node: fx.Node) -> int:
+    name = _name(node)
+    written = sum(_bytes(value) for value in _tensors(node.meta.get("val")))
+    if name in _GATHERS:
+        indices = sum(_bytes(value) for value in _inputs(node)[1:])
+        return 2 * written + indices
+    return written + sum(_bytes(value) for value in _read(node, name))
+
+
+def _read(node: fx.Node, name: str) -> list[torch.Tensor]:
+    inputs = _inputs(node)
+    if name != "convolution_backward":
+        return inputs
+    # The input's gradient needs the weight and not the input; the weight's the other way round.
+    mask: Any = node.args[-1]
+    unread = {None if mask[1] or mask[2] else node.args[1], None if mask[0] else node.args[2]}
+    return [s.meta["val"] for s in node.all_input_nodes if s not in unread and _is_tensor(s)]
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+def _inputs(node: fx.Node) -> list[torch.Tensor]:
+    """Distinct ones, in the order of the arguments."""
+    return [source.meta["val"] for source in node.all_input_nodes if _is_tensor(source)]
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return Layout.of(value).wire_bytes
