@@ -46,7 +46,4 @@ def one_machine_seconds(relaxation: Relaxation) -> FloatArray:
     from optimizer.kernels.heads import unit_seconds
 
     head, tail = relaxation.heads_and_tails
-    by_release = np.lexsort((head, relaxation.unit))
-    start = np.zeros(relaxation.units + 1, dtype=np.int64)
-    np.cumsum(np.bincount(relaxation.unit, minlength=relaxation.units), out=start[1:])
-    return unit_seconds(head, relaxation.work, tail, by_release, start)
+    return unit_seconds(head, relaxation.work, tail, *relaxation.members_by_head)

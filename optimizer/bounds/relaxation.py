@@ -40,7 +40,7 @@ class Relaxation:
     def operators(self) -> int:
         return len(self.order)
 
-    @property
+    @cached_property
     def units(self) -> int:
         return int(self.unit.max(initial=-1)) + 1
 
@@ -70,6 +70,13 @@ class Relaxation:
         start = np.zeros(self.operators + 1, dtype=np.int64)
         np.cumsum(np.bincount(end, minlength=self.operators), out=start[1:])
         return start, other[order], self.near[order], self.far[order]
+
+    @cached_property
+    def members_by_head(self) -> tuple[IntArray, IntArray]:
+        """(operators by unit, within it by head; start int64[U + 1] of each unit's)."""
+        start = np.zeros(self.units + 1, dtype=np.int64)
+        np.cumsum(np.bincount(self.unit, minlength=self.units), out=start[1:])
+        return np.lexsort((self.heads_and_tails[0], self.unit)), start
 
     @cached_property
     def path_seconds(self) -> float:

@@ -172,3 +172,58 @@ def unit_seconds(
             some[k] = members[start[u] + k]
         seconds[u] = one_machine(head, work, tail, some, count)
     return seconds
+
+
+@compiled
+def pair_seconds(
+    head: FloatArray,
+    work: FloatArray,
+    tail: FloatArray,
+    members: IntArray,
+    start: IntArray,
+    one: IntArray,
+    other: IntArray,
+) -> FloatArray:
+    """float64[P]: the one-machine bound of the units one[p] and other[p] together."""
+    seconds = np.zeros(len(one))
+    for p in range(len(one)):
+        a, a_end = start[one[p]], start[one[p] + 1]
+        b, b_end = start[other[p]], start[other[p] + 1]
+        count = a_end - a + b_end - b
+        some = np.empty(count, dtype=np.int64)
+        for k in range(count):
+            if b == b_end or (a < a_end and head[members[a]] <= head[members[b]]):
+                some[k] = members[a]
+                a += 1
+            else:
+                some[k] = members[b]
+                b += 1
+        seconds[p] = one_machine(head, work, tail, some, count)
+    return seconds
+
+
+@compiled
+def joined_units(unit: IntArray, one: IntArray, other: IntArray, units: int) -> IntArray:
+    """int64[n]: units numbered anew from 0, those of the operators one[k] and other[k] united."""
+    root = np.arange(units)
+    for k in range(len(one)):
+        a, b = unit[one[k]], unit[other[k]]
+        while root[a] != a:
+            root[a] = root[root[a]]
+            a = root[a]
+        while root[b] != b:
+            root[b] = root[root[b]]
+            b = root[b]
+        root[max(a, b)] = min(a, b)
+    number = np.full(units, -1, dtype=np.int64)
+    count = 0
+    joined = np.empty(len(unit), dtype=np.int64)
+    for i in range(len(unit)):
+        a = unit[i]
+        while root[a] != a:
+            a = root[a]
+        if number[a] < 0:
+            number[a] = count
+            count += 1
+        joined[i] = number[a]
+    return joined

@@ -1,0 +1,150 @@
+"""Bounds by contradiction: a step of T seconds would force so much that nothing fits any more.
+
+If every operator must be done within T, then
+- an edge whose transfer does not fit between its source's head and its target's tail joins two
+  operators that share a device: their units become one;
+- two units that cannot run one after the other on one device within T, or do not fit into any
+  memory together, are on two: every edge between them is a transfer.
+Both make heads and tails longer, and more follows. Where a head, a tail, a unit alone or the work
+in a window no longer fits into T, there is no schedule of T, and T is a lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.bounds.bound import Bound
+from optimizer.bounds.load import load_between
+from optimizer.bounds.paths import one_machine_seconds
+from optimizer.bounds.relaxation import Relaxation
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import Problem
+
+# Heads and tails may be computed so often, by the number of operators.
+_EFFORT, _LEAST_ROUNDS, _MOST_ROUNDS = 90_000, 4, 80
+_ROUNDS_PER_TRIAL = 12
+_FIRST_STRIDE = 0.01
+_PRECISION = 5e-4
+# Pairs of units that are tried together on one machine per round, those of most work first.
+_PAIRS = 400
+_WORTH_TRYING = 0.3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """work float64[n]: as `share_of_load` gives it; held_bytes int64[n]: certainly resident as long
+    as the step lasts; memory_bytes: of the largest device."""
+
+    work: FloatArray
+    held_bytes: IntArray
+    memory_bytes: int
+
+
+def limits_of(problem: Problem, work: FloatArray) -> Limits:
+    """Weights stay for the whole step under every model; `thesis` counts everything so."""
+    graph = problem.graph
+    held = graph.weight_bytes
+    if problem.model == "thesis":
+        held = held + graph.activation_bytes + graph.workspace_bytes
+    return Limits(work, held, int(problem.cluster.memory_bytes.max()))
+
+
+def contradiction_bound(relaxation: Relaxation, limits: Limits, proven: float) -> Bound:
+    """The largest T found that is refuted; `proven` seconds where none is. Deterministic."""
+    effort = _EFFORT // max(relaxation.operators, 1)
+    rounds = min(max(effort, _LEAST_ROUNDS), _MOST_ROUNDS)
+    low, high = proven, np.inf
+    stride = _FIRST_STRIDE * proven
+    while rounds > 0 and stride > _PRECISION * proven:
+        trial = low + stride
+        forced, used = tightened(relaxation, limits, trial, min(rounds, _ROUNDS_PER_TRIAL))
+        rounds -= used
+        if forced is None:
+            low = trial
+        else:
+            high = trial
+        stride = (high - low) / 2 if np.isfinite(high) else 2 * stride
+    return Bound(
+        low,
+        "contradiction: within less, too much would have to share a device or wait for transfers",
+    )
+
+
+def tightened(
+    relaxation: Relaxation, limits: Limits, seconds: float, rounds: int
+) -> tuple[Relaxation | None, int]:
+    """What a step within `seconds` forces, None where that is impossible; and the rounds taken."""
+    for used in range(1, rounds + 1):
+        if _overflows(relaxation, limits, seconds):
+            return None, used
+        following = _forced_apart(_forced_together(relaxation, seconds), limits, seconds)
+        if following is relaxation:
+            return relaxation, used
+        relaxation = following
+    return relaxation, rounds
+
+
+def _overflows(relaxation: Relaxation, limits: Limits, seconds: float) -> bool:
+    if relaxation.path_seconds > seconds:
+        return True
+    held = np.bincount(relaxation.unit, weights=limits.held_bytes)
+    if held.max(initial=0) > limits.memory_bytes:
+        return True
+    if one_machine_seconds(relaxation).max(initial=0.0) > seconds:
+        return True
+    return load_between(relaxation, limits.work).seconds > seconds
+
+
+def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
+    """Units that an edge joins whose transfer does not fit become one."""
+    from optimizer.kernels.heads import joined_units
+
+    head, tail = relaxation.heads_and_tails
+    source, target, unit = relaxation.source, relaxation.target, relaxation.unit
+    sent = head[source] + relaxation.work[source] + relaxation.far
+    late = sent + relaxation.work[target] + tail[target] > seconds
+    # An edge between units that are apart for certain is no choice: its delay is in the heads.
+    tight = late & (relaxation.near < relaxation.far) & (unit[source] != unit[target])
+    if not tight.any():
+        return relaxation
+    joined = joined_units(unit, source[tight], target[tight], relaxation.units)
+    inside = joined[source] == joined[target]
+    return relaxation.with_units(joined, relaxation.near, np.where(inside, np.inf, relaxation.far))
+
+
+def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Relaxation:
+    """Edges between units that cannot share a device are transfers."""
+    unit = relaxation.unit
+    ends = np.sort(np.stack([unit[relaxation.source], unit[relaxation.target]]), axis=0)
+    key = ends[0] * relaxation.units + ends[1]
+    is_choice = (relaxation.near < relaxation.far) & (ends[0] != ends[1])
+    pairs = np.unique(key[is_choice])
+    one, other = np.divmod(pairs, max(relaxation.units, 1))
+    held = np.bincount(unit, weights=limits.held_bytes)
+    apart = held[one] + held[other] > limits.memory_bytes
+    apart |= _seconds_together(relaxation, one, other, seconds) > seconds
+    if not apart.any():
+        return relaxation
+    sent = is_choice & np.isin(key, pairs[apart])
+    near = np.where(sent, relaxation.far, relaxation.near)
+    return relaxation.with_units(unit, near, relaxation.far)
+
+
+def _seconds_together(
+    relaxation: Relaxation, one: IntArray, other: IntArray, seconds: float
+) -> FloatArray:
+    """float64 per pair of units: a bound on their end on one device; 0 where it was not tried."""
+    from optimizer.kernels.heads import pair_seconds
+
+    load = np.bincount(relaxation.unit, weights=relaxation.work)
+    together = load[one] + load[other]
+    tried = np.argsort(-together, kind="stable")[:_PAIRS]
+    tried = tried[together[tried] > _WORTH_TRYING * seconds]
+    head, tail = relaxation.heads_and_tails
+    found = np.zeros(len(one))
+    found[tried] = pair_seconds(
+        head, relaxation.work, tail, *relaxation.members_by_head, one[tried], other[tried]
+    )
+    return found
