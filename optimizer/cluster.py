@@ -169,17 +169,16 @@ class Cluster(Frozen):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-def widest_rates(cluster: Cluster) -> NDArray[np.float64]:
-    """float64[S, S, R]: what each server pair could have on each rail with nobody else there."""
-    nics = cluster.nic_rates
-    rates: NDArray[np.float64] = np.minimum(nics[:, None, :], nics[None, :, :])
-    rates[np.arange(len(nics)), np.arange(len(nics))] = 0.0
+def widest_rates(nic_rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[S, S, R]: what each server pair could have on each rail with nobody else there, from
+    what each NIC carries float64[S, R] (a problem's usable_nic_rates)."""
+    rates: NDArray[np.float64] = np.minimum(nic_rates[:, None, :], nic_rates[None, :, :])
+    rates[np.arange(len(rates)), np.arange(len(rates))] = 0.0
     return rates
 
 
-def even_rates(cluster: Cluster) -> NDArray[np.float64]:
-    """float64[S, S, R]: each NIC split evenly over the other servers on its rail."""
-    nics = cluster.nic_rates
-    others = np.maximum((nics > 0).sum(axis=0) - 1, 1)
-    rates: NDArray[np.float64] = widest_rates(cluster) / others
+def even_rates(nic_rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[S, S, R]: each NIC float64[S, R] split evenly over the other servers on its rail."""
+    others = np.maximum((nic_rates > 0).sum(axis=0) - 1, 1)
+    rates: NDArray[np.float64] = widest_rates(nic_rates) / others
     return rates

@@ -18,6 +18,8 @@ CUT_THRESHOLD_BYTES = 64 * 1024
 FLOOR_FRACTION = 0.02
 # What a job is entitled to of each NIC when others want it too, where the plan says nothing.
 ENTITLED_FRACTION = 0.8
+# Background traffic on a NIC is taken to be this many flows in each direction.
+NEIGHBOUR_FLOWS = 8
 
 
 class InfeasibleError(ValueError):
@@ -48,10 +50,12 @@ class Problem:
     @cached_property
     def usable_nic_rates(self) -> NDArray[np.float64]:
         """float64[S, R]: what the job may count on of each NIC: all that others leave, and at
-        least what it is entitled to (nothing is kept for it under unshaped sharing)."""
+        least what it is entitled to. Nothing is kept for it under unshaped sharing: there it is
+        what one transfer gets beside the neighbour's flows, and several may get more together."""
         rates = self.cluster.nic_rates
-        entitled = 0.0 if self.sharing == "unshaped" else self.entitled
-        return np.maximum(rates - self.cluster.background, entitled * rates)
+        fair = 1.0 / (1 + NEIGHBOUR_FLOWS)
+        least = fair if self.sharing == "unshaped" else self.entitled
+        return np.maximum(rates - self.cluster.background, least * rates)
 
     @cached_property
     def seconds(self) -> NDArray[np.float64]:

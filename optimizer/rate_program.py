@@ -13,14 +13,15 @@ carries a part of every message, so its queue is the one that decides; it is hel
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.cluster import widest_rates
 from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from optimizer.sharing import cuts_equally, limits_receiving, paths, worthwhile_rates
 from optimizer.simulate import Timeline
 
 _ROUNDS = 10
@@ -52,11 +53,9 @@ def best_rates(
 
 def _within_nics(problem: Problem, rates: FloatArray) -> FloatArray:
     """Takes off what the solver's tolerance put on top."""
-    nics = problem.cluster.nic_rates
-    sums = [(rates.sum(axis=1), 1)] + (
-        [] if problem.model == "thesis" else [(rates.sum(axis=0), 0)]
-    )
-    for total, axis in sums:
+    nics = problem.usable_nic_rates
+    for axis in (1, 0) if limits_receiving(problem) else (1,):
+        total = rates.sum(axis=axis)
         over = np.maximum(np.divide(total, nics, out=np.ones_like(total), where=nics > 0), 1.0)
         rates = rates / np.expand_dims(over, axis)
     return rates
@@ -93,7 +92,8 @@ class _Program:
         self.server = problem.cluster.server_of_device
         step = timeline.step_seconds
         self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
-        self.rate_unit = float(problem.cluster.nic_rates.max())
+        self.rate_unit = float(problem.usable_nic_rates.max())
+        self.path_setup, self.path_rate = paths(problem)
         self.rows = _Rows()
         self.variables = STEP + 1
         self.rate: dict[tuple[int, int, int], int] = {}
@@ -112,8 +112,9 @@ class _Program:
         self.rows.add([*earlier, (later, -1.0)], -seconds / self.time_unit)
 
     def _rates(self) -> None:
-        """One variable per pair and rail that is used, and what each NIC has left for them."""
-        widest = widest_rates(self.problem.cluster)
+        """One variable per pair and rail that is used, and what each NIC has left for them. Where
+        messages are cut equally, all rails that serve a pair have one variable in common."""
+        widest = worthwhile_rates(self.problem)
         pairs = {
             (int(self.server[m.source]), int(self.server[m.destination]))
             for m in self.timeline.messages
@@ -122,17 +123,19 @@ class _Program:
         transmit: dict[tuple[int, int], Terms] = defaultdict(list)
         receive: dict[tuple[int, int], Terms] = defaultdict(list)
         for s, t in sorted(pairs):
-            for r in np.flatnonzero(widest[s, t]).tolist():
-                self.rate[s, t, r] = self._new()
+            served = np.flatnonzero(widest[s, t]).tolist()
+            common = self._new() if cuts_equally(self.problem) else None
+            for r in served:
+                self.rate[s, t, r] = self._new() if common is None else common
                 transmit[s, r].append((self.rate[s, t, r], 1.0))
                 receive[t, r].append((self.rate[s, t, r], 1.0))
         fixed = self.floors.copy()
         for key in self.rate:
             fixed[key] = 0.0
-        nics = self.problem.cluster.nic_rates
+        nics = self.problem.usable_nic_rates
         for (s, r), terms in transmit.items():
             self.rows.add(terms, float(nics[s, r] - fixed[s, :, r].sum()) / self.rate_unit)
-        if self.problem.model != "thesis":
+        if limits_receiving(self.problem):
             for (t, r), terms in receive.items():
                 self.rows.add(terms, float(nics[t, r] - fixed[:, t, r].sum()) / self.rate_unit)
 
@@ -168,7 +171,7 @@ class _Program:
         graph = self.problem.graph
         place = {i: k for order in self.timeline.order for k, i in enumerate(order)}
         in_use: dict[tuple[int, int], int] = defaultdict(int)
-        for a, b in {(m.source, m.destination) for m in self.timeline.messages}:
+        for a, b in {(m.source, m.destination) for m in self.timeline.messages if m.rails}:
             in_use[int(self.server[a]), int(self.server[b])] += 1
         queue: dict[tuple[int, int], int] = {}
         for message in sorted(
@@ -177,9 +180,8 @@ class _Program:
         ):
             producer = int(graph.tensor_producer[message.tensor])
             a, b = message.source, message.destination
-            s, t = int(self.server[a]), int(self.server[b])
             bits = float(graph.tensor_bytes[message.tensor]) * 8.0
-            took, slow = self._duration(s, t, bits, in_use[s, t])
+            took, slow = self._duration(a, b, bits, in_use)
             arrival = self._new()
             self._after(
                 arrival, [(self.start[producer], 1.0), *slow], self._seconds(producer) + took
@@ -192,22 +194,24 @@ class _Program:
                 if self.device[c] == b:
                     self._after(self.start[c], [(arrival, 1.0)], 0.0)
 
-    def _duration(self, s: int, t: int, bits: float, in_use: int) -> tuple[float, Terms]:
+    def _duration(
+        self, a: int, b: int, bits: float, in_use: Mapping[tuple[int, int], int]
+    ) -> tuple[float, Terms]:
         """(seconds that are fixed, terms in a slowness)"""
-        cluster = self.problem.cluster
-        if s == t:
-            return cluster.setup_latency_seconds + bits / cluster.intra_server_bits_per_second, []
+        if self.path_rate[a, b] > 0:
+            return float(self.path_setup[a, b] + bits / self.path_rate[a, b]), []
+        s, t = int(self.server[a]), int(self.server[b])
         rails = tuple(key for key in self.rate if key[:2] == (s, t))
         scale = bits / self.rate_unit / self.time_unit
         if self.problem.model == "contended":
-            scale *= in_use
+            scale *= in_use[s, t]
             if bits < CUT_THRESHOLD_BYTES * 8.0:
                 rails = ((s, t, int(self.current[s, t].argmax())),)
         if rails not in self.slowness:
             self.slowness[rails] = self._new()
             for fraction in _FIRST_TANGENTS:
                 self._tangent(rails, fraction * len(rails))
-        return cluster.setup_latency_seconds, [(self.slowness[rails], scale)]
+        return self.problem.cluster.setup_latency_seconds, [(self.slowness[rails], scale)]
 
     def _tangent(self, rails: tuple[tuple[int, int, int], ...], at: float) -> None:
         """1 / x touches 2 / at - x / at^2 at x = at, and lies above it everywhere else."""

@@ -1,9 +1,9 @@
 """Simulated annealing of devices and priorities under the problem's own model and sharing.
 
 The inner loop is compiled (kernels/anneal.py); here are its rounds. Each round cools once, from the
-best or from another start; under strict sharing rates follow the traffic by a rule in odd rounds
-and are held at the allocator's optimum in even ones. `unshaped` is searched under the fluid
-simulation itself.
+best or from another start; where rates are decided (strict, guarantee) they follow the traffic by
+a rule in odd rounds and are held at the allocator's in even ones. Every sharing is searched under
+its own simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from optimizer.engines.solution import Progress, Report, Solution
 from optimizer.graph import FloatArray
 from optimizer.problem import Problem, SolveSettings
 from optimizer.rates import allocate, starting_rates
-from optimizer.simulate import rates_in_force, simulate
+from optimizer.sharing import decides_rates, rates_in_force
+from optimizer.simulate import simulate
 
 if TYPE_CHECKING:
     from optimizer.kernels.anneal import Scoring
@@ -54,9 +55,9 @@ class Scored:
 
 
 def score(problem: Problem, solution: Solution, *, optimise_rates: bool = True) -> Scored:
-    """Under strict sharing with the allocator's rates, or as quickly with the solution's own, and
+    """Where rates are decided, with the allocator's, or as quickly with the solution's own, and
     with rates by volume where it has none that serve."""
-    if problem.sharing == "strict":
+    if decides_rates(problem):
         solution = _with_rates(problem, solution, optimise_rates)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     memory = problem.cluster.memory_bytes
@@ -115,7 +116,7 @@ class Annealing:
             if self._is_enough() or (self.settings.moves is None and stale >= _PATIENCE):
                 break
             before = self.best.key
-            fixed_rates = self.problem.sharing == "strict" and k % 2 == 1
+            fixed_rates = decides_rates(self.problem) and k % 2 == 1
             start = scored[min(k // 2, len(scored) - 1)] if k < 4 and k % 2 == 0 else self.best
             hot = _EXPLORE[k // 2 % len(_EXPLORE)] if k % 2 == 0 else _REFINE
             found = self._round(start.solution, per_round, k, fixed_rates, hot)
@@ -152,9 +153,7 @@ class Annealing:
         from optimizer.kernels.anneal import Scoring
 
         return Scoring(
-            thesis=self.problem.model == "thesis",
-            fluid=self.problem.model == "contended" and self.problem.sharing == "unshaped",
-            proportional=self.problem.sharing == "strict" and not fixed_rates,
+            proportional=decides_rates(self.problem) and not fixed_rates,
             check_memory=self.check_memory,
             reference_seconds=self.reference,
             rates=rates,
@@ -209,10 +208,9 @@ class Annealing:
         return Solution(best_device, best_priority, kept)
 
     def _round_rates(self, start: Solution, fixed_rates: bool) -> FloatArray:
-        shape = (*self.tables.nic_rates.shape[:1], *self.tables.nic_rates.shape)
-        if self.problem.sharing == "strict":
-            if fixed_rates and start.rates is not None and start.rates.shape == shape:
-                return np.ascontiguousarray(start.rates)
-            return np.zeros(shape)
-        rates = rates_in_force(self.problem, None)
-        return np.zeros(shape) if rates is None else np.ascontiguousarray(rates)
+        if not decides_rates(self.problem):
+            return np.ascontiguousarray(rates_in_force(self.problem, None))
+        servers, rails = self.tables.nic_rates.shape
+        if fixed_rates and start.rates is not None and start.rates.shape[2] == rails:
+            return np.ascontiguousarray(start.rates)
+        return np.zeros((servers, servers, rails))

@@ -11,6 +11,7 @@ from optimizer.cluster import even_rates
 from optimizer.engines.solution import Solution
 from optimizer.placement import Message, Placement
 from optimizer.problem import Problem
+from optimizer.sharing import decides_rates, decision
 from optimizer.simulate import Timeline, simulate
 
 
@@ -58,13 +59,15 @@ def assemble(
 
 
 def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, str, float], ...]:
-    """Only what is set: nothing under unshaped sharing, every pair under even."""
+    """Only what is set: nothing under job and unshaped sharing, every pair under even; under
+    guarantee the minimums."""
     cluster = problem.cluster
-    if problem.sharing == "unshaped":
+    if problem.sharing == "even" and problem.model != "msr":
+        rates = even_rates(problem.usable_nic_rates)
+    elif decides_rates(problem):
+        rates = decision(problem, solution.rates)[:, :, : len(cluster.rails)]
+    else:
         return ()
-    rates = even_rates(cluster) if problem.sharing == "even" else solution.rates
-    assert rates is not None
-    rates = rates[:, :, : len(cluster.rails)]
     names = [server.name for server in cluster.servers]
     return tuple(
         (names[s], names[t], cluster.rails[r], float(rates[s, t, r]))

@@ -21,6 +21,7 @@ from optimizer.engines.units import (
 )
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.sharing import decides_rates
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
@@ -37,7 +38,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
             "optimizer state alone exceed the memories in this order; try engine auto"
         )
     rates = None
-    if problem.sharing == "strict":
+    if decides_rates(problem):
         from optimizer.rates import starting_rates
 
         rates = starting_rates(problem, device)

@@ -7,6 +7,7 @@ import numpy as np
 from optimizer.engines.solution import Report, Solution
 from optimizer.graph import FloatArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.sharing import decides_rates
 from optimizer.simulate import recorded_priority, simulate
 
 
@@ -34,7 +35,7 @@ def no_rates(problem: Problem) -> FloatArray:
 
 
 def _on(problem: Problem, device: int) -> Solution:
-    rates = no_rates(problem) if problem.sharing == "strict" else None
+    rates = no_rates(problem) if decides_rates(problem) else None
     where = np.full(problem.graph.operator_count, device, dtype=np.int64)
     return Solution(where, recorded_priority(problem), rates)
 

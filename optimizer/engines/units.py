@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from optimizer.cluster import even_rates, widest_rates
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem
+from optimizer.sharing import paths
 
 
 def unit_of_operator(problem: Problem) -> IntArray:
@@ -51,15 +53,18 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
 
 def typical_transfer_seconds(problem: Problem) -> FloatArray:
-    """float64[m]: p0 + bytes / b at the mean rate that pairs of servers can count on; 0 where
-    nothing is sent."""
-    from optimizer.rates import even_rates, widest_rates
-
-    cluster = problem.cluster
-    table = widest_rates(cluster) if problem.sharing == "unshaped" else even_rates(cluster)
-    totals = table.sum(axis=2)
-    totals = totals[totals > 0]
-    rate = float(totals.mean()) if len(totals) else cluster.intra_server_bits_per_second
+    """float64[m]: p0 + bytes / b at the mean rate that pairs of servers can count on, or, where
+    none are joined by rails, pairs of devices; 0 where nothing is sent."""
+    cluster, nics = problem.cluster, problem.usable_nic_rates
+    fixed = problem.sharing in ("strict", "even")
+    totals = (even_rates(nics) if fixed else widest_rates(nics)).sum(axis=2)
+    setup, rate = np.array([cluster.setup_latency_seconds]), totals[totals > 0]
+    if not len(rate) or cluster.links or problem.model == "msr":
+        setup, rate = paths(problem)
+        apart = ~np.eye(len(rate), dtype=bool) & (rate > 0)
+        setup, rate = setup[apart], rate[apart]
     size = problem.graph.tensor_bytes
-    seconds: FloatArray = np.where(size > 0, cluster.setup_latency_seconds + size * 8.0 / rate, 0.0)
+    if not len(rate):
+        return np.zeros(len(size))
+    seconds: FloatArray = np.where(size > 0, setup.mean() + size * 8.0 / rate.mean(), 0.0)
     return seconds

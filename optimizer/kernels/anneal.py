@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.kernels.compiled import compiled
-from optimizer.kernels.fluid import unshaped
+from optimizer.kernels.fluid import fluid
 from optimizer.kernels.memory import peak_memory, static_memory
-from optimizer.kernels.network import channel_rates, device_traffic, proportional_rates
+from optimizer.kernels.network import (
+    ceilings,
+    channel_rates,
+    device_traffic,
+    proportional_rates,
+)
 from optimizer.kernels.schedule import by_priority, contention_free
-from optimizer.kernels.tables import Tables
+from optimizer.kernels.tables import CHANNELS, FREE, Tables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,16 +36,14 @@ class Neighbourhood(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How a state is scored.
+    """How a state is scored, beside what Tables say of the model and the sharing.
 
-    thesis: contention-free and static memory, else contended and simulated peak. fluid: unshaped.
-    proportional: rates by the rule of network.proportional_rates; else `rates` float64[S, S, R].
+    proportional: rates by the rule of network.proportional_rates; else `rates` float64[S, S, R],
+    the decision where there is one (sharing.decides_rates), and what is in force where not.
     check_memory: False where everything fits on every device. reference_seconds: what a state is
     charged for exceeding a device's memory by a tenth, so that the search may cross such states.
     """
 
-    thesis: bool
-    fluid: bool
     proportional: bool
     check_memory: bool
     reference_seconds: float
@@ -57,31 +60,35 @@ def cost(
     start, finish, sent = np.empty(n), np.empty(n), np.empty(m)
     position = np.empty(n, dtype=np.int64)
     step = 0.0
-    if scoring.fluid:
-        edges = len(tables.consumers)
-        rails = tables.nic_rates.shape[1]
-        messages = unshaped(
-            tables, device, priority, np.empty(0, dtype=np.int64), start, finish, sent, position,
+    traffic = np.empty((0, 0))
+    if scoring.proportional or tables.discipline == CHANNELS:
+        traffic = device_traffic(tables, device)
+    rates = proportional_rates(tables, traffic) if scoring.proportional else scoring.rates
+    minimums = rates
+    if tables.lends:
+        rates = ceilings(tables.nic_rates, minimums)
+    if tables.discipline == FREE:
+        step = contention_free(
+            tables, device, tables.topological, rates, start, finish, sent, position
+        )
+    elif tables.discipline == CHANNELS:
+        channels = channel_rates(tables, traffic, rates)
+        step = by_priority(tables, device, priority, channels, start, finish, sent, position)
+    else:
+        edges, rails = len(tables.consumers), tables.nic_rates.shape[1]
+        messages = fluid(
+            tables, rates, minimums, device, priority, np.empty(0, dtype=np.int64),
+            start, finish, sent, position,
             np.empty(edges, dtype=np.int64), np.empty(edges, dtype=np.int64),
-            np.empty((edges, rails)), np.empty((edges, rails)),
+            np.empty((edges, rails)), np.empty((edges, rails)), np.empty((0, 0)),
         )  # fmt: skip
         if messages < 0:
             return np.inf, 0.0
         for i in range(n):
             step = max(step, finish[i])
-    else:
-        traffic = device_traffic(tables, device)
-        rates = proportional_rates(tables, traffic) if scoring.proportional else scoring.rates
-        if scoring.thesis:
-            step = contention_free(
-                tables, device, tables.topological, rates, start, finish, sent, position
-            )
-        else:
-            channels = channel_rates(tables, traffic, rates)
-            step = by_priority(tables, device, priority, channels, start, finish, sent, position)
     if not scoring.check_memory or step == np.inf:
         return step, 0.0
-    if scoring.thesis:
+    if tables.discipline == FREE:
         peak = static_memory(tables, device)
     else:
         peak = peak_memory(tables, device, position, start, sent)

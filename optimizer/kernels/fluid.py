@@ -1,4 +1,10 @@
-"""Unshaped networks: transfers that are under way share the NICs max-min fairly, rail by rail."""
+"""Transfers that share the NICs rail by rail while they are under way: an event loop.
+
+How they share is in filling.py. Here is who is under way. Under FAIR and LENT a lane is a channel
+(source device, destination device, rail): first come, first served, and a part first waits p0.
+Under URGENT a lane is a (source server, destination server, rail): every part waits p0 from being
+queued, all at the same time, and then the most urgent one is sent, before others that have begun.
+"""
 
 # Compiled loops stay one function each: objects and many small calls would cost the gain.
 # ruff: noqa: PLR0912, PLR0915
@@ -9,112 +15,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.kernels.compiled import compiled
+from optimizer.kernels.filling import (
+    COLUMNS,
+    EVENT_AT,
+    NEGLECT,
+    NUMBER,
+    RATE,
+    REMAINING_BITS,
+    SINCE,
+    neighbour_gets,
+    share_rail,
+)
 from optimizer.kernels.heap import pop, push
+from optimizer.kernels.network import cut
 from optimizer.kernels.schedule import device_offsets
-from optimizer.kernels.tables import Tables
+from optimizer.kernels.tables import URGENT, Tables
+from optimizer.kernels.urgency import number_messages
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Rows of a channel's state.
-EVENT_AT, REMAINING_BITS, RATE, SINCE = 0, 1, 2, 3
-
 
 @compiled
-def cut(tables: Tables, a: int, b: int, bits: float, parts: FloatArray) -> None:
-    """parts float64[R]: the bits of a message per rail, in proportion to what both NICs can do; a
-    small one goes whole over the fastest rail; slot 0 inside one server."""
-    for r in range(len(parts)):
-        parts[r] = 0.0
-    s, t = tables.server[a], tables.server[b]
-    if s == t:
-        parts[0] = bits
-        return
-    total, fastest, widest = 0.0, 0, -1.0
-    for r in range(len(parts)):
-        narrow = min(tables.nic_rates[s, r], tables.nic_rates[t, r])
-        total += narrow
-        if narrow > widest:
-            fastest, widest = r, narrow
-    if total <= 0.0:
-        return
-    if bits < tables.cut_bits:
-        parts[fastest] = bits
-        return
-    for r in range(len(parts)):
-        parts[r] = bits * min(tables.nic_rates[s, r], tables.nic_rates[t, r]) / total
-
-
-@compiled
-def share_rail(
+def arrive(
     tables: Tables,
+    device: IntArray,
+    priority: FloatArray,
+    e: int,
+    b: int,
+    missing: IntArray,
+    ready_key: FloatArray,
+    ready_item: IntArray,
+    base: int,
+    ready: int,
+) -> int:
+    """Tensor e is now on device b; returns how many operators are ready there."""
+    for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
+        c = tables.consumers[k]
+        if device[c] == b:
+            missing[c] -= 1
+            if missing[c] == 0:
+                ready = push(ready_key, ready_item, base, ready, -priority[c], c)
+    return ready
+
+
+@compiled
+def serve_most_urgent(
+    lane: int,
     rail: int,
     now: float,
-    active: IntArray,
-    count: int,
-    sending: NDArray[np.bool_],
     state: FloatArray,
+    head: IntArray,
+    base: IntArray,
+    pending_key: FloatArray,
+    pending_item: IntArray,
+    message_of: IntArray,
+    part_bits: FloatArray,
 ) -> None:
-    """Progressive filling over the transmit and receive limits of one rail's NICs.
-
-    active[:count] are channel numbers (a * D + b) * R + rail; those that are past their set-up have
-    sending set. Rewrites their rate and the time at which they will be done.
-    """
-    servers, rails = tables.nic_rates.shape
-    devices = len(tables.server)
-    spare = np.empty((2, servers))
-    users = np.zeros((2, servers))
-    for s in range(servers):
-        spare[0, s] = tables.nic_rates[s, rail]
-        spare[1, s] = tables.nic_rates[s, rail]
-    open_flow = np.empty(count, dtype=np.int64)
-    open_count = 0
-    for k in range(count):
-        c = active[k]
-        if c % rails != rail or not sending[c]:
-            continue
-        s, t = tables.server[c // rails // devices], tables.server[c // rails % devices]
-        if s == t:
-            continue
-        state[c, REMAINING_BITS] -= state[c, RATE] * (now - state[c, SINCE])
-        state[c, SINCE] = now
-        users[0, s] += 1.0
-        users[1, t] += 1.0
-        open_flow[open_count] = c
-        open_count += 1
-    while open_count > 0:
-        level = np.inf
-        for side in range(2):
-            for s in range(servers):
-                if users[side, s] > 0.0:
-                    level = min(level, spare[side, s] / users[side, s])
-        tight = np.zeros((2, servers), dtype=np.bool_)
-        for side in range(2):
-            for s in range(servers):
-                tight[side, s] = users[side, s] > 0.0 and spare[side, s] / users[
-                    side, s
-                ] <= level * (1 + 1e-12)
-        kept = 0
-        for k in range(open_count):
-            c = open_flow[k]
-            s, t = tables.server[c // rails // devices], tables.server[c // rails % devices]
-            if tight[0, s] or tight[1, t]:
-                state[c, RATE] = level
-                left = max(state[c, REMAINING_BITS], 0.0)
-                state[c, EVENT_AT] = now + left / level if level > 0.0 else np.inf
-                spare[0, s] = max(spare[0, s] - level, 0.0)
-                spare[1, t] = max(spare[1, t] - level, 0.0)
-                users[0, s] -= 1.0
-                users[1, t] -= 1.0
-            else:
-                open_flow[kept] = c
-                kept += 1
-        open_count = kept
+    """The most urgent pending part becomes the lane's; one that it overtakes keeps what it has."""
+    rails = part_bits.shape[1]
+    if head[lane] >= 0:
+        left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])
+        part_bits[head[lane] // rails, rail] = max(left, 0.0)
+    item = pending_item[base[lane]]
+    head[lane] = message_of[item] * rails + rail
+    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail]
+    state[lane, NEGLECT], state[lane, NUMBER] = pending_key[base[lane]], item
+    state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf
 
 
 @compiled
-def unshaped(
+def fluid(
     tables: Tables,
+    highest: FloatArray,
+    minimums: FloatArray,
     device: IntArray,
     priority: FloatArray,
     order: IntArray,
@@ -126,16 +100,19 @@ def unshaped(
     message_device: IntArray,
     part_start: FloatArray,
     part_finish: FloatArray,
+    background_bits: FloatArray,
 ) -> int:
     """Event-driven: by priority, or strictly by `order` (grouped by device) where that has n rows.
 
-    A channel (source device, destination device, rail) sends one message at a time, in the order of
-    being produced; a message's part first waits p0, then takes its fair share. Fills the arrays as
-    schedule.by_order and schedule.by_priority do. Returns the number of messages; -1 where
-    operators remain that can never start.
+    highest float64[S, S, R] are the rates in force, which cut messages; minimums float64[S, S, R]
+    what each pair is sure of (read under LENT). Fills the arrays as schedule.by_order and
+    schedule.by_priority do, and background_bits float64[S, R], what the neighbour sent and received
+    in the step, unless it has no rows. Returns the number of messages; -1 where operators remain
+    that can never start.
     """
     n, devices = len(device), len(tables.server)
-    rails = tables.nic_rates.shape[1]
+    servers, rails = tables.nic_rates.shape
+    urgent = tables.discipline == URGENT
     ordered = len(order) == n
     offsets = device_offsets(device, devices)
     ready_key, ready_item = np.empty(n), np.empty(n, dtype=np.int64)
@@ -144,15 +121,39 @@ def unshaped(
     until = np.full(devices, np.inf)
     missing = np.empty(n, dtype=np.int64)
     seen = np.full(devices, -1, dtype=np.int64)
-    size = devices * devices * rails
-    head, tail = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
-    state, sending = np.zeros((size, 4)), np.zeros(size, dtype=np.bool_)
+    # Messages on paths past the NICs: when they arrive is known when they are queued.
     limit = len(message_tensor)
+    path_free = np.zeros((devices, devices))
+    arrival_key, arrival_item, arrivals = np.empty(limit), np.empty(limit, dtype=np.int64), 0
+    # Parts on rails. A slot is message * rails + rail.
+    ends = servers if urgent else devices
+    size = ends * ends * rails
+    state, sending = np.zeros((size, COLUMNS)), np.zeros(size, dtype=np.bool_)
+    source, target = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    active, count = np.empty((rails, ends * ends), dtype=np.int64), np.zeros(rails, dtype=np.int64)
+    head, tail = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
     following = np.full(limit * rails, -1, dtype=np.int64)
     part_bits = np.zeros((limit, rails))
     parts_left = np.zeros(limit, dtype=np.int64)
-    active, count = np.empty(size, dtype=np.int64), 0
     dirty = np.zeros(rails, dtype=np.bool_)
+    # URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be sent.
+    extra = limit if urgent else 0
+    waiting, first_waiting, last_waiting = np.empty(extra * rails, dtype=np.int64), 0, 0
+    number, urgency = np.empty(extra, dtype=np.int64), np.empty(extra)
+    number_of, message_of = np.empty(extra, dtype=np.int64), np.empty(extra, dtype=np.int64)
+    pending, base = np.zeros(size, dtype=np.int64), np.zeros(size + 1, dtype=np.int64)
+    pending_key, pending_item = np.empty(extra * rails), np.empty(extra * rails, dtype=np.int64)
+    if urgent:
+        over_rails = number_messages(tables, device, number, urgency)
+        for lane in range(size):
+            pair = lane // rails
+            base[lane + 1] = base[lane] + over_rails[pair // servers, pair % servers]
+    accounting = len(background_bits) > 0
+    neighbour, counted_until = np.zeros((2, servers, rails)), 0.0
+    if accounting:
+        background_bits[:] = 0.0
+        for r in range(rails):
+            neighbour_gets(tables, r, active[r], 0, sending, state, source, target, neighbour)
     for e in range(len(sent)):
         sent[e] = 0.0
     for i in range(n):
@@ -184,12 +185,23 @@ def unshaped(
         now = np.inf
         for d in range(devices):
             now = min(now, until[d])
-        for k in range(count):
-            now = min(now, state[active[k], EVENT_AT])
-        if now == np.inf:
-            return -1
+        if arrivals > 0:
+            now = min(now, arrival_key[0])
+        if first_waiting < last_waiting:
+            slot = waiting[first_waiting]
+            now = min(now, part_start[slot // rails, slot % rails] + tables.setup_seconds)
         for r in range(rails):
             dirty[r] = False
+            for k in range(count[r]):
+                now = min(now, state[active[r, k], EVENT_AT])
+        if now == np.inf:
+            return -1
+        if accounting:
+            for r in range(rails):
+                for s in range(servers):
+                    both = neighbour[0, s, r] + neighbour[1, s, r]
+                    background_bits[s, r] += both * (now - counted_until)
+            counted_until = now
         for a in range(devices):
             if running[a] < 0 or until[a] > now:
                 continue
@@ -214,71 +226,139 @@ def unshaped(
                     seen[b] = e
                     message_tensor[messages] = e
                     message_device[messages] = b
-                    cut(tables, a, b, tables.bits[e], part_bits[messages])
                     for r in range(rails):
                         part_start[messages, r] = -1.0
                         part_finish[messages, r] = -1.0
+                    if tables.path_rate[a, b] > 0.0:
+                        part_start[messages, 0] = max(now, path_free[a, b])
+                        path_free[a, b] = (
+                            part_start[messages, 0]
+                            + tables.path_setup[a, b]
+                            + tables.bits[e] / tables.path_rate[a, b]
+                        )
+                        part_finish[messages, 0] = path_free[a, b]
+                        arrivals = push(
+                            arrival_key, arrival_item, 0, arrivals, path_free[a, b], messages
+                        )
+                        messages += 1
+                        continue
+                    s, t = tables.server[a], tables.server[b]
+                    cut(
+                        highest[s, t], tables.bits[e], tables.cut_bits, tables.cuts_equally,
+                        part_bits[messages],
+                    )  # fmt: skip
+                    if urgent:
+                        number_of[messages] = number[k]
+                        message_of[number[k]] = messages
+                    for r in range(rails):
                         if part_bits[messages, r] <= 0.0:
                             continue
                         parts_left[messages] += 1
-                        channel = (a * devices + b) * rails + r
                         slot = messages * rails + r
-                        if head[channel] < 0:
-                            head[channel] = slot
-                            active[count] = channel
-                            count += 1
-                            sending[channel] = False
-                            state[channel, EVENT_AT] = now + tables.setup_seconds
+                        if urgent:
+                            waiting[last_waiting] = slot
+                            last_waiting += 1
+                            part_start[messages, r] = now
+                            continue
+                        lane = (a * devices + b) * rails + r
+                        if head[lane] < 0:
+                            head[lane] = slot
+                            source[lane], target[lane] = s, t
+                            active[r, count[r]] = lane
+                            count[r] += 1
+                            sending[lane] = False
+                            state[lane, EVENT_AT] = now + tables.setup_seconds
                             part_start[messages, r] = now
                         else:
-                            following[tail[channel]] = slot
-                        tail[channel] = slot
+                            following[tail[lane]] = slot
+                        tail[lane] = slot
                     messages += 1
-        k = 0
-        while k < count:
-            channel = active[k]
-            if state[channel, EVENT_AT] > now:
-                k += 1
-                continue
-            slot = head[channel]
-            message, r = slot // rails, slot % rails
-            a, b = channel // rails // devices, channel // rails % devices
-            inside = tables.server[a] == tables.server[b]
-            if not inside:
-                dirty[r] = True
-            if not sending[channel]:
-                sending[channel] = True
-                state[channel, REMAINING_BITS] = part_bits[message, r]
-                state[channel, RATE] = tables.intra_rate if inside else 0.0
-                state[channel, SINCE] = now
-                state[channel, EVENT_AT] = (
-                    now + part_bits[message, r] / tables.intra_rate if inside else np.inf
-                )
-                k += 1
-                continue
-            part_finish[message, r] = now
-            sending[channel] = False
-            head[channel] = following[slot]
-            if head[channel] >= 0:
-                part_start[head[channel] // rails, r] = now
-                state[channel, EVENT_AT] = now + tables.setup_seconds
-                k += 1
-            else:
-                count -= 1
-                active[k] = active[count]
-            parts_left[message] -= 1
-            if parts_left[message] > 0:
-                continue
-            e = message_tensor[message]
+        while arrivals > 0 and arrival_key[0] <= now:
+            message = arrival_item[0]
+            arrivals = pop(arrival_key, arrival_item, 0, arrivals)
+            e, b = message_tensor[message], message_device[message]
             sent[e] = max(sent[e], now)
-            for j in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
-                c = tables.consumers[j]
-                if device[c] == b:
-                    missing[c] -= 1
-                    if missing[c] == 0:
-                        ready[b] = push(
-                            ready_key, ready_item, offsets[b], ready[b], -priority[c], c
-                        )
+            ready[b] = arrive(
+                tables, device, priority, e, b, missing, ready_key, ready_item, offsets[b], ready[b]
+            )
+        for r in range(rails):
+            k = 0
+            while k < count[r]:
+                lane = active[r, k]
+                if state[lane, EVENT_AT] > now:
+                    k += 1
+                    continue
+                dirty[r] = True
+                message = head[lane] // rails
+                if not sending[lane]:
+                    sending[lane] = True
+                    state[lane, REMAINING_BITS] = part_bits[message, r]
+                    state[lane, RATE] = 0.0
+                    state[lane, SINCE] = now
+                    state[lane, EVENT_AT] = np.inf
+                    k += 1
+                    continue
+                part_finish[message, r] = now
+                if urgent:
+                    head[lane] = -1
+                    pending[lane] = pop(pending_key, pending_item, base[lane], pending[lane])
+                    if pending[lane] > 0:
+                        serve_most_urgent(
+                            lane, r, now, state, head, base, pending_key, pending_item,
+                            message_of, part_bits,
+                        )  # fmt: skip
+                else:
+                    sending[lane] = False
+                    head[lane] = following[head[lane]]
+                    if head[lane] >= 0:
+                        part_start[head[lane] // rails, r] = now
+                        state[lane, EVENT_AT] = now + tables.setup_seconds
+                if head[lane] >= 0:
+                    k += 1
+                else:
+                    sending[lane] = False
+                    count[r] -= 1
+                    active[r, k] = active[r, count[r]]
+                parts_left[message] -= 1
+                if parts_left[message] > 0:
+                    continue
+                e, b = message_tensor[message], message_device[message]
+                sent[e] = max(sent[e], now)
+                ready[b] = arrive(
+                    tables, device, priority, e, b, missing, ready_key, ready_item, offsets[b],
+                    ready[b],
+                )  # fmt: skip
+        while first_waiting < last_waiting:
+            slot = waiting[first_waiting]
+            message, r = slot // rails, slot % rails
+            if part_start[message, r] + tables.setup_seconds > now:
+                break
+            first_waiting += 1
+            s = tables.server[device[tables.producer[message_tensor[message]]]]
+            t = tables.server[message_device[message]]
+            lane = (s * servers + t) * rails + r
+            item = number_of[message]
+            pending[lane] = push(
+                pending_key, pending_item, base[lane], pending[lane], -urgency[item], item
+            )
+            if head[lane] < 0:
+                source[lane], target[lane] = s, t
+                sending[lane] = True
+                active[r, count[r]] = lane
+                count[r] += 1
+            if pending_item[base[lane]] == item:
+                dirty[r] = True
+                serve_most_urgent(
+                    lane, r, now, state, head, base, pending_key, pending_item, message_of,
+                    part_bits,
+                )  # fmt: skip
         for r in range(rails):
             if dirty[r]:
-                share_rail(tables, r, now, active, count, sending, state)
+                share_rail(
+                    tables, minimums, highest, r, now, active[r], count[r], sending, state,
+                    source, target,
+                )  # fmt: skip
+                if accounting:
+                    neighbour_gets(
+                        tables, r, active[r], count[r], sending, state, source, target, neighbour
+                    )

@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 
 @compiled
 def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
-    """float64[D, D] bits of all messages; one message per (tensor, destination device)."""
+    """float64[D, D] bits of all messages over rails, one per (tensor, destination device)."""
     devices = len(tables.server)
     traffic = np.zeros((devices, devices))
     seen = np.full(devices, -1, dtype=np.int64)
@@ -32,7 +32,8 @@ def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
             b = device[tables.consumers[k]]
             if b != a and seen[b] != e:
                 seen[b] = e
-                traffic[a, b] += tables.bits[e]
+                if tables.path_rate[a, b] == 0.0:
+                    traffic[a, b] += tables.bits[e]
     return traffic
 
 
@@ -49,18 +50,68 @@ def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> Flo
     for a in range(devices):
         for b in range(devices):
             s, t = tables.server[a], tables.server[b]
-            if traffic[a, b] > 0.0 and s != t:
+            if traffic[a, b] > 0.0:
                 for r in range(rails):
                     channels[a, b, r] = rates[s, t, r] / in_use[s, t]
     return channels
 
 
 @compiled
+def ceilings(nic_rates: FloatArray, minimums: FloatArray) -> FloatArray:
+    """float64[S, S, R]: what a pair has at most above its minimum float64[S, S, R].
+
+    What a receiver's NIC has left is lent in proportion to the minimums into it, so that whatever
+    the senders do together no receiver can be oversubscribed.
+    """
+    servers, rails = nic_rates.shape
+    highest = np.zeros((servers, servers, rails))
+    for r in range(rails):
+        for t in range(servers):
+            total = 0.0
+            for s in range(servers):
+                total += minimums[s, t, r]
+            if total <= 0.0:
+                continue
+            spare = max(nic_rates[t, r] - total, 0.0)
+            for s in range(servers):
+                lent = minimums[s, t, r] + spare * minimums[s, t, r] / total
+                highest[s, t, r] = min(lent, nic_rates[s, r], nic_rates[t, r])
+    return highest
+
+
+@compiled
+def cut(
+    rates: FloatArray, bits: float, cut_bits: float, cuts_equally: bool, parts: FloatArray
+) -> None:
+    """parts float64[R]: the bits of a message per rail, at these rates float64[R]: in proportion to
+    them, or equally over all that are not 0; a small one goes whole over the fastest rail. No part
+    where there is no rate."""
+    total, fastest, used = 0.0, 0, 0
+    for r in range(len(parts)):
+        parts[r] = 0.0
+        total += rates[r]
+        if rates[r] > 0.0:
+            used += 1
+        if rates[r] > rates[fastest]:
+            fastest = r
+    if total <= 0.0:
+        return
+    if bits < cut_bits:
+        parts[fastest] = bits
+        return
+    for r in range(len(parts)):
+        if rates[r] > 0.0:
+            parts[r] = bits / used if cuts_equally else bits * rates[r] / total
+
+
+@compiled
 def send(
-    inside: bool,
+    path_setup: float,
+    path_rate: float,
+    paths_queue: bool,
     setup_seconds: float,
-    intra_rate: float,
     cut_bits: float,
+    cuts_equally: bool,
     channels: FloatArray,
     free: FloatArray,
     a: int,
@@ -73,23 +124,24 @@ def send(
     """Puts one message on its first-come channels; returns its arrival, and the times of its part
     per rail in part_start and part_finish float64[R] (-1 where it has none).
 
-    inside: both devices are in one server; slot 0 then stands for the one channel there is.
-    Scalars instead of Tables: handing that over costs more than what is done here. free
-    float64[D, D, R] is when each channel is done with what it has, and is advanced. An unserved
-    message arrives at infinity.
+    path_rate > 0: the devices have a path past the NICs; slot 0 then stands for it. Scalars instead
+    of Tables: handing that over costs more than what is done here. free float64[D, D, R] is when
+    each channel is done with what it has, and is advanced. An unserved message arrives at infinity.
     """
     rails = channels.shape[2]
     for r in range(rails):
         part_start[r] = -1.0
         part_finish[r] = -1.0
-    if inside:
-        part_start[0] = max(queued, free[a, b, 0])
-        part_finish[0] = part_start[0] + setup_seconds + bits / intra_rate
+    if path_rate > 0.0:
+        part_start[0] = max(queued, free[a, b, 0]) if paths_queue else queued
+        part_finish[0] = part_start[0] + path_setup + bits / path_rate
         free[a, b, 0] = part_finish[0]
         return float(part_finish[0])
-    total, fastest = 0.0, 0
+    total, fastest, used = 0.0, 0, 0
     for r in range(rails):
         total += channels[a, b, r]
+        if channels[a, b, r] > 0.0:
+            used += 1
         if channels[a, b, r] > channels[a, b, fastest]:
             fastest = r
     if total <= 0.0:
@@ -105,6 +157,8 @@ def send(
     arrival = 0.0
     for r in range(rails):
         if channels[a, b, r] > 0.0:
+            if cuts_equally:
+                took = setup_seconds + bits / used / channels[a, b, r]
             part_start[r] = max(queued, free[a, b, r])
             part_finish[r] = part_start[r] + took
             free[a, b, r] = part_finish[r]
@@ -119,6 +173,7 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
     Each pair that talks, and its reverse direction, keeps the floor; what is left of every NIC is
     split in proportion to the square root of the pair's volume, the optimum for transfers that
     follow each other on one path. A second round spends what the other end's limit left over.
+    Where messages are cut equally, all rails that serve a pair get what the slowest of them got.
     """
     servers, rails = tables.nic_rates.shape
     weight = np.zeros((servers, servers))
@@ -143,8 +198,7 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
         for s in range(servers):
             for t in range(servers):
                 if active[s, t]:
-                    narrow = min(tables.nic_rates[s, r], tables.nic_rates[t, r])
-                    rates[s, t, r] = floor * narrow
+                    rates[s, t, r] = floor * tables.worthwhile[s, t, r]
         for _ in range(2):
             for s in range(servers):
                 transmit[s] = tables.nic_rates[s, r]
@@ -156,13 +210,34 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
                 receive_weight[s] = 0.0
             for s in range(servers):
                 for t in range(servers):
-                    if transmit[s] > 0.0 and receive[t] > 0.0:
+                    if transmit[s] > 0.0 and receive[t] > 0.0 and tables.worthwhile[s, t, r] > 0.0:
                         transmit_weight[s] += weight[s, t]
                         receive_weight[t] += weight[s, t]
             for s in range(servers):
                 for t in range(servers):
-                    if weight[s, t] > 0.0 and transmit[s] > 0.0 and receive[t] > 0.0:
+                    if (
+                        weight[s, t] > 0.0
+                        and transmit[s] > 0.0
+                        and receive[t] > 0.0
+                        and tables.worthwhile[s, t, r] > 0.0
+                    ):
                         rates[s, t, r] += weight[s, t] * min(
                             transmit[s] / transmit_weight[s], receive[t] / receive_weight[t]
                         )
+    if tables.cuts_equally:
+        level_rails(rates)
     return rates
+
+
+@compiled
+def level_rails(rates: FloatArray) -> None:
+    """Lowers each pair's rates float64[S, S, R] in place to that of its slowest rail in use."""
+    for s in range(rates.shape[0]):
+        for t in range(rates.shape[1]):
+            slowest = np.inf
+            for r in range(rates.shape[2]):
+                if rates[s, t, r] > 0.0:
+                    slowest = min(slowest, rates[s, t, r])
+            for r in range(rates.shape[2]):
+                if rates[s, t, r] > 0.0:
+                    rates[s, t, r] = slowest

@@ -109,8 +109,9 @@ def by_priority(
                     if seen[b] != e:
                         seen[b] = e
                         arrival[b] = send(
-                            tables.server[a] == tables.server[b], tables.setup_seconds,
-                            tables.intra_rate, tables.cut_bits, channels, free, a, b,
+                            tables.path_setup[a, b], tables.path_rate[a, b],
+                            tables.paths_queue, tables.setup_seconds, tables.cut_bits,
+                            tables.cuts_equally, channels, free, a, b,
                             tables.bits[e], at, part_start, part_finish,
                         )  # fmt: skip
                         sent[e] = max(sent[e], arrival[b])
@@ -180,9 +181,9 @@ def by_order(
                                 seen[b] = e
                                 slot[b] = messages
                                 arrival[b] = send(
-                                    tables.server[a] == tables.server[b],
-                                    tables.setup_seconds, tables.intra_rate, tables.cut_bits,
-                                    channels, free, a, b, tables.bits[e], at,
+                                    tables.path_setup[a, b], tables.path_rate[a, b],
+                                    tables.paths_queue, tables.setup_seconds, tables.cut_bits,
+                                    tables.cuts_equally, channels, free, a, b, tables.bits[e], at,
                                     part_start[messages], part_finish[messages],
                                 )  # fmt: skip
                                 message_tensor[messages] = e
@@ -223,11 +224,13 @@ def contention_free(
             j = tables.producer[e]
             took = 0.0
             if device[j] != a and tables.bits[e] > 0.0:
-                s, t = tables.server[device[j]], tables.server[a]
-                rate = tables.intra_rate if s == t else 0.0
-                for r in range(rates.shape[2]):
-                    rate += rates[s, t, r]
-                took = tables.setup_seconds + tables.bits[e] / rate if rate > 0.0 else np.inf
+                setup, rate = tables.path_setup[device[j], a], tables.path_rate[device[j], a]
+                if rate == 0.0:
+                    s, t = tables.server[device[j]], tables.server[a]
+                    setup = tables.setup_seconds
+                    for r in range(rates.shape[2]):
+                        rate += rates[s, t, r]
+                took = setup + tables.bits[e] / rate if rate > 0.0 else np.inf
                 sent[e] = max(sent[e], finish[j] + took)
             at = max(at, finish[j] + took)
         start[i] = at

@@ -7,10 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.cluster import widest_rates
 from optimizer.problem import CUT_THRESHOLD_BYTES, FLOOR_FRACTION, Problem
+from optimizer.sharing import alone, cuts_equally, paths, with_a_rail, worthwhile_rates
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+# How transfers meet: never; in first-come channels of fixed rates; as flows that share the NICs,
+# max-min fairly, above their pairs' minimums, or the most urgent of each sender first.
+FREE, CHANNELS, FAIR, LENT, URGENT = 0, 1, 2, 3, 4
 
 
 class Tables(NamedTuple):
@@ -19,6 +25,14 @@ class Tables(NamedTuple):
     seconds float64[n, D]; topological int64[n]; bits float64[m] of each tensor; the three CSR pairs
     of OperatorGraph; memory in bytes as float64; is_view bool[n]: the operator's output is somebody
     else's storage; static_bytes float64[n]: the operator's memory in the sum of thesis (3.2).
+
+    discipline: one of the above. lends: rates are minimums with what may be borrowed on top.
+    nic_rates float64[S, R]: what the job may count on; line_rates: what the NIC carries;
+    neighbour_rates: what others want of it, each direction. worthwhile float64[S, S, R]: what a
+    pair could have alone on the rails that serve it (sharing.worthwhile_rates).
+    path_setup, path_rate float64[D, D]: what joins two devices past the NICs (sharing.paths); its
+    messages queue where paths_queue. alone_setup, alone_rate float64[D, D]: a transfer that meets
+    no other, each pair at its widest rate. cuts_equally: a large message's parts are equal.
     """
 
     seconds: FloatArray
@@ -32,10 +46,20 @@ class Tables(NamedTuple):
     outputs_start: IntArray
     outputs: IntArray
     server: IntArray
+    discipline: int
+    lends: bool
     nic_rates: FloatArray
+    line_rates: FloatArray
+    neighbour_rates: FloatArray
+    worthwhile: FloatArray
+    path_setup: FloatArray
+    path_rate: FloatArray
+    paths_queue: bool
+    alone_setup: FloatArray
+    alone_rate: FloatArray
     setup_seconds: float
-    intra_rate: float
     cut_bits: float
+    cuts_equally: bool
     floor: float
     weight_bytes: FloatArray
     activation_bytes: FloatArray
@@ -55,11 +79,19 @@ def view_operators(problem: Problem) -> NDArray[np.bool_]:
     return views
 
 
+def discipline(problem: Problem) -> int:
+    if problem.model == "thesis":
+        return FREE
+    if problem.model == "msr":
+        return CHANNELS
+    by_sharing = {"unshaped": FAIR, "guarantee": LENT, "job": URGENT}
+    return by_sharing.get(problem.sharing, CHANNELS)
+
+
 def make_tables(problem: Problem) -> Tables:
     graph, cluster = problem.graph, problem.cluster
-    nic_rates = cluster.nic_rates
-    if nic_rates.shape[1] == 0:
-        nic_rates = np.zeros((len(cluster.servers), 1))
+    path_setup, path_rate = paths(problem)
+    alone_setup, alone_rate = alone(problem, widest_rates(problem.usable_nic_rates))
     inputs_start, inputs = graph.inputs
     outputs_start, outputs = graph.outputs
 
@@ -81,10 +113,20 @@ def make_tables(problem: Problem) -> Tables:
         outputs_start=integers(outputs_start),
         outputs=integers(outputs),
         server=integers(cluster.server_of_device),
-        nic_rates=floats(nic_rates),
+        discipline=discipline(problem),
+        lends=problem.sharing == "guarantee",
+        nic_rates=floats(with_a_rail(problem.usable_nic_rates)),
+        line_rates=floats(with_a_rail(cluster.nic_rates)),
+        neighbour_rates=floats(with_a_rail(cluster.background)),
+        worthwhile=floats(with_a_rail(worthwhile_rates(problem))),
+        path_setup=floats(path_setup),
+        path_rate=floats(path_rate),
+        paths_queue=problem.model == "contended",
+        alone_setup=floats(alone_setup),
+        alone_rate=floats(alone_rate),
         setup_seconds=float(cluster.setup_latency_seconds),
-        intra_rate=float(cluster.intra_server_bits_per_second),
         cut_bits=CUT_THRESHOLD_BYTES * 8.0,
+        cuts_equally=cuts_equally(problem),
         floor=FLOOR_FRACTION,
         weight_bytes=floats(graph.weight_bytes),
         activation_bytes=floats(graph.activation_bytes),

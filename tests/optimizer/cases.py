@@ -67,9 +67,9 @@ def graph(
 
 
 def full_rates(problem: Problem) -> np.ndarray:
-    from optimizer.rates import widest_rates
+    from optimizer.cluster import widest_rates
 
-    return widest_rates(problem.cluster)
+    return widest_rates(problem.usable_nic_rates)
 
 
 @st.composite

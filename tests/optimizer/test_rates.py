@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from cases import BYTE_PER_MICROSECOND, cluster, graph
+from optimizer.cluster import even_rates
 from optimizer.problem import FLOOR_FRACTION, Problem
-from optimizer.rates import allocate, even_rates, starting_rates
+from optimizer.rates import allocate, starting_rates
 from optimizer.simulate import simulate
 
 
@@ -78,7 +79,7 @@ def test_crossed_nics_are_decided_per_rail():
 
 
 def test_even_rates_are_admissible_on_unlike_rails():
-    rates = even_rates(cluster(4, (3e6, 6e6)))
+    rates = even_rates(cluster(4, (3e6, 6e6)).nic_rates)
     assert rates[0, 1].tolist() == [1e6, 2e6]
     assert rates.sum(axis=1).max(axis=0).tolist() == [3e6, 6e6]
 

@@ -109,10 +109,10 @@ def best_by_enumeration(problem):
     """Every placement, and every priority of the producers (readers have one choice only)."""
     from optimizer.kernels.anneal import Scoring, cost
     from optimizer.kernels.tables import make_tables
-    from optimizer.rates import widest_rates
+    from optimizer.cluster import widest_rates
 
     n = problem.graph.operator_count
-    scoring = Scoring(False, False, False, False, 1.0, widest_rates(problem.cluster))
+    scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
     tables = make_tables(problem)
     best = np.inf
     for device in itertools.product(range(2), repeat=n):
