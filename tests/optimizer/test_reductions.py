@@ -107,9 +107,9 @@ def test_no_contraction_is_exact():
 
 def best_by_enumeration(problem):
     """Every placement, and every priority of the producers (readers have one choice only)."""
+    from optimizer.cluster import widest_rates
     from optimizer.kernels.anneal import Scoring, cost
     from optimizer.kernels.tables import make_tables
-    from optimizer.cluster import widest_rates
 
     n = problem.graph.operator_count
     scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
