@@ -1,0 +1,110 @@
+"""The graphs that the benchmarks run on: captured, synthetic and published.
+
+Captured graphs are kept in $PLACEWIRE_BENCH_CACHE, or ~/.cache/placewire/graphs, under the sources
+that they came from; torch runs in a process of its own. The published ones are read from
+$PLACEWIRE_WORKLOADS, or ../shared/workloads beside the project, where that is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.layered import layered_training_graph
+from optimizer.cluster import Cluster
+from optimizer.graph import OperatorGraph, load_graph
+from optimizer.importers.formats import import_file
+
+__all__ = ["CAPTURED", "Published", "captured", "layered_training_graph", "published"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Model function and batch. Batches of AlexNet, VGG16, FNet and BERT are the thesis' (section 5.1).
+CAPTURED: Mapping[str, tuple[str, int]] = {
+    "alexnet": ("examples.models.alexnet:training_step", 512),
+    "vgg16": ("examples.models.vgg16:training_step", 512),
+    "vgg16_batch_norm": ("examples.models.vgg16:training_step_batch_norm", 512),
+    "fnet": ("examples.models.fnet:training_step", 64),
+    "bert": ("examples.models.bert:training_step", 64),
+    "gpt2": ("examples.models.gpt2:training_step", 64),
+    "deep_transformer": ("examples.models.deep_transformer:training_step", 32),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """cluster: the file's own devices, and for Moirai's graphs what joins them."""
+
+    name: str
+    format: str
+    graph: OperatorGraph
+    cluster: Cluster
+
+
+def captured(name: str) -> OperatorGraph:
+    """The training step of that name in CAPTURED, without seconds; captured once."""
+    model, batch = CAPTURED[name]
+    file = _cache_folder() / f"{name}.{_sources_digest()}.json.gz"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _capture(model, batch, file)
+    return load_graph(file)
+
+
+def published() -> Iterator[Published]:
+    """Every graph of the workloads folder, by format and name; none where there is no folder."""
+    folder = Path(os.environ.get("PLACEWIRE_WORKLOADS", ROOT.parent / "shared" / "workloads"))
+    for file in sorted((folder / "moirai").glob("*.json")):
+        yield _published(file, "moirai")
+    for file in sorted((folder / "msr").glob("*.json")):
+        yield _published(file, "msr")
+
+
+def _published(file: Path, form: Literal["moirai", "msr"]) -> Published:
+    found = import_file(file, form, "accelerator" if form == "msr" else "all")
+    assert found.cluster is not None
+    return Published(file.stem, form, found.graph, found.cluster)
+
+
+def _cache_folder() -> Path:
+    kept = Path.home() / ".cache" / "placewire" / "graphs"
+    return Path(os.environ.get("PLACEWIRE_BENCH_CACHE", kept))
+
+
+def _sources_digest() -> str:
+    """Of what a capture depends on."""
+    digest = hashlib.sha256(version("torch").encode())
+    for folder in ("examples/models", "optimizer/capture"):
+        for file in sorted((ROOT / folder).glob("*.py")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _capture(model: str, batch: int, file: Path) -> None:
+    """Raises RuntimeError, with what the capture said, where it fails."""
+    command = [sys.executable, "-m", "optimizer.capture", model, "--batch", str(batch)]
+    began = time.monotonic()
+    with subprocess.Popen(
+        [*command, "--out", str(file)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {said.strip()}")
+    seconds, peak = time.monotonic() - began, usage.ru_maxrss / 1024
+    last = said.strip().splitlines()[-1]
+    print(
+        f"captured {model}, batch {batch}, in {seconds:.1f} s and {peak:.0f} MiB: {last}",
+        file=sys.stderr,
+        flush=True,
+    )

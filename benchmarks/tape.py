@@ -1,0 +1,215 @@
+"""Forward operators written down one by one; the backward pass and the updates follow from them.
+
+What capture gives of a real model holds here too: a weight's gradient and an input's gradient are
+operators of their own, gradients that meet are added, a parameter shares a device with its update
+and is overwritten only after its last reader. FLOPs, memory traffic and bytes are those of the
+shapes, in float32; an operator's storage counts once, and a view has none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+
+FLOAT_BYTES = 4
+# AdamW keeps two values beside each weight; a step reads and writes all three, and reads the
+# gradient.
+STATE_VALUES, UPDATE_TRAFFIC, UPDATE_FLOPS = 2, 7, 12
+
+
+@dataclass(frozen=True)
+class Value:
+    """The tensor that an operator gives."""
+
+    operator: str
+    elements: int
+
+
+class Tape:
+    """Operators in the order in which they are written down, which is a topological one."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Value] = []
+        self.gradients: dict[str, Value] = {}
+        self._rows: list[OperatorRow] = []
+        self._size: dict[str, int] = {}
+        self._readers: dict[str, list[str]] = defaultdict(list)
+        self._updates_after: dict[str, list[str]] = defaultdict(list)
+        self._backward: list[Callable[[], None]] = []
+        self._forward: frozenset[str] = frozenset()
+
+    @property
+    def operator_count(self) -> int:
+        return len(self._rows)
+
+    def operator(
+        self, name: str, kind: str, inputs: list[Value], elements: int, flops: int
+    ) -> Value:
+        """An operator that reads its inputs and writes a tensor of that many elements."""
+        size = elements * FLOAT_BYTES
+        traffic = size + sum(value.elements for value in inputs) * FLOAT_BYTES
+        row = OperatorRow(name, kind, {}, activation_bytes=size, flops=flops, traffic_bytes=traffic)
+        return self._write(row, inputs, elements)
+
+    def view(self, name: str, of: Value) -> Value:
+        return self._write(OperatorRow(name, "aten.view.default", {}), [of], of.elements)
+
+    def input(self, name: str, elements: int) -> Value:
+        row = OperatorRow(name, "input", {}, activation_bytes=elements * FLOAT_BYTES)
+        return self._write(row, [], elements)
+
+    def parameter(self, name: str, elements: int) -> Value:
+        identifier = f"parameter_{name}"
+        held = (1 + STATE_VALUES) * elements * FLOAT_BYTES
+        row = OperatorRow(identifier, "parameter", {}, weight_bytes=held, colocation=name)
+        self.parameters.append(self._write(row, [], elements))
+        return self.parameters[-1]
+
+    def embedding(self, name: str, tokens: Value, words: int, width: int) -> Value:
+        table = self.parameter(f"{name}_weight", words * width)
+        y = self.operator(
+            name, "aten.embedding.default", [table, tokens], tokens.elements * width, 0
+        )
+
+        def backward() -> None:
+            inputs, kind = [self.gradients[y.operator], tokens], "aten.embedding_dense_backward"
+            whole = f"{kind}.default", inputs, table.elements, y.elements
+            self.arrives(table, self.operator(f"{name}_dw", *whole))
+
+        self._backward.append(backward)
+        return y
+
+    def linear(self, name: str, x: Value, rows: int, outputs: int) -> Value:
+        """x of rows x inputs elements -> rows x outputs, with a bias."""
+        inputs = x.elements // rows
+        weight = self.parameter(f"{name}_weight", inputs * outputs)
+        bias = self.parameter(f"{name}_bias", outputs)
+        flops = 2 * rows * inputs * outputs
+        product = self.operator(
+            name, "aten.addmm.default", [bias, x, weight], rows * outputs, flops
+        )
+        y = self.view(f"{name}_view", product)
+
+        def backward() -> None:
+            gradient = self.view(f"{name}_view_backward", self.gradients[y.operator])
+            kind = "aten.mm.default"
+            self.arrives(
+                x, self.operator(f"{name}_dx", kind, [gradient, weight], x.elements, flops)
+            )
+            self.arrives(
+                weight, self.operator(f"{name}_dw", kind, [gradient, x], weight.elements, flops)
+            )
+            total = [gradient], outputs, gradient.elements
+            self.arrives(bias, self.operator(f"{name}_db", "aten.sum.dim_IntList", *total))
+
+        self._backward.append(backward)
+        return y
+
+    def product(self, name: str, a: Value, b: Value, elements: int, flops: int) -> Value:
+        """A batched matrix product of two activations."""
+        kind = "aten.bmm.default"
+        y = self.operator(name, kind, [a, b], elements, flops)
+
+        def backward() -> None:
+            gradient = self.gradients[y.operator]
+            self.arrives(a, self.operator(f"{name}_da", kind, [gradient, b], a.elements, flops))
+            self.arrives(b, self.operator(f"{name}_db", kind, [gradient, a], b.elements, flops))
+
+        self._backward.append(backward)
+        return y
+
+    def elementwise(self, name: str, kind: str, x: Value, flops_each: int) -> Value:
+        """Its backward reads the gradient and x."""
+        flops = flops_each * x.elements
+        y = self.operator(name, f"aten.{kind}.default", [x], x.elements, flops)
+
+        def backward() -> None:
+            inputs = [self.gradients[y.operator], x]
+            back = f"aten.{kind}_backward.default"
+            self.arrives(x, self.operator(f"{name}_backward", back, inputs, x.elements, flops))
+
+        self._backward.append(backward)
+        return y
+
+    def norm(self, name: str, x: Value, width: int) -> Value:
+        scale, shift = (self.parameter(f"{name}_{part}", width) for part in ("scale", "shift"))
+        kind, flops = "aten.native_layer_norm", 8 * x.elements
+        y = self.operator(name, f"{kind}.default", [x, scale, shift], x.elements, flops)
+
+        def backward() -> None:
+            gradient = self.gradients[y.operator]
+            inputs = [gradient, x, scale]
+            back = f"{kind}_backward.default"
+            self.arrives(x, self.operator(f"{name}_dx", back, inputs, x.elements, flops))
+            total, half = "aten.sum.dim_IntList", [gradient, x]
+            self.arrives(scale, self.operator(f"{name}_ds", total, half, width, 2 * x.elements))
+            self.arrives(shift, self.operator(f"{name}_dh", total, [gradient], width, x.elements))
+
+        self._backward.append(backward)
+        return y
+
+    def add(self, name: str, a: Value, b: Value) -> Value:
+        """Its gradient is that of both; no operator is needed for it."""
+        y = self.operator(name, "aten.add.Tensor", [a, b], a.elements, a.elements)
+
+        def backward() -> None:
+            for x in (a, b):
+                self.arrives(x, self.gradients[y.operator])
+
+        self._backward.append(backward)
+        return y
+
+    def arrives(self, at: Value, gradient: Value) -> None:
+        """A gradient of a value; with those that came before it is added."""
+        known = self.gradients.get(at.operator)
+        if known is not None:
+            name = f"{at.operator}_gradient_{gradient.operator}"
+            both = [known, gradient]
+            gradient = self.operator(name, "aten.add.Tensor", both, at.elements, at.elements)
+        self.gradients[at.operator] = gradient
+
+    def backward(self) -> None:
+        """From the gradients that are known, last operator first."""
+        self._forward = frozenset(self._size)
+        for step in reversed(self._backward):
+            step()
+
+    def updates(self) -> None:
+        """One for each parameter, in place."""
+        for parameter in self.parameters:
+            self._update(parameter, self.gradients[parameter.operator])
+
+    def _update(self, parameter: Value, gradient: Value) -> None:
+        name = parameter.operator.removeprefix("parameter_")
+        row = OperatorRow(
+            id=f"update_{name}",
+            type="update",
+            seconds={},
+            flops=UPDATE_FLOPS * parameter.elements,
+            traffic_bytes=UPDATE_TRAFFIC * parameter.elements * FLOAT_BYTES,
+            colocation=name,
+        )
+        # What reads it on the way forward comes before every gradient as it is.
+        for reader in self._readers[parameter.operator]:
+            if reader not in self._forward and reader != gradient.operator:
+                self._updates_after[reader].append(row.id)
+        self._write(row, [parameter, gradient], 0)
+
+    def _write(self, row: OperatorRow, inputs: list[Value], elements: int) -> Value:
+        self._rows.append(row)
+        self._size[row.id] = elements * FLOAT_BYTES
+        for value in inputs:
+            self._readers[value.operator].append(row.id)
+        return Value(row.id, elements)
+
+    def graph(self, name: str) -> OperatorGraph:
+        tensors = []
+        for row in self._rows:
+            if readers := self._readers[row.id]:
+                tensors.append(TensorRow(row.id, tuple(readers), self._size[row.id]))
+            if updates := self._updates_after[row.id]:
+                tensors.append(TensorRow(row.id, tuple(updates), 0))
+        return build_graph(self._rows, tensors, name=name, device_types=())
