@@ -23,7 +23,14 @@ from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph, load_graph
 from optimizer.importers.formats import import_file
 
-__all__ = ["CAPTURED", "Published", "captured", "layered_training_graph", "published"]
+__all__ = [
+    "CAPTURED",
+    "Published",
+    "captured",
+    "layered_training_graph",
+    "published",
+    "workloads_folder",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,11 +68,15 @@ def captured(name: str) -> OperatorGraph:
 
 def published() -> Iterator[Published]:
     """Every graph of the workloads folder, by format and name; none where there is no folder."""
-    folder = Path(os.environ.get("PLACEWIRE_WORKLOADS", ROOT.parent / "shared" / "workloads"))
+    folder = workloads_folder()
     for file in sorted((folder / "moirai").glob("*.json")):
         yield _published(file, "moirai")
     for file in sorted((folder / "msr").glob("*.json")):
         yield _published(file, "msr")
+
+
+def workloads_folder() -> Path:
+    return Path(os.environ.get("PLACEWIRE_WORKLOADS", ROOT.parent / "shared" / "workloads"))
 
 
 def _published(file: Path, form: Literal["moirai", "msr"]) -> Published:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.engine.measured import CACHE, sources_digest
-from benchmarks.graphs import captured, layered_training_graph
+from benchmarks.graphs import Published, captured, layered_training_graph
 from optimizer.cluster import Cluster, Device, Nic, Server
 from optimizer.graph import OperatorGraph, load_graph, save_graph
 from optimizer.profile.modelled import with_modelled_seconds
@@ -60,6 +60,11 @@ def layered_file(operators: int) -> Path:
         f"layered-{operators}.{DEVICE}",
         lambda: with_modelled_seconds(layered_training_graph(operators, seed=0), (DEVICE,)),
     )
+
+
+def published_file(found: Published) -> Path:
+    """With the times that the file states."""
+    return _kept(f"{found.format}-{found.name}", lambda: found.graph)
 
 
 def graph_of(file: Path) -> OperatorGraph:
