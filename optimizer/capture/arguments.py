@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from optimizer.capture.updates import OptimizerChoice
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", help="module:function, for example examples.models.mlp:training_step"
-    )
-    parser.add_argument("--batch", type=positive, required=True, help="samples in one step")
+def add_model_arguments(
+    parser: argparse.ArgumentParser,
+    what: str = "module:function, for example examples.models.mlp:training_step",
+    complete: bool = True,
+) -> None:
+    """what: the positional argument's help. complete: --batch and --out must be given."""
+    parser.add_argument("model", help=what)
+    parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
     parser.add_argument(
         "--optimizer",
         default="{}",
@@ -27,7 +30,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=whole, default=0, help="of parameters, data and dropout; default: 0"
     )
     parser.add_argument(
-        "--out", required=True, help="graph file to write; gzip where it ends in .gz"
+        "--out", required=complete, help="graph file to write; gzip where it ends in .gz"
     )
 
 

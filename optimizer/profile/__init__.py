@@ -3,6 +3,8 @@
     interpret   runs a captured step operator by operator
     measure     the median time of each operator on this machine, alone and with fixed threads
     cache       measured profiles kept by structure, device type, processor, threads and torch
+    devices     named devices: what their data sheets say, and what kernels reach of it
+    modelled    the time of each operator from its FLOPs and bytes, and how far off that is
     scale       a profile times a constant
 
 Nothing is imported here: torch is loaded only by who measures.

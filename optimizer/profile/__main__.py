@@ -1,48 +1,122 @@
-"""`python -m optimizer.profile MODEL --out GRAPH.json`: capture, and measure on this machine."""
+"""`optimizer profile MODEL`: measured on this machine. `optimizer profile GRAPH`: modelled."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 from optimizer.arguments import EXIT_CODES, positive
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.capture.errors import CaptureError
-from optimizer.graph import OperatorGraph, save_graph
+from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
+from optimizer.profile.devices import DEVICES
+
+_DESCRIPTION = """\
+Times for an operator graph, in one of two ways:
+  MODEL (module:function) --batch N --out FILE     captured, and measured on this machine
+  GRAPH (a graph file) --device NAME --out FILE    modelled from FLOPs, bytes and launch latency
+"""
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.profile") -> int:
-    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="A PyTorch training step as an operator graph, measured on this machine.",
-        epilog=EXIT_CODES,
-    )
-    add_model_arguments(parser)
-    parser.add_argument(
-        "--device-type",
-        default="cpu",
-        help="the name that the times are kept under, as in the cluster file; default: cpu",
-    )
-    parser.add_argument(
-        "--threads", type=positive, default=1, help="threads of each operator; default: 1"
-    )
-    parser.add_argument(
-        "--samples", type=positive, default=9, help="steps measured; the median counts; default: 9"
-    )
-    parser.add_argument("--cache", type=Path, help="folder of measured profiles")
+    """0 done, 3 where the model, the graph or an argument is wrong. prog: what it was called as."""
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
+    from_graph = Path(options.model).is_file()
+    _refuse_mixed(parser, options, from_graph)
     try:
-        save_graph(profiled_graph(options), Path(options.out))
-    except CaptureError as error:
+        graph = modelled_graph(options) if from_graph else profiled_graph(options)
+        if options.out is not None:
+            save_graph(graph, Path(options.out))
+    except (CaptureError, GraphError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     except OSError as error:
         print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return 3
     return 0
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=_DESCRIPTION,
+        epilog=textwrap.fill(EXIT_CODES, 78),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_arguments(
+        parser,
+        what="model to measure, like examples.models.mlp:training_step, or a graph file",
+        complete=False,
+    )
+    measured = parser.add_argument_group("for a model, measured")
+    measured.add_argument(
+        "--device-type",
+        default="cpu",
+        help="the name that the times are kept under, as in the cluster file; default: cpu",
+    )
+    measured.add_argument(
+        "--threads", type=positive, default=1, help="threads of each operator; default: 1"
+    )
+    measured.add_argument(
+        "--samples", type=positive, default=9, help="steps measured; the median counts; default: 9"
+    )
+    measured.add_argument("--cache", type=Path, help="folder of measured profiles")
+    modelled = parser.add_argument_group("for a graph file, modelled")
+    modelled.add_argument(
+        "--device",
+        action="append",
+        choices=DEVICES,
+        help="adds the times of this device, under its name; may be given several times",
+    )
+    modelled.add_argument(
+        "--against",
+        metavar="TYPE",
+        help="how far the modelled times are from those that the graph has for this device type",
+    )
+    return parser
+
+
+def _refuse_mixed(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, from_graph: bool
+) -> None:
+    """Ends the program, code 2, where the options are those of the other way, or incomplete."""
+    if from_graph:
+        if options.batch is not None:
+            parser.error(f"{options.model} is a graph file, which has its batch: drop --batch")
+        if not options.device:
+            parser.error(f"{options.model} is a graph file: say which --device to model")
+        if options.out is None and options.against is None:
+            parser.error("give --out, or --against to compare only")
+        return
+    if options.device or options.against:
+        parser.error(
+            f"--device and --against are for a graph file, and {options.model} is none: check the "
+            "path, or capture the model first"
+        )
+    missing = [f"--{key}" for key in ("batch", "out") if getattr(options, key) is None]
+    if missing:
+        parser.error(f"to measure the model {options.model} give {', '.join(missing)}")
+
+
+def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
+    """Prints how far the model is off, where asked. Raises GraphError naming the file."""
+    from optimizer.profile.modelled import error_lines, with_modelled_seconds
+
+    graph = load_graph(Path(options.model))
+    try:
+        result = with_modelled_seconds(graph, options.device)
+        if options.against is not None:
+            print("\n".join(error_lines(graph, options.device, options.against)))
+    except ValueError as error:
+        raise GraphError(f"{options.model}: {error}") from error
+    for name in options.device:
+        column = result.seconds[:, result.device_types.index(name)]
+        say(f"profile: {name} takes {column.sum() * 1e3:.3f} ms for all operators, modelled")
+    return result
 
 
 def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
