@@ -8,9 +8,15 @@ from pathlib import Path
 
 from benchmarks.engine.measured import Ask, Result, solve
 from benchmarks.engine.rescore import step_under
-from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of, published_file
+from benchmarks.engine.setting import (
+    CAPTURED,
+    captured_file,
+    cluster,
+    graph_file,
+    graph_of,
+)
 from benchmarks.engine.table import Table, mebibytes, milliseconds
-from benchmarks.graphs import Published, published
+from benchmarks.graphs import published
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
 
@@ -47,18 +53,15 @@ class Scored:
 
 
 def cases() -> Iterator[Case]:
+    """msr graphs run on four of their accelerators behind our NICs, Moirai's on their own links."""
     for name in CAPTURED:
         yield Case(name, captured_file(name), cluster(GIGABITS))
     for found in published():
-        yield Case(found.name, published_file(found), _network_for(found))
-
-
-def _network_for(found: Published) -> Cluster:
-    """Moirai's devices have links of their own; those of msr come on servers as ours do."""
-    device = found.cluster.devices[0]
-    if found.format == "moirai":
-        return found.cluster
-    return cluster(GIGABITS, device=device.type, memory_bytes=device.memory_bytes)
+        on = found.cluster
+        if found.format == "msr":
+            memory = int(found.cluster.memory_bytes.max())
+            on = cluster(GIGABITS, device="accelerator", memory_bytes=memory)
+        yield Case(found.name, graph_file(found.graph), on)
 
 
 def table() -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.engine.measured import CACHE, sources_digest
@@ -67,11 +68,15 @@ def published_file(found: Published) -> Path:
     return _kept(f"{found.format}-{found.name}", lambda: found.graph)
 
 
+def graph_file(graph: OperatorGraph) -> Path:
+    return _kept(graph.name, lambda: graph)
+
+
 def graph_of(file: Path) -> OperatorGraph:
     return load_graph(file)
 
 
-def _kept(name: str, make) -> Path:
+def _kept(name: str, make: Callable[[], OperatorGraph]) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     file = CACHE / f"{name}.{sources_digest()[:12]}.json.gz"
     if not file.exists():
