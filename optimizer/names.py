@@ -18,7 +18,12 @@ DeployableSharing = Literal["strict", "even", "unshaped"]
 #   gloo  in proportion to their rates
 #   nccl  equally over all of them: the slowest rules
 Backend = Literal["gloo", "nccl"]
-EngineName = Literal["auto", "heft", "single"]
+# The last five are published formulations; engines/formulations says which.
+EngineName = Literal[
+    "auto", "heft", "single", "icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3"
+]
+# Over which a published formulation is solved.
+SolverName = Literal["highs", "gurobi"]
 ReductionName = Literal["auto", "fusion", "none"]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]

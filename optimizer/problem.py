@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-from optimizer.names import Backend, Model, Sharing
+from optimizer.names import Backend, Model, Sharing, SolverName
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
@@ -67,9 +67,11 @@ class Problem:
 @dataclass(frozen=True)
 class SolveSettings:
     """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
-    (`moves`) gives the same answer; with a time limit alone it need not."""
+    (`moves`) gives the same answer; with a time limit alone it need not. solver: of the published
+    formulations."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
     seed: int = 0
     moves: int | None = None
+    solver: SolverName = "highs"

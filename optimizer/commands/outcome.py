@@ -23,10 +23,11 @@ def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace)
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
     except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError
+        from optimizer.engines.formulations.errors import NoIncumbentError
         from optimizer.problem import InfeasibleError
 
-        infeasible = isinstance(error, InfeasibleError)
-        return _complain(str(error), INFEASIBLE if infeasible else BAD_INPUT)
+        unplaced = isinstance(error, InfeasibleError | NoIncumbentError)
+        return _complain(str(error), INFEASIBLE if unplaced else BAD_INPUT)
 
 
 def _complain(what: str, code: int) -> int:

@@ -20,6 +20,8 @@ class ProgressLines:
         self._said = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
+        if progress.words:
+            print(progress.words, file=sys.stderr, flush=True)
         now = time.monotonic()
         better = progress.incumbent_seconds < self._best * 0.999
         if not (better and now - self._said > 0.2) and now - self._said < 3.0:

@@ -12,7 +12,7 @@ from optimizer.arguments import EXIT_CODES, fraction, seconds, whole
 from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
 from optimizer.commands.outcome import DONE, ended
 from optimizer.commands.progress import ProgressLines
-from optimizer.names import Backend, EngineName, Model, ReductionName, Sharing
+from optimizer.names import Backend, EngineName, Model, ReductionName, Sharing, SolverName
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -35,7 +35,8 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=get_args(EngineName),
         default="auto",
-        help="default: auto, a search; heft: quick; single: one device",
+        help="default: auto, a search; heft: quick; single: one device; icc-*, thesis-*: published "
+        "formulations, each optimising its own model",
     )
     parser.add_argument(
         "--sharing",
@@ -68,6 +69,12 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--gap", type=fraction, default=0.05, help="stop when this near to the bound; default: 5%%"
     )
     parser.add_argument("--time-limit", type=seconds, default=60.0, help="default: 60 (seconds)")
+    parser.add_argument(
+        "--solver",
+        choices=get_args(SolverName),
+        default="highs",
+        help="of the published formulations; default: highs, open",
+    )
     parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
     parser.add_argument(
         "--moves", type=whole, help="annealing moves instead of the time limit: repeatable"
@@ -85,7 +92,9 @@ def _solve(options: argparse.Namespace) -> int:
     graph = load_graph(options.graph)
     cluster = cluster_of(options, graph)
     problem = Problem(graph, cluster, options.sharing, options.model, options.backend)
-    settings = SolveSettings(options.gap, options.time_limit, options.seed, options.moves)
+    settings = SolveSettings(
+        options.gap, options.time_limit, options.seed, options.moves, options.solver
+    )
     print(
         f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
         "(the first time also compiles)",

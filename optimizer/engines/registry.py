@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from optimizer.bounds import lower_bound
 from optimizer.check import check
 from optimizer.engines import auto, heft, single
 from optimizer.engines.annealing import score
 from optimizer.engines.assemble import assemble
+from optimizer.engines.formulations import engine as formulation
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution, Solve
 from optimizer.memory_limits import refuse_impossible
@@ -18,7 +20,23 @@ from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
 
-ENGINES: dict[EngineName, Solve] = {"auto": auto.solve, "heft": heft.solve, "single": single.solve}
+ENGINES: dict[EngineName, Solve] = {
+    "auto": auto.solve,
+    "heft": heft.solve,
+    "single": single.solve,
+    "icc-p1": partial(formulation.solve, "icc-p1"),
+    "icc-p2": partial(formulation.solve, "icc-p2"),
+    "thesis-p1": partial(formulation.solve, "thesis-p1"),
+    "thesis-p2": partial(formulation.solve, "thesis-p2"),
+    "thesis-p3": partial(formulation.solve, "thesis-p3"),
+}
+# What `auto` means for them: the papers solve these on the graph as it is.
+_NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
+    "single": "none",
+    "icc-p1": "none",
+    "thesis-p1": "none",
+    "thesis-p2": "none",
+}
 
 # Of the time or moves that a reduced problem is given; the rest refines on the graph as given.
 _REDUCED_PART = 0.5
@@ -45,7 +63,9 @@ def place(
         refuse_impossible(problem)
     alone = best_single(problem)
     clock.stage("bound")
-    small, undo, words = reduce_by_name(problem, reduction if engine != "single" else "none")
+    if reduction == "auto" or engine == "single":
+        reduction = _NATURAL_REDUCTION.get(engine, "auto")
+    small, undo, words = reduce_by_name(problem, reduction)
     clock.stage("reduce")
     reduced = small.graph.operator_count < problem.graph.operator_count
     found = _solve_reduced(small, engine, settings, progress, reduced)

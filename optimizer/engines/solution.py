@@ -21,12 +21,14 @@ class Solution:
 
 @dataclass(frozen=True)
 class Progress:
-    """incumbent_seconds is inf while nothing feasible is known."""
+    """incumbent_seconds is inf while nothing feasible is known. Seconds are of the engine's own
+    model; words: what its solver says of itself at the end."""
 
     seconds: float
     incumbent_seconds: float
     bound_seconds: float
     moves: int
+    words: str = ""
 
 
 Report = Callable[[Progress], None]

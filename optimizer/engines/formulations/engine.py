@@ -1,0 +1,85 @@
+"""One published formulation as an engine: sized, built, solved, and read back as a solution."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from optimizer.engines.formulations import gurobi, highs
+from optimizer.engines.formulations.answer import Answer
+from optimizer.engines.formulations.errors import NoIncumbentError
+from optimizer.engines.formulations.limits import refuse_too_large
+from optimizer.engines.formulations.network import rates_per_rail
+from optimizer.engines.formulations.papers import Formulation, PaperName, formulate
+from optimizer.engines.solution import Progress, Report, Solution
+from optimizer.graph import FloatArray
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.sharing import decides_rates
+from optimizer.simulate import recorded_priority
+
+
+def solve(
+    name: PaperName, problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    """The paper's optimum within settings.gap and settings.time_limit_seconds, under its own model
+    whatever the problem's; progress hears the solver's incumbent, bound and status.
+
+    Raises FormulationTooLargeError before building, FormulationRefusedError for a cluster or a
+    solver that does not serve, InfeasibleError where (3.2) admits no placement, NoIncumbentError
+    where the time was too short for any.
+    """
+    began = time.monotonic()
+    formulation = formulate(problem, name)
+    refuse_too_large(formulation, settings.solver)
+    horizon = formulation.horizon_seconds
+
+    def heard(incumbent: float, bound: float, rounds: int, words: str = "") -> None:
+        if progress is not None:
+            seconds, floor = time.monotonic() - began, max(bound, 0.0) * horizon
+            progress(Progress(seconds, incumbent * horizon, floor, rounds, words))
+
+    answer = _solve(formulation, settings, heard)
+    size = formulation.draft.size
+    heard(
+        answer.objective, answer.bound, answer.rounds,
+        f"{name} over {settings.solver}: {answer.words}, {size.rows} rows, {size.columns} columns",
+    )  # fmt: skip
+    if answer.values is None:
+        raise _why_nothing(problem, name, settings, answer)
+    device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
+    return Solution(device, recorded_priority(problem), _rates(problem, formulation, answer.values))
+
+
+def _solve(formulation: Formulation, settings: SolveSettings, heard: highs.Heard) -> Answer:
+    program = formulation.draft.build()
+    if settings.solver == "gurobi":
+        return gurobi.solve(program, settings.time_limit_seconds, settings.gap)
+    return highs.solve(program, settings.time_limit_seconds, settings.gap, heard)
+
+
+def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
+    """None where the paper decides none, or the problem's sharing has none."""
+    transfers = formulation.transfers
+    if transfers.rate is None or not decides_rates(problem):
+        return None
+    decided = values[transfers.rate] * transfers.rate_unit
+    return rates_per_rail(problem, formulation.network, decided)
+
+
+def _why_nothing(
+    problem: Problem, name: PaperName, settings: SolveSettings, answer: Answer
+) -> ValueError:
+    if answer.infeasible:
+        graph, memory = problem.graph, problem.cluster.memory_bytes
+        static = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+        return InfeasibleError(
+            f"{name} has no placement: the papers count memory as a static sum (3.2), here "
+            f"{math.fsum(static.tolist()) / 2**20:.1f} MiB in all for devices of together "
+            f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; engine auto counts the peak"
+        )
+    return NoIncumbentError(
+        f"{name}: no incumbent in {settings.time_limit_seconds:g} s over {settings.solver} "
+        f"({answer.words}); allow more time (--time-limit), reduce the graph, or use engine auto"
+    )

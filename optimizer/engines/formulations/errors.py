@@ -1,0 +1,15 @@
+"""Why a published formulation gives no placement, beside that there is none."""
+
+from __future__ import annotations
+
+
+class FormulationTooLargeError(ValueError):
+    """The program as the paper writes it cannot be built or solved here; nothing was built."""
+
+
+class FormulationRefusedError(ValueError):
+    """The cluster is not one that the paper's model describes, or its solver is missing."""
+
+
+class NoIncumbentError(ValueError):
+    """The solver's time ran out before it found any placement; there may well be one."""
