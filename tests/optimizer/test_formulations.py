@@ -265,7 +265,7 @@ def test_the_rows_of_a_large_graph_are_counted_and_refused():
     tensors = [TensorRow(f"o{i}", (f"o{i + 1}",), 1000) for i in range(2999)]
     problem = Problem(build_graph(rows, tensors), cluster(4))
     with pytest.raises(FormulationTooLargeError, match=r"17,994,000 of \(3\.6\)") as refused:
-        place(problem, "thesis-p1", EXACT)
+        solve("thesis-p1", problem, EXACT)
     for word in ("rows", "columns", "1,500,000", "ngine auto"):
         assert word in str(refused.value)
     # A chain has no parallelizable pairs: P3 does not need (4.7) at all.
