@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from optimizer.bounds.bound import Bound
 from optimizer.bounds.quick import lower_bound
+from optimizer.bounds.strong import strong_bound
 
-__all__ = ["Bound", "lower_bound"]
+__all__ = ["Bound", "lower_bound", "strong_bound"]

@@ -1,4 +1,4 @@
-"""The least step of tiny problems by trying every placement and every order."""
+"""Tiny problems, and their least step by trying every placement and every order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+from hypothesis import strategies as st
 
+from cases import BYTE_PER_MICROSECOND, cluster, graphs
 from optimizer.bounds.relaxation import server_pair_rates
 from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
 from optimizer.simulate import simulate
@@ -119,3 +121,24 @@ def simulated_optimum(problem: Problem, rates: np.ndarray | None = None) -> floa
             if (timeline.peak_memory_bytes <= memory).all():
                 best = min(best, timeline.step_seconds)
     return best
+
+
+@st.composite
+def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
+    """Two or three devices, unlike in every way that the bounds may not overlook."""
+    made = draw(graphs(largest=largest))
+    made = made.with_seconds(
+        {"cpu": made.seconds[:, 0], "old": made.seconds[:, 0] * draw(st.sampled_from([1.0, 2.0]))}
+    )
+    servers = draw(st.integers(2, 3))
+    rates = draw(st.sampled_from([(1.0,), (1.0, 2.0), (20.0, 10.0)]))
+    base = cluster(
+        servers,
+        [BYTE_PER_MICROSECOND * rate for rate in rates],
+        latency=draw(st.sampled_from([0.0, 0.02])),
+        memory=draw(st.sampled_from([10**9, 120_000])),
+        types=["cpu", *draw(st.lists(st.sampled_from(["cpu", "old"]), min_size=2, max_size=2))],
+    )
+    model = draw(st.sampled_from(["thesis", "contended"]))
+    sharing = draw(st.sampled_from(["strict", "even", "unshaped"]))
+    return Problem(made, base, sharing, model)

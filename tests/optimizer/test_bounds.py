@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from brute_force import contention_free_optimum, simulated_optimum
-from cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph, graphs
+from brute_force import contention_free_optimum, simulated_optimum, tiny_problems
+from cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
 from optimizer.bounds import lower_bound
 from optimizer.graph import OperatorRow, TensorRow, build_graph
 from optimizer.memory_limits import refuse_impossible
@@ -128,27 +127,6 @@ def test_links_between_devices_may_be_faster_than_nics():
         }
     )
     assert lower_bound(Problem(made, joined)).seconds == pytest.approx(4.5)
-
-
-@st.composite
-def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
-    """Two or three devices, unlike in every way that the bounds may not overlook."""
-    made = draw(graphs(largest=largest))
-    made = made.with_seconds(
-        {"cpu": made.seconds[:, 0], "old": made.seconds[:, 0] * draw(st.sampled_from([1.0, 2.0]))}
-    )
-    servers = draw(st.integers(2, 3))
-    rates = draw(st.sampled_from([(1.0,), (1.0, 2.0), (20.0, 10.0)]))
-    base = cluster(
-        servers,
-        [BYTE_PER_MICROSECOND * rate for rate in rates],
-        latency=draw(st.sampled_from([0.0, 0.02])),
-        memory=draw(st.sampled_from([10**9, 120_000])),
-        types=["cpu", *draw(st.lists(st.sampled_from(["cpu", "old"]), min_size=2, max_size=2))],
-    )
-    model = draw(st.sampled_from(["thesis", "contended"]))
-    sharing = draw(st.sampled_from(["strict", "even", "unshaped"]))
-    return Problem(made, base, sharing, model)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,181 @@
+"""What the NICs add to the exact model: pairs of servers share them.
+
+For clusters of one device per server and no links, where the network's part is the servers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optimizer.bounds.exact_model import TICKS, ExactModel
+from optimizer.bounds.relaxation import nic_capacities, server_pair_rates
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import IntVar
+
+# A pair's slowness is its widest rate over its rate, in these steps, and counts as _SLOWEST where
+# it is more. The hyperbola 1 / x lies above its tangents at these points; the last of them reaches
+# 0 at _SLOWEST, as for a pair that has no rate.
+_STEPS = 64
+_SLOWEST = 18
+_TANGENTS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.2, 6.0, 9.0)
+# Transfers shorter than this part of the horizon keep their pair's widest rate.
+_NEGLIGIBLE = 5e-4
+# Times within the step after which, and before which, what is sent is summed up.
+_WINDOWS = 6
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A tensor between operators of the model: its producer, consumers and bits."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    bits: float
+
+
+def sent_tensors(problem: Problem, kept: IntArray) -> tuple[Sent, ...]:
+    """The tensors that a kept operator makes for another; kept int64[k] original operators."""
+    graph = problem.graph
+    index = np.full(graph.operator_count, -1, dtype=np.int64)
+    index[kept] = np.arange(len(kept))
+    found = []
+    for e in np.flatnonzero(
+        (graph.tensor_bytes > 0) & (index[graph.tensor_producer] >= 0)
+    ).tolist():
+        readers = index[graph.tensor_consumers(e)]
+        readers = readers[readers >= 0]
+        if len(readers):
+            producer = int(index[graph.tensor_producer[e]])
+            found.append(Sent(producer, tuple(readers.tolist()), graph.tensor_bytes[e] * 8.0))
+    return tuple(found)
+
+
+def servers_are_devices(problem: Problem) -> bool:
+    cluster = problem.cluster
+    return (
+        not cluster.links
+        and problem.model != "msr"
+        and all(len(server.devices) == 1 for server in cluster.servers)
+        and len(cluster.rails) > 0
+    )
+
+
+def servers_are_alike(problem: Problem) -> bool:
+    nics, pairs = nic_capacities(problem), server_pair_rates(problem).sum(axis=2)
+    off = pairs[~np.eye(len(nics), dtype=bool)]
+    return bool((nics == nics[0]).all() and (off == off.flat[0]).all())
+
+
+def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
+    """Strict sharing: each pair has its rate for the whole step, and a NIC transmits (under
+    `contended` also receives) no more than it can in all."""
+    widest = server_pair_rates(problem).sum(axis=2)
+    if problem.sharing != "strict" or not (widest + np.eye(len(widest)) > 0).all():
+        return
+    capacity = nic_capacities(problem).sum(axis=1)
+    slowness = _slowness(exact, widest, capacity, problem.model == "contended")
+    setup = exact.ticks(problem.cluster.setup_latency_seconds)
+    for tensor in tensors:
+        # A small message takes one rail, and could have that to itself.
+        if problem.model == "contended" and tensor.bits < CUT_THRESHOLD_BYTES * 8:
+            continue
+        for v in tensor.consumers:
+            _slow_down(exact, tensor, v, widest, slowness, setup)
+
+
+def _slow_down(
+    exact: ExactModel,
+    tensor: Sent,
+    consumer: int,
+    widest: FloatArray,
+    slowness: dict[tuple[int, int], IntVar],
+    setup: int,
+) -> None:
+    unit = exact.relaxation.unit
+    one, other = int(unit[tensor.producer]), int(unit[consumer])
+    if one == other:
+        return
+    ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
+    for (s, t), steps in slowness.items():
+        ticks = exact.ticks(tensor.bits / float(widest[s, t]))
+        if _NEGLIGIBLE * TICKS <= ticks <= TICKS:
+            # The start is rounded down, by less than a tick.
+            exact.model.add(
+                _STEPS * (exact.start[consumer] - ready + 1) > ticks * steps
+            ).only_enforce_if(exact.place[one][s], exact.place[other][t])
+
+
+def _slowness(
+    exact: ExactModel, widest: FloatArray, capacity: FloatArray, receives: bool
+) -> dict[tuple[int, int], IntVar]:
+    """By server pair, in 1 / _STEPS: rounded down, so that a rate is never taken as too small.
+
+    With x = slowness >= 1 a pair takes widest / x of a NIC, and 1 / x >= 2 / c - x / c^2 for any c.
+    """
+    model, servers, scale = exact.model, len(widest), 10**6
+    slowness: dict[tuple[int, int], IntVar] = {}
+    part: dict[tuple[int, int], IntVar] = {}
+    for s in range(servers):
+        for t in range(servers):
+            if s == t:
+                continue
+            x = model.new_int_var(_STEPS, _SLOWEST * _STEPS, "")
+            share = model.new_int_var(0, scale, "")
+            for c in _TANGENTS:
+                # share / scale >= 2 / c - (x + 1) / _STEPS / c^2, and a hair for the rounding
+                slope = int(np.ceil(scale / (_STEPS * c * c)))
+                model.add(share >= int(2 * scale / c) - slope * (x + 1) - 1)
+            slowness[s, t], part[s, t] = x, share
+
+    def fits(pairs: list[tuple[int, int]], room: float) -> None:
+        terms: list[Any] = [int(1000 * widest[p] / room) * part[p] for p in pairs]
+        model.add(sum(terms) <= 1000 * scale)
+
+    for s in range(servers):
+        fits([(s, t) for t in range(servers) if t != s], float(capacity[s]))
+        if receives:
+            fits([(t, s) for t in range(servers) if t != s], float(capacity[s]))
+    return slowness
+
+
+def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
+    """Contended: what a server sends between two moments of the step fits through its NICs."""
+    if problem.model != "contended":
+        return
+    capacity = nic_capacities(problem).sum(axis=1)
+    head, tail = exact.relaxation.heads_and_tails
+    work = exact.relaxation.work
+    early = np.array([head[t.producer] + work[t.producer] for t in tensors])
+    # A tensor may go to its most patient reader alone.
+    late = np.array([min(work[c] + tail[c] for c in t.consumers) for t in tensors])
+    if not len(tensors):
+        return
+    levels = np.linspace(0.0, 1.0, _WINDOWS)
+    for s in range(len(capacity)):
+        leaves = [_leaves(exact, tensor, s) for tensor in tensors]
+        for a in np.unique(np.quantile(early, levels, method="nearest")):
+            for b in np.unique(np.quantile(late, levels, method="nearest")):
+                inside = np.flatnonzero((early >= a) & (late >= b)).tolist()
+                ticks = [exact.ticks(tensors[k].bits / float(capacity[s])) for k in inside]
+                # Enough to matter, were it all sent
+                around = exact.ticks(float(a)) + exact.ticks(float(b))
+                if inside and sum(ticks) + around > TICKS * 0.5:
+                    load: list[Any] = [m * leaves[k] for m, k in zip(ticks, inside, strict=True)]
+                    exact.model.add(exact.step >= around + sum(load))
+
+
+def _leaves(exact: ExactModel, tensor: Sent, server: int) -> IntVar:
+    """1 where the producer is on the server and some consumer is not."""
+    unit = exact.relaxation.unit
+    leaves = exact.model.new_bool_var("")
+    here = exact.place[int(unit[tensor.producer])][server]
+    for u in sorted({int(unit[c]) for c in tensor.consumers}):
+        exact.model.add_bool_or(~here, exact.place[u][server], leaves)
+    return leaves

@@ -1,0 +1,110 @@
+"""The exact bound: sharp on worked examples, and never above what some placement reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brute_force import contention_free_optimum, simulated_optimum, tiny_problems
+from cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
+from optimizer.bounds import lower_bound, strong_bound
+from optimizer.problem import Problem
+from optimizer.rates import widest_rates
+
+
+def test_what_only_a_search_proves():
+    # Five operators of 1 s on two devices: 3 s; work over devices says 2.5 s.
+    made = graph({f"o{i}": 1.0 for i in range(5)}, [])
+    problem = Problem(made, cluster(2))
+    assert lower_bound(problem).seconds < 2.9
+    heard = []
+    bound = strong_bound(problem, 3.5, 10.0, on_bound=heard.append)
+    assert bound.seconds == pytest.approx(3.0, rel=1e-4)
+    assert "exact search" in bound.reason
+    assert heard[-1] == bound
+    assert [b.seconds for b in heard] == sorted(b.seconds for b in heard)
+
+
+def test_the_recorded_order_binds_only_under_thesis():
+    # A device runs its operators as recorded: B before C, although Z waits for C alone. Z is on
+    # their device, or 5 s of bytes away.
+    made = graph(
+        {"B": 2.0, "C": 1.0, "Y": 0.0, "Z": 3.0},
+        [("C", ["Z"], 5 * 10**6), ("B", ["Y"], 0)],
+        colocation={"B": "k", "C": "k", "Y": "z", "Z": "z"},
+    )
+    free, fixed = (Problem(made, cluster(2), "job", model) for model in ("contended", "thesis"))
+    assert strong_bound(fixed, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    assert strong_bound(free, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    apart = cluster(2, rates=[50 * BYTE_PER_MICROSECOND])
+    free, fixed = (Problem(made, apart, "job", model) for model in ("contended", "thesis"))
+    # Now Z may be apart: C, 0.1 s, Z, or behind B if the order says so.
+    assert strong_bound(fixed, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    assert strong_bound(free, 9.0, 5.0).seconds == pytest.approx(4.1, rel=1e-4)
+
+
+def test_strict_rates_are_shared_between_receivers():
+    # A feeds three operators of 4 s with 1 s worth of bytes each: at the full rate 1 + 1 + 4.
+    made = graph(
+        {"A": 1.0, "X": 4.0, "Y": 4.0, "Z": 4.0},
+        [("A", [x], 10**6) for x in "XYZ"],
+        weight_bytes={"A": 8 << 20, "X": 8 << 20, "Y": 8 << 20, "Z": 8 << 20},
+    )
+    alone = cluster(4, memory=9 << 20)
+    # No two fit on one device: three receivers at once, each a third of the rate: 1 + 3 + 4.
+    for model in ("thesis", "contended"):
+        strict = Problem(made, alone, "strict", model)
+        assert lower_bound(strict).seconds == pytest.approx(6.0, rel=1e-4)
+        assert strong_bound(strict, 9.0, 10.0).seconds == pytest.approx(8.0, rel=0.03)
+    # Under `unshaped` what is sent first need not wait for the rest; all must leave in the end.
+    assert strong_bound(Problem(made, alone, "unshaped"), 9.0, 5.0).seconds == pytest.approx(
+        8.0, rel=1e-3
+    )
+
+
+def test_an_incumbent_that_is_optimal_is_proven_so():
+    made = graph({"A": 1.0, "B": 1.0}, [])
+    bound = strong_bound(Problem(made, cluster(2)), 1.0, 5.0)
+    assert 1.0 - 1e-6 <= bound.seconds <= 1.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(tiny_problems(largest=5), st.sampled_from([1.0, 1.3, np.inf]))
+def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
+    # Under `thesis` transfers never meet, and only strict rates are shared.
+    problem = Problem(drawn.graph, drawn.cluster, "job", "thesis")
+    optimum = contention_free_optimum(problem)
+    bound = strong_bound(problem, optimum * looseness, 2.0)
+    assert bound.seconds <= optimum * (1 + 1e-9)
+    assert bound.seconds >= lower_bound(problem).seconds
+
+
+@settings(max_examples=25, deadline=None)
+@given(tiny_problems(largest=4))
+def test_no_strong_bound_exceeds_the_simulated_optimum(drawn):
+    problem = Problem(drawn.graph, drawn.cluster, "unshaped", "contended")
+    reached = simulated_optimum(problem)
+    assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
+
+
+@st.composite
+def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
+    """Three servers and admissible rates between them."""
+    made = draw(graphs(largest=4))
+    base = cluster(3, [BYTE_PER_MICROSECOND, 3 * BYTE_PER_MICROSECOND], latency=0.002)
+    problem = Problem(made, base, "strict", draw(st.sampled_from(["thesis", "contended"])))
+    weight = st.sampled_from([0.05, 1.0, 3.0])
+    weights = np.array([[draw(weight) for _ in range(3)] for _ in range(3)])
+    np.fill_diagonal(weights, 0.0)
+    most = np.maximum(weights.sum(axis=1)[:, None], weights.sum(axis=0)[None, :])
+    return problem, widest_rates(base) * (weights / most)[:, :, None]
+
+
+@settings(max_examples=25, deadline=None)
+@given(shared_problems())
+def test_no_strong_bound_exceeds_what_admissible_rates_reach(drawn):
+    problem, rates = drawn
+    reached = simulated_optimum(problem, rates)
+    assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
