@@ -33,11 +33,16 @@ class Merging(NamedTuple):
     home int64[n]: union-find parents. source, target int64[E]. out_*, in_*: lists of edges by their
     source and by their target: first and last edge and their number per root, next edge per edge.
     position int64[n] of each root, at int64[n] the root at each position or -1. delay float64[n]
-    seconds, possible bool[n, k], of each root. unit int64[n]: what must share a device (a
-    co-location group or one node); keyed bool[u]: it is a group; unit_bytes int64[u],
-    unit_possible bool[u, k]. mark, scratch, other int64[n]: working space. clock int64[2]: how
-    many searches there were, and how much the last one found; nodes int64[1]: how many remain.
-    most_bytes: no unit grows beyond it.
+    seconds, possible bool[n, k], of each root.
+
+    unit int64[n]: what must share a device (a co-location group or one node); unit_home int64[u]
+    is the union-find of units; keyed bool[u]: it is a group; unit_bytes int64[u], unit_seconds
+    float64[u], unit_possible bool[u, k].
+
+    mark, scratch, other int64[n]: working space. clock int64[2]: how many searches there were, and
+    how much the last one found; nodes int64[1]: how many remain. most_bytes: no unit grows beyond
+    it; join_keys: whether a merge may make two groups one; most_seconds float64[1]: no group grows
+    beyond it.
     """
 
     home: IntArray
@@ -56,8 +61,10 @@ class Merging(NamedTuple):
     delay: FloatArray
     possible: BoolArray
     unit: IntArray
+    unit_home: IntArray
     keyed: BoolArray
     unit_bytes: IntArray
+    unit_seconds: FloatArray
     unit_possible: BoolArray
     mark: IntArray
     scratch: IntArray
@@ -65,6 +72,8 @@ class Merging(NamedTuple):
     clock: IntArray
     nodes: IntArray
     most_bytes: int
+    join_keys: bool
+    most_seconds: FloatArray
 
 
 @compiled
@@ -118,15 +127,22 @@ def _only_preceding(m: Merging, j: int) -> int:
 
 
 @compiled
+def unit_of(m: Merging, i: int) -> int:
+    return root(m.unit_home, m.unit[i])
+
+
+@compiled
 def may_merge(m: Merging, i: int, j: int) -> bool:
     """Whether one node of both could run somewhere, and its unit has room."""
     able = False
     for k in range(m.possible.shape[1]):
         able = able or (m.possible[i, k] and m.possible[j, k])
-    a, b = m.unit[i], m.unit[j]
+    a, b = unit_of(m, i), unit_of(m, j)
     if a == b:
         return able
-    if m.keyed[a] and m.keyed[b]:
+    if m.keyed[a] and m.keyed[b] and not m.join_keys:
+        return False
+    if (m.keyed[a] or m.keyed[b]) and m.unit_seconds[a] + m.unit_seconds[b] > m.most_seconds[0]:
         return False
     if m.unit_bytes[a] + m.unit_bytes[b] > m.most_bytes:
         return False
@@ -159,12 +175,12 @@ def _merge(m: Merging, i: int, j: int) -> None:
     m.out_count[i] += m.out_count[j]
     m.in_count[i] += m.in_count[j]
     m.delay[i] += m.delay[j]
-    a, b = m.unit[i], m.unit[j]
+    a, b = unit_of(m, i), unit_of(m, j)
     if a != b:
-        if m.keyed[b]:
-            a, b = b, a
-        m.unit[i] = a
+        m.unit_home[b] = a
+        m.keyed[a] = m.keyed[a] or m.keyed[b]
         m.unit_bytes[a] += m.unit_bytes[b]
+        m.unit_seconds[a] += m.unit_seconds[b]
         for k in range(m.possible.shape[1]):
             m.unit_possible[a, k] = m.unit_possible[a, k] and m.unit_possible[b, k]
     for k in range(m.possible.shape[1]):
@@ -381,7 +397,7 @@ def _follows_outside(m: Merging, i: int) -> bool:
     """Whether root i has a successor of another unit: not succ(i) ⊆ U."""
     e = m.out_first[i]
     while e >= 0:
-        if m.unit[root(m.home, m.target[e])] != m.unit[i]:
+        if unit_of(m, root(m.home, m.target[e])) != unit_of(m, i):
             return True
         e = m.out_next[e]
     return False
@@ -397,20 +413,22 @@ def fuse_within(m: Merging, edges: IntArray, alpha: float) -> None:
         before = m.nodes[0]
         for e in edges:
             i, j = root(m.home, m.source[e]), root(m.home, m.target[e])
-            if i == j or m.unit[i] != m.unit[j]:
+            if i == j or unit_of(m, i) != unit_of(m, j):
                 continue
             if m.delay[j] < alpha or not _follows_outside(m, i):
                 merge_acyclic(m, i, j)
 
 
 @compiled
-def merge_alike(m: Merging, operators: IntArray, start: IntArray) -> None:
+def merge_alike(m: Merging, operators: IntArray, start: IntArray, least: int) -> None:
     """Of each group operators[start[g]:start[g + 1]], in order, each one into the first of the last
-    few nodes of that group that it can join without a cycle."""
+    few nodes of that group that it can join without a cycle, until `least` nodes are left."""
     kept = np.empty(_NODES_TRIED, dtype=np.int64)
     for g in range(len(start) - 1):
         count = 0
         for k in range(start[g], start[g + 1]):
+            if m.nodes[0] <= least:
+                return
             x = root(m.home, operators[k])
             joined = False
             for t in range(min(count, _NODES_TRIED)):

@@ -1,4 +1,4 @@
-"""Reductions in a row, and the choice of them by size.
+"""Reductions in a row, and by name.
 
 A reduction is `reduce(problem) -> (problem, undo)`; undo takes a decision for the small problem
 back to the large one. Every reduction restricts the search, chains included (contracting a chain
@@ -7,27 +7,25 @@ forbids to split it), so none may enter a bound or a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import get_args
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
 
 from optimizer.graph import FloatArray, IntArray
 from optimizer.names import ReductionName
 from optimizer.problem import Problem
+from optimizer.reductions.coarsen import reduce_to
 from optimizer.reductions.colocation import merge_colocated
 from optimizer.reductions.contract import Reduced, Undo
-from optimizer.reductions.fusion import fuse, operator_delay
+from optimizer.reductions.fusion import fuse
+from optimizer.reductions.iterate import reduce_as_icc, reduce_as_thesis
+from optimizer.reductions.merging import group_count
 
 Reduction = Callable[[Problem], Reduced]
 
-# Above this many operators `auto` reduces at all, and below this it stops raising alpha.
+# Above this many operators `auto` reduces at all, and it reduces to about this many.
 REDUCE_ABOVE = 100
 REDUCE_TO = 500
 # A reduction that leaves more than this part of the operators only costs a projection.
 _WORTH_IT = 0.9
-_ALPHA_QUANTILES = (0.25, 0.5, 0.7, 0.85, 0.95)
 
 
 def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
@@ -45,29 +43,40 @@ def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
     return problem, undo_all
 
 
-def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo, str]:
-    """`none`, `fusion` (alpha 0: chains and operators without cost), or `auto`: none for a small
-    graph, else co-location and fusion with the least alpha that brings it to REDUCE_TO operators.
-
-    Returns also what was done, in words. Raises ValueError for another name.
-    """
-    if name not in get_args(ReductionName):
-        accepted = ", ".join(get_args(ReductionName))
-        raise ValueError(f"unknown reduction {name!r}; accepted: {accepted}")
+def reduce_mildly(problem: Problem) -> Reduced:
+    """By size: nothing for a small graph or where little would be gained, else chains and what is
+    co-located, else as mildly as brings it to about REDUCE_TO operators."""
     count = problem.graph.operator_count
-    if name == "none" or (name == "auto" and count <= REDUCE_ABOVE):
-        reduced, undo = apply_chain(problem, ())
+    if count <= REDUCE_ABOVE:
+        return apply_chain(problem, ())
+    reduced = apply_chain(problem, (merge_colocated, fuse))
+    if reduced[0].graph.operator_count > REDUCE_TO:
+        reduced = reduce_to(problem, REDUCE_TO)
+    worth_it = reduced[0].graph.operator_count <= _WORTH_IT * count
+    return reduced if worth_it else apply_chain(problem, ())
+
+
+_REDUCTIONS: Mapping[ReductionName, Sequence[Reduction]] = {
+    "auto": (reduce_mildly,),
+    "none": (),
+    "chain": (fuse,),
+    "fusion": (merge_colocated, fuse),
+    "thesis": (reduce_as_thesis,),
+    "icc": (reduce_as_icc,),
+}
+
+
+def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo, str]:
+    """The reduced problem, its undo, and what was done in words ("none" where nothing was).
+
+    optimizer.names lists the names. Groups of `thesis` and `icc` that are not fused are co-location
+    keys of the reduced graph. Raises ValueError for another name.
+    """
+    if name not in _REDUCTIONS:
+        raise ValueError(f"unknown reduction {name!r}; accepted: {', '.join(_REDUCTIONS)}")
+    reduced, undo = apply_chain(problem, _REDUCTIONS[name])
+    before, after = problem.graph.operator_count, reduced.graph.operator_count
+    groups = group_count(reduced.graph)
+    if before == after and groups == group_count(problem.graph):
         return reduced, undo, "none"
-    delays = operator_delay(problem)
-    alphas = [0.0]
-    if name == "auto":
-        alphas += [float(np.quantile(delays, q)) for q in _ALPHA_QUANTILES]
-    for alpha in alphas:
-        reduced, undo = apply_chain(problem, (merge_colocated, partial(fuse, alpha=alpha)))
-        if reduced.graph.operator_count <= REDUCE_TO:
-            break
-    if name == "auto" and reduced.graph.operator_count > _WORTH_IT * count:
-        reduced, undo = apply_chain(problem, ())
-        return reduced, undo, "none"
-    words = f"fusion, alpha {alpha * 1e6:.3g} us: {count} -> {reduced.graph.operator_count}"
-    return reduced, undo, words
+    return reduced, undo, f"{name}: {before} -> {after} operators, {groups} groups"

@@ -61,14 +61,23 @@ def units_of(colocation: IntArray) -> IntArray:
     return units
 
 
+def group_count(graph: OperatorGraph) -> int:
+    """Co-location keys that tie two operators or more."""
+    keys = graph.colocation
+    return int((np.unique(keys[keys >= 0], return_counts=True)[1] > 1).sum())
+
+
 class MergingGraph:
     """Two nodes may merge where no device type becomes impossible, their co-location keys do not
-    differ, and their unit (group, or node outside any) stays within most_unit_bytes.
+    differ (or join_keys lets them become one), and their unit (group, or node outside any) stays
+    within most_unit_bytes.
 
     colocation int64[n] replaces the graph's keys if given.
     """
 
-    def __init__(self, problem: Problem, colocation: IntArray | None = None) -> None:
+    def __init__(
+        self, problem: Problem, colocation: IntArray | None = None, *, join_keys: bool = False
+    ) -> None:
         from optimizer.kernels.contraction import Merging
 
         graph = problem.graph
@@ -84,9 +93,10 @@ class MergingGraph:
             *_lists(source, n), *_lists(target, n),
             self.edge_position.copy(), graph.topological_order.copy(),
             operator_delay(problem), possible.copy(),
-            unit, *_unit_columns(problem, unit, count, self.colocation, possible),
+            unit, np.arange(count), *_unit_columns(problem, unit, count, self.colocation, possible),
             np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64),
-            np.zeros(2, dtype=np.int64), np.array([n]), most_unit_bytes(problem),
+            np.zeros(2, dtype=np.int64), np.array([n]), most_unit_bytes(problem), join_keys,
+            np.array([np.inf]),
         )  # fmt: skip
 
     @property
@@ -100,10 +110,19 @@ class MergingGraph:
 
     def groups(self) -> IntArray:
         """int64[n]: the node that each operator ended in."""
-        home = self.tables.home
-        while not np.array_equal(above := home[home], home):
-            home = above
-        return home.copy()
+        return _roots(self.tables.home)
+
+    def keys(self) -> IntArray:
+        """int64[n]: the co-location key of each operator now, -1 outside any."""
+        unit = _roots(self.tables.unit_home)[self.tables.unit]
+        keys: IntArray = np.where(self.tables.keyed[unit], unit, -1)
+        return keys
+
+
+def _roots(home: IntArray) -> IntArray:
+    while not np.array_equal(above := home[home], home):
+        home = above
+    return home.copy()
 
 
 def _possible(problem: Problem) -> np.ndarray:
@@ -116,15 +135,17 @@ def _possible(problem: Problem) -> np.ndarray:
 
 def _unit_columns(
     problem: Problem, unit: IntArray, count: int, colocation: IntArray, possible: np.ndarray
-) -> tuple[np.ndarray, IntArray, np.ndarray]:
-    """keyed, unit_bytes, unit_possible."""
+) -> tuple[np.ndarray, IntArray, FloatArray, np.ndarray]:
+    """keyed, unit_bytes, unit_seconds, unit_possible."""
     keyed = np.zeros(count, dtype=np.bool_)
     keyed[unit[colocation >= 0]] = True
     size = np.zeros(count, dtype=np.int64)
     np.add.at(size, unit, operator_bytes(problem.graph))
     able = np.ones((count, possible.shape[1]), dtype=np.bool_)
     np.logical_and.at(able, unit, possible)
-    return keyed, size, able
+    seconds = np.zeros(count)
+    np.add.at(seconds, unit, operator_delay(problem))
+    return keyed, size, seconds, able
 
 
 def _lists(end: IntArray, n: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:

@@ -152,8 +152,18 @@ def test_names_of_reductions():
     )
     problem = Problem(made, cluster())
     assert reduce_by_name(problem, "none")[0].graph.operator_count == 150
-    small, _, words = reduce_by_name(problem, "auto")
-    assert small.graph.operator_count == 1
-    assert "150 -> 1" in words
-    with pytest.raises(ValueError, match="accepted: auto, fusion, none"):
+    assert reduce_by_name(problem, "none")[2] == "none"
+    for name in ("auto", "chain", "fusion", "thesis", "icc"):
+        small, _, words = reduce_by_name(problem, name)
+        assert small.graph.operator_count == 1
+        assert words == f"{name}: 150 -> 1 operators, 0 groups"
+    with pytest.raises(ValueError, match="accepted: auto, none, chain, fusion, thesis, icc"):
         reduce_by_name(problem, "magic")
+
+
+def test_auto_leaves_a_small_graph_alone_and_chain_leaves_groups_apart():
+    made = graph(dict.fromkeys("ABXY", 1.0), [("A", ["B"], 8)], colocation={"X": "k", "Y": "k"})
+    problem = Problem(made, cluster())
+    assert reduce_by_name(problem, "auto")[0].graph.operator_count == 4
+    assert names(reduce_by_name(problem, "chain")[0]) == {"A", "X", "Y"}
+    assert names(reduce_by_name(problem, "fusion")[0]) == {"A", "X"}
