@@ -55,7 +55,7 @@ def _between_servers(cluster: Cluster) -> float:
     """Mean over ordered pairs of devices of two servers, joined by NICs or by a link of their own;
     0 where none is."""
     server = cluster.server_of_device
-    rate = even_rates(cluster).sum(axis=2)[np.ix_(server, server)]
+    rate = even_rates(cluster.nic_rates).sum(axis=2)[np.ix_(server, server)]
     for (source, destination), link in cluster.link_of.items():
         rate[source, destination] = link.rate_bits_per_second
     joined = rate[(rate > 0) & (server[:, None] != server[None, :])]
