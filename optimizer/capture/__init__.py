@@ -2,6 +2,7 @@
 
     protocol    what a model file provides: `module:function` -> TrainingStep
     joint       the joint forward and backward graph (the one place that calls torch's private API)
+    refusals    what no rank could run, with the user's source line
     rewrite     that graph made placeable: split convolutions, merged ties, one update per parameter
     layout      how a tensor of given shape and strides crosses a wire
     execute     how one operator runs, on whatever rank: seeds, layouts

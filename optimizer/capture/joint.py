@@ -48,7 +48,7 @@ def joint_graph(module: torch.nn.Module, inputs: Tensors, where: str) -> JointGr
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     try:
-        with _quiet_torch(), contextlib.ExitStack() as stack:
+        with _quiet_torch(), _unfused_lstm(module), contextlib.ExitStack() as stack:
             exported = torch.export.export(module, inputs, strict=False).module(check_guards=False)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
     except Exception as error:
@@ -93,8 +93,8 @@ def _with_roles(
         elif isinstance(role, d.InputMutationAOTOutput):
             if not isinstance(role.mutated_input, d.BufferAOTInput):
                 raise CaptureError(
-                    f"{where}: the step writes into {role.mutated_input} in place; inputs and "
-                    "parameters must be left as they are (clone them first)"
+                    f"{where}: the step writes into {_input_name(role.mutated_input)} in place; "
+                    "inputs and parameters must be left as they are (clone them first)"
                 )
             new_buffers[role.mutated_input.target] = value
         elif (
@@ -115,6 +115,12 @@ def _with_roles(
         gradients=gradients,
         new_buffers=new_buffers,
     )
+
+
+def _input_name(role: Any) -> str:
+    """A parameter's name, or which of the step's inputs."""
+    name = getattr(role, "target", None)
+    return f"parameter {name}" if name else f"input {role.idx}"
 
 
 def _constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
@@ -138,6 +144,14 @@ def _scalar_loss(losses: list[Any], gradients: Mapping[str, fx.Node], where: str
             f"{where}: the loss depends on no trainable parameter: there is nothing to train"
         )
     return losses[0]
+
+
+def _unfused_lstm(module: torch.nn.Module) -> contextlib.AbstractContextManager[object]:
+    """Captures an LSTM as matrix products: the CPU's fused kernel gives other tensors than it
+    declares, and is one operator for a whole layer, which cannot be spread."""
+    if any(isinstance(part, torch.nn.LSTM) for part in module.modules()):
+        return torch.backends.mkldnn.flags(enabled=False)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -16,16 +16,23 @@ import torch
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape, strides in elements, and type of one operator's tensor."""
+    """Shape, strides in elements, and type of one operator's tensor.
+
+    conjugate: it is a view that shows the conjugates of what its memory holds. The memory is sent.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    conjugate: bool = False
 
     @staticmethod
     def of(value: torch.Tensor) -> Layout:
         return Layout(
-            tuple(int(s) for s in value.shape), tuple(int(s) for s in value.stride()), value.dtype
+            tuple(int(s) for s in value.shape),
+            tuple(int(s) for s in value.stride()),
+            value.dtype,
+            value.is_conj(),
         )
 
     @cached_property
@@ -76,7 +83,8 @@ class Layout:
         """uint8[wire_bytes], sharing memory with value where that is possible."""
         if not self.elements:
             return torch.empty(0, dtype=torch.uint8)
-        value = as_captured(value, self.size, self.stride)
+        value = value.conj() if self.conjugate else value
+        value = as_captured(value.resolve_neg(), self.size, self.stride)
         if self._dense:
             flat = value.as_strided((self.elements,), (1,), value.storage_offset())
         else:
@@ -85,7 +93,10 @@ class Layout:
 
     def unpack(self, wire: torch.Tensor) -> torch.Tensor:
         """The tensor with its captured strides; shares memory with wire where it can."""
-        flat = wire.view(self.dtype)
+        value = self._unpacked(wire.view(self.dtype))
+        return value.conj() if self.conjugate else value
+
+    def _unpacked(self, flat: torch.Tensor) -> torch.Tensor:
         if not self.elements:
             return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
         if self._dense:

@@ -20,6 +20,7 @@ from torch import fx
 from optimizer.capture.costs import node_cost
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.layout import Layout
+from optimizer.capture.refusals import source_of
 from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
@@ -59,8 +60,8 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
             continue
         if not all(isinstance(s, int) for s in (*value.shape, *value.stride())):
             raise CaptureError(
-                f"operator {node.target} gives a shape that depends on values: "
-                f"{_source_of(node)}; use masks of fixed shape"
+                f"{source_of(node, node.name)}: operator {node.target} gives a shape that depends "
+                "on values; use masks of fixed shape"
             )
         storage = value.untyped_storage()._cdata
         storage_of[node.name] = storage
@@ -127,11 +128,6 @@ def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
 def _is_random(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", ())
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
-
-
-def _source_of(node: fx.Node) -> str:
-    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
-    return " ".join(lines[-2:]) or node.name
 
 
 def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> str:

@@ -12,6 +12,7 @@ from optimizer.capture.joint import joint_graph
 from optimizer.capture.layout import Layout
 from optimizer.capture.operators import Analysis, analyse, operator_graph
 from optimizer.capture.protocol import ModelWithLoss, Tensors, load_training_step
+from optimizer.capture.refusals import refuse_what_cannot_run
 from optimizer.capture.rewrite import PlaceableGraph, placeable
 from optimizer.capture.sources import source_digests
 from optimizer.capture.updates import OptimizerChoice
@@ -62,7 +63,9 @@ def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) 
     """
     step = load_training_step(model_path, batch, seed)
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
-    code = placeable(joint_graph(module, step.example_inputs, model_path))
+    joint = joint_graph(module, step.example_inputs, model_path)
+    refuse_what_cannot_run(joint, model_path)
+    code = placeable(joint)
     analysis = analyse(code)
     notes = {
         "model": model_path,

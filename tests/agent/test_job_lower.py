@@ -102,6 +102,20 @@ def test_any_placement_and_order_train_bit_identically(
     assert all(torch.equal(values[k], v) for k, v in expected.items())
 
 
+@pytest.mark.parametrize("name", ["vgg16", "fnet", "gpt2"])
+def test_example_models_train_bit_identically_on_three_servers(name: str) -> None:
+    """With batch norm's buffers, dropout, complex tensors, tied weights."""
+    path, choice = f"examples.models.{name}:training_step_small", OptimizerChoice("adamw", 1e-3)
+    captured = capture(path, 3, choice, 3)
+    expected_losses, expected = train(captured, on_one_device(captured))
+    cluster = cluster_of(3)
+    devices = random_devices(captured.operators, cluster, 5)
+    placement = placement_of(captured.operators, cluster, devices, order_seed=5)
+    losses, values = train(captured, placement)
+    assert losses == expected_losses
+    assert all(torch.equal(values[k], v) for k, v in expected.items())
+
+
 def test_one_rank_trains_as_the_interpreter(hard: CapturedStep) -> None:
     own = with_own_values(hard)
     interpreter = StepInterpreter(own)

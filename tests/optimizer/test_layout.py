@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from optimizer.capture.layout import Layout, as_captured
 
 BASE = torch.arange(4 * 6 * 10, dtype=torch.float32).view(4, 6, 10)
+COMPLEX = torch.view_as_complex(torch.arange(24, dtype=torch.float32).view(3, 4, 2).sin())
 
 VIEWS = {
     "contiguous": (BASE, 240),
@@ -24,6 +25,11 @@ VIEWS = {
     "empty": (torch.empty(0, 3), 0),
     "windows": (torch.arange(10.0).unfold(0, 4, 1), 28),
     "bool": (BASE.transpose(0, 1) > 7, 240),
+    "complex": (COMPLEX, 12),
+    "conjugate": (COMPLEX.conj(), 12),
+    "conjugate transposed": (COMPLEX[:, 1:].mH, 9),
+    "imaginary of conjugate": (COMPLEX.conj().imag, 12),
+    "one imaginary of conjugate": (COMPLEX[:1, :1].conj().imag, 1),
     "channels last": (torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last), 120),
 }
 
@@ -37,7 +43,7 @@ def test_values_and_strides_survive(name: str) -> None:
     assert wire.dtype == torch.uint8 and wire.shape == (layout.wire_bytes,)
     assert wire.is_contiguous()
     there = layout.unpack(wire.clone())
-    assert torch.equal(there, value)
+    assert torch.equal(there, value) and there.is_conj() == value.is_conj()
     if name != "windows":  # overlapping memory is given back apart
         assert there.stride() == value.stride()
 

@@ -1,0 +1,85 @@
+"""What a captured step must not hold: said before anything is placed, with the user's source line.
+
+Each of these would otherwise fail, or train wrongly, on the ranks only.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import fx
+
+from optimizer.capture.errors import CaptureError
+from optimizer.capture.joint import JointGraph
+from optimizer.capture.sources import is_installed
+
+# These kernels return other tensors than they declare: a graph of them cannot be run.
+_UNDECLARED = ("aten.mkldnn_rnn_layer.", "aten.mkldnn_rnn_layer_backward.")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
+
+
+def refuse_what_cannot_run(joint: JointGraph, where: str) -> None:
+    """Raises CaptureError."""
+    for node in joint.graph.nodes:
+        if node.op == "call_function":
+            _refuse_operator(node, where)
+    _refuse_shared_memory(joint, where)
+    for name in joint.gradients:
+        if not joint.values[name].is_floating_point():
+            raise CaptureError(
+                f"{where}: parameter {name} is of type {joint.values[name].dtype}, and the "
+                "optimizers update floating-point parameters; hold real and imaginary part in two "
+                "parameters and join them with torch.complex"
+            )
+
+
+def source_of(node: fx.Node, otherwise: str) -> str:
+    """`file:line: source` of the user's line that a node came from; else its module, or
+    `otherwise`."""
+    frames = [
+        frame
+        for frame in _FRAME.findall(node.stack_trace or "")
+        if not (frame[0].startswith("<") or is_installed(frame[0]))
+    ]
+    if frames:
+        file, number, source = frames[-1]
+        return f"{file}:{number}: `{source.strip()}`"
+    modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    names = [f"{kind} {path}".strip() for path, kind in modules.values()]
+    return f"{otherwise}: {names[-1]}" if names else otherwise
+
+
+def _refuse_operator(node: fx.Node, where: str) -> None:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        raise CaptureError(
+            f"{source_of(node, where)}: {node.target} holds graphs of its own, which cannot be "
+            "placed; compute both sides and choose with torch.where, or write the loop out"
+        )
+    if str(node.target).startswith(_UNDECLARED):
+        raise CaptureError(
+            f"{source_of(node, where)}: torch's {node.target} cannot be run from a graph; use "
+            "torch.nn.LSTM, which is captured as matrix products"
+        )
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+        raise CaptureError(
+            f"{source_of(node, where)}: {node.target} gives a tensor of layout {value.layout}, "
+            "which has no fixed size; use dense tensors (for an embedding: sparse=False)"
+        )
+
+
+def _refuse_shared_memory(joint: JointGraph, where: str) -> None:
+    """Tied parameters are one object. Of two objects in one memory, one is overwritten with the
+    other in a single process, and they grow apart on two servers."""
+    written = {*joint.gradients, *joint.new_buffers}
+    holders: dict[int, dict[int, str]] = {}
+    for name, value in joint.values.items():
+        holders.setdefault(value.untyped_storage()._cdata, {}).setdefault(id(value), name)
+    for names in holders.values():
+        if len(names) > 1 and written & set(names.values()):
+            one, other, *_ = names.values()
+            raise CaptureError(
+                f"{where}: {one} and {other} share memory but are two objects; to tie them make "
+                "them one (`a.weight = b.weight`), else give each memory of its own (clone)"
+            )
