@@ -77,6 +77,7 @@ class Facts:
             zip(cluster.device_names, (d.type for d in cluster.devices), strict=True)
         )
         self.server_of = {name: name.rsplit("/", 1)[0] for name in cluster.device_names}
+        self.nics = {(server.name, nic.rail) for server in cluster.servers for nic in server.nics}
         self.link: dict[tuple[str, str], Link] = {
             (link.source, link.destination): link for link in cluster.links
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,10 +146,10 @@ class MostUrgentFirst:
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         rail = str(group)
-        turns = {
-            source: sorted(_most_urgent(heaps.values()), key=lambda f: (f.rank, f.tensor))
-            for source, heaps in self._waiting[rail].items()
-        }
+        turns: dict[str, list[Flow]] = {}
+        for source, heaps in self._waiting[rail].items():
+            if heaps and (urgent := _most_urgent(heaps)):
+                turns[source] = sorted(urgent, key=lambda flow: (flow.rank, flow.tensor))
         left: dict[Limit, float] = {}
         for source, flows in turns.items():
             left["transmit", source] = self._usable.get((source, rail), 0.0)
@@ -170,13 +170,16 @@ class MostUrgentFirst:
         return found
 
 
-def _most_urgent(heaps: Iterable[list[tuple[int, int, Flow]]]) -> list[Flow]:
+def _most_urgent(heaps: dict[str, list[tuple[int, int, Flow]]]) -> list[Flow]:
+    """One per receiver that is waited for; heaps that have run empty are dropped."""
     found = []
-    for heap in heaps:
+    for target, heap in list(heaps.items()):
         while heap and heap[0][2].over:
             heapq.heappop(heap)
         if heap:
             found.append(heap[0][2])
+        else:
+            del heaps[target]
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from optimizer.placement import Message
 from optimizer.problem import CUT_THRESHOLD_BYTES
 from optimizer.recompute.facts import Facts
-from optimizer.recompute.network import PairKey, nic_rates, widest_rates
+from optimizer.recompute.network import PairKey, widest_rates
 from optimizer.rules.violation import RELATIVE_TOLERANCE, Violation
 
 
@@ -68,9 +68,8 @@ def _share_mistakes(
         yield f"its shares sum to {sum(message.rails.values())}, not to 1"
     usable = rails.get(ends, set())
     used = {rail: share for rail, share in message.rails.items() if share != 0}
-    nics = nic_rates(facts.placement)
     for rail, share in message.rails.items():
-        if share < 0 or any((end, rail) not in nics for end in ends):
+        if share < 0 or any((end, rail) not in facts.nics for end in ends):
             yield f"share {share} on rail {rail!r}, which both servers must have"
         elif rail in used and rail not in usable:
             yield f"uses rail {rail!r}, on which its pair has no rate"
