@@ -245,14 +245,16 @@ class _Program:
         matrix = coo_array((rows.value, (rows.row, rows.column)), shape=shape).tocsr()
         objective = np.zeros(self.variables)
         objective[STEP] = 1.0
-        low = np.zeros(self.variables)
+        low, high = np.zeros(self.variables), np.full(self.variables, np.inf)
+        widest = worthwhile_rates(self.problem)  # the thesis' model limits no sum at a receiver
         for key, variable in self.rate.items():
             low[variable] = self.floors[key] / self.rate_unit
+            high[variable] = min(high[variable], widest[key] / self.rate_unit)
         result: Any = linprog(
             objective,
             A_ub=matrix,
             b_ub=np.array(rows.limit),
-            bounds=np.stack([low, np.full(self.variables, np.inf)], axis=1),
+            bounds=np.stack([low, high], axis=1),
             method="highs",
         )
         return np.asarray(result.x, dtype=np.float64) if result.status == 0 else None

@@ -41,6 +41,9 @@ class Flow:
     version: int = 0
     over: bool = False
 
+    def left_at(self, now: float) -> float:
+        return max(0.0, self.bits_left - self.rate * (now - self.since))
+
 
 class Sharing(Protocol):
     # Whether the parts of one channel (source device, destination device, rail) wait for each

@@ -18,6 +18,9 @@ from optimizer.recompute.fairness import Flow, Sharing
 # version -1 has its set-up behind it)
 Event = tuple[float, int, int | tuple[Flow, int]]
 _SET_UP = -1
+# What would end within this time of an event has ended: else rounding could let a part be
+# interrupted with nothing left to send.
+_INSTANT_SECONDS = 1e-9
 
 
 def fluid_times(facts: Facts, sharing: Sharing) -> Times | None:
@@ -50,11 +53,26 @@ class _FluidRun:
             self._start_next(device)
         while self._events:
             self.now = self._events[0][0]
-            while self._events and self._events[0][0] == self.now:
-                self._happen(heapq.heappop(self._events)[2])
+            self._happen_now()
+            while ended := self._ending_now():
+                for flow in ended:
+                    self._finish_flow(flow)
+                self._happen_now()
             for group in self._changed:
                 self._share(group)
             self._changed.clear()
+
+    def _happen_now(self) -> None:
+        while self._events and self._events[0][0] == self.now:
+            self._happen(heapq.heappop(self._events)[2])
+
+    def _ending_now(self) -> list[Flow]:
+        return [
+            flow
+            for group in self._changed
+            for flow in self._transmitting[group]
+            if flow.left_at(self.now) <= flow.rate * _INSTANT_SECONDS
+        ]
 
     def _at(self, when: float, what: int | tuple[Flow, int]) -> None:
         if when != float("inf"):
@@ -123,6 +141,7 @@ class _FluidRun:
             self._at(self.now + latency + flow.bits_left / rate, (flow, flow.version))
 
     def _finish_flow(self, flow: Flow) -> None:
+        flow.version += 1
         key = (flow.tensor, flow.channel[1])
         if self.facts.on_nics(self.facts.message[key]):
             group = self.sharing.group(flow)
@@ -152,7 +171,7 @@ class _FluidRun:
                 self._set_rate(flow, rate)
 
     def _set_rate(self, flow: Flow, rate: float) -> None:
-        flow.bits_left = max(0.0, flow.bits_left - flow.rate * (self.now - flow.since))
+        flow.bits_left = flow.left_at(self.now)
         flow.rate, flow.since = rate, self.now
         flow.version += 1
         if rate > 0:

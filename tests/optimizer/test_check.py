@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from cases import cluster, clusters, devices_of, graph, graphs
 from optimizer.bounds import lower_bound
 from optimizer.check import check
-from optimizer.cluster import Device
+from optimizer.cluster import Device, Link
 from optimizer.engines.assemble import assemble
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Solution
@@ -23,14 +24,16 @@ from optimizer.rates import allocate, starting_rates
 from optimizer.recompute.facts import Facts
 from optimizer.recompute.memory import recompute_memory
 from optimizer.recompute.times import recompute_times
+from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
+from problems import SHARINGS, able_devices, problems
 
 
-def placement_of(problem, device, priority=None) -> Placement:
+def placement_of(problem, device, priority=None, *, scale=1.0) -> Placement:
     device = np.array(device, dtype=np.int64)
     n = problem.graph.operator_count
     priority = -np.arange(n, dtype=float) if priority is None else priority
-    rates = starting_rates(problem, device) if problem.sharing == "strict" else None
+    rates = starting_rates(problem, device) * scale if decides_rates(problem) else None
     alone = best_single(problem)
     return assemble(
         problem,
@@ -177,23 +180,28 @@ def test_a_placement_file_with_a_doubled_server_is_refused(server):
         placement_from_json(document)
 
 
-@settings(max_examples=60, deadline=None)
+WAYS = [("contended", sharing) for sharing in SHARINGS]
+WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
+
+
+@pytest.mark.parametrize(("model", "sharing"), WAYS)
+@settings(max_examples=15, deadline=None, database=None)
 @given(st.data())
-def test_check_agrees_with_the_simulator(data):
+def test_check_agrees_with_the_simulator(model, sharing, data):
     """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
-    sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))
-    model = data.draw(st.sampled_from(["contended", "contended", "thesis"]))
-    problem = Problem(data.draw(graphs()), data.draw(clusters()), sharing, model)
-    device = data.draw(devices_of(problem))
-    order = data.draw(st.permutations(range(problem.graph.operator_count)))
-    placement = placement_of(problem, device, np.array(order, dtype=float))
+    problem = replace(data.draw(problems(largest=12, models=(model,))), sharing=sharing)
+    device = data.draw(able_devices(problem))
+    count = problem.graph.operator_count
+    priority = np.array(data.draw(st.permutations(range(count))), dtype=float)
+    scale = data.draw(st.sampled_from([1.0, 0.4]))  # leaves something to lend under guarantee
+    placement = placement_of(problem, device, priority, scale=scale)
     assert check(problem.graph, placement) == ()
-    rates = placement.rates if sharing == "strict" else None
-    timeline = simulate(problem, device, np.array(order, dtype=float), None, rates)
+    rates = placement.rates if decides_rates(problem) else None
+    timeline = simulate(problem, device, priority, None, rates)
     facts = Facts(problem.graph, placement)
     times = recompute_times(facts)
     assert times is not None
-    assert [times.finish[i] for i in range(len(order))] == pytest.approx(
+    assert [times.finish[i] for i in range(count)] == pytest.approx(
         timeline.finish.tolist(), rel=1e-6, abs=1e-9
     )
     arrivals = {
@@ -204,6 +212,156 @@ def test_check_agrees_with_the_simulator(data):
     peaks = recompute_memory(facts, times)
     named = zip(problem.cluster.device_names, timeline.peak_memory_bytes.tolist(), strict=True)
     assert peaks == dict(named)
+
+
+def of_sharing(sharing, backend="gloo", nics=(8e6, 16e6)):
+    """The good placement's graph and devices, with a neighbour of 4 Mbit/s on every NIC."""
+    where = cluster(3, nics, latency=0.001)
+    neighbour = {"background_bits_per_second": 4e6}
+    busy = [
+        server.model_copy(
+            update={"nics": tuple(nic.model_copy(update=neighbour) for nic in server.nics)}
+        )
+        for server in where.servers
+    ]
+    where = where.model_copy(update={"servers": tuple(busy)})
+    problem = Problem(PROBLEM.graph, where, sharing, "contended", backend, 0.5)
+    placement = placement_of(problem, [0, 1, 2, 2])
+    assert check(problem.graph, placement) == ()
+    return placement
+
+
+def complaints(placement):
+    return [str(violation) for violation in check(PROBLEM.graph, placement)]
+
+
+def with_messages(placement, **update_of_largest):
+    rows = sorted(placement.messages, key=lambda message: -message.bytes)
+    rows[0] = rows[0].model_copy(update=update_of_largest)
+    return placement.model_copy(update={"messages": tuple(rows)})
+
+
+@pytest.mark.parametrize("sharing", ["strict", "guarantee"])
+def test_rates_are_held_against_what_the_neighbour_leaves(sharing):
+    placement = of_sharing(sharing)
+    # 8 Mbit/s less the neighbour's 4; on the other rail 16 less 4.
+    rows = {(s, t, r): rate for s, t, r, rate in placement.rates_bits_per_second}
+    assert sum(rate for (s, _, r), rate in rows.items() if (s, r) == ("s1", "a")) <= 4e6 * 1.000001
+    rows["s1", "s3", "a"], rows["s2", "s3", "a"] = 2.2e6, 2e6
+    update = {"rates_bits_per_second": tuple((*key, rate) for key, rate in rows.items())}
+    assert [c for c in complaints(placement.model_copy(update=update)) if "s3.a: receives" in c]
+    rows["s1", "s3", "a"] = 4.1e6
+    update = {"rates_bits_per_second": tuple((*key, rate) for key, rate in rows.items())}
+    said = complaints(placement.model_copy(update=update))
+    assert "rates_bits_per_second.s1.s3.a: 4100000 bit/s is outside 0..4000000" in said
+    # Less is allowed, and then the step is another.
+    rows = {key: rate / 2 for key, rate in rows.items()} | {("s2", "s3", "a"): 1e6}
+    update = {"rates_bits_per_second": tuple((*key, rate) for key, rate in rows.items())}
+    assert any("recomputed" in c for c in complaints(placement.model_copy(update=update)))
+
+
+@pytest.mark.parametrize("sharing", ["job", "unshaped"])
+def test_shared_nics_have_no_rates_per_pair(sharing):
+    placement = of_sharing(sharing)
+    update = {"rates_bits_per_second": (("s1", "s3", "a", 1.0),)}
+    assert complaints(placement.model_copy(update=update)) == [
+        f"rates_bits_per_second: {sharing} sharing has no rates per pair"
+    ]
+
+
+def test_even_rates_are_an_even_split():
+    placement = of_sharing("even")
+    rows = [list(row) for row in placement.rates_bits_per_second]
+    rows[0][3] *= 0.9
+    update = {"rates_bits_per_second": tuple(tuple(row) for row in rows)}
+    source, target, rail, _ = rows[0]
+    assert complaints(placement.model_copy(update=update)) == [
+        f"rates_bits_per_second.{source}.{target}.{rail}: 1800000 bit/s, an even split gives "
+        "2000000"
+    ]
+    said = complaints(placement.model_copy(update={"rates_bits_per_second": ()}))
+    assert said == ["rates_bits_per_second: even sharing needs its rates"]
+
+
+def test_ranks_are_a_permutation_where_they_decide():
+    job = of_sharing("job")
+    for rank in (1, -1, len(job.messages)):
+        rows = [message.model_copy(update={"rank": rank}) for message in job.messages]
+        said = complaints(job.model_copy(update={"messages": tuple(rows)}))
+        assert said
+        assert all(c.startswith("messages.") and "given twice, or is not" in c for c in said)
+    strict = of_sharing("strict")
+    rows = [message.model_copy(update={"rank": 7}) for message in strict.messages]
+    assert complaints(strict.model_copy(update={"messages": tuple(rows)})) == []
+
+
+def test_another_urgency_is_another_step():
+    """Two sends of one server: the later read one first, and everything ends later."""
+    made = graph(
+        {"A": 0.0, "B": 0.0, "C": 1.0, "D": 0.0},
+        [("A", ["C"], 1_000_000), ("B", ["D"], 1_000_000)],
+    )
+    problem = Problem(made, cluster(3), "job")
+    placement = placement_of(problem, [0, 0, 1, 2])
+    assert placement.step_seconds == pytest.approx(2.0)
+    assert check(made, placement) == ()
+    swapped = [m.model_copy(update={"rank": 1 - m.rank}) for m in placement.messages]
+    (found,) = check(made, placement.model_copy(update={"messages": tuple(swapped)}))
+    assert found.where == "step_seconds"
+    assert float(str(found).split()[-1]) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("sharing", ["strict", "guarantee", "job", "even", "unshaped"])
+def test_nccl_cuts_equally_over_all_rails_of_a_pair(sharing):
+    placement = of_sharing(sharing, "nccl", (8e6, 10e6))
+    assert max(placement.messages, key=lambda m: m.bytes).rails == {"a": 0.5, "b": 0.5}
+    for rails in ({"a": 0.25, "b": 0.75}, {"a": 1.0}, {"b": 1.0}):
+        (said,) = complaints(with_messages(placement, rails=rails))
+        assert said.startswith("message of 'A' to s3/0: shares")
+        assert said.endswith("nccl cuts it equally over 2 of its rails")
+    small = [m.model_copy(update={"rails": {"a": 0.5, "b": 0.5}}) for m in placement.messages]
+    (said,) = complaints(placement.model_copy(update={"messages": tuple(small)}))
+    assert said.startswith("message of 'B'")
+    assert said.endswith("over 1 of its rails")
+
+
+def test_a_message_on_a_link_names_no_rails():
+    link = Link(source="s1/0", destination="s3/0", setup_latency_seconds=0.0,
+                rate_bits_per_second=1e6)  # fmt: skip
+    where = cluster(3, (8e6, 16e6)).model_copy(update={"links": (link,)})
+    for model in ("contended", "thesis"):
+        placement = placement_of(Problem(PROBLEM.graph, where, "strict", model), [0, 1, 2, 2])
+        assert complaints(placement) == []
+        (said,) = complaints(with_messages(placement, rails={"a": 1.0}))
+        assert said == "message of 'A' to s3/0: has a link of its own and names rails"
+
+
+def test_what_is_kept_for_the_job_is_a_part_of_each_nic():
+    placement = of_sharing("job")
+    (said,) = complaints(placement.model_copy(update={"entitled": 1.5}))
+    assert said.startswith("entitled: 1.5 is no part of a NIC")
+    # With nothing kept, the neighbour of 4 leaves 4 of 8 and 12 of 16: as declared here.
+    assert complaints(placement.model_copy(update={"entitled": 0.0})) == []
+    more = complaints(placement.model_copy(update={"entitled": 1.0}))
+    assert any(c.startswith("step_seconds") for c in more)
+
+
+def test_msr_is_of_one_server():
+    placement = of_sharing("strict").model_copy(update={"model": "msr"})
+    assert complaints(placement) == [
+        "cluster.servers: model msr knows one server's devices and its memory"
+    ]
+
+
+def test_a_bound_above_the_quick_one_names_its_proof():
+    between = (GOOD.bound_seconds + GOOD.step_seconds) / 2
+    assert GOOD.bound_seconds < between
+    claim = {"bound_seconds": between, "gap": 1 - between / GOOD.step_seconds}
+    (said,) = complaints(GOOD.model_copy(update=claim))
+    assert said.startswith("bound_seconds: says")
+    assert "which its bound_reason does not name" in said
+    named = claim | {"bound_reason": "CP-SAT: no placement of less"}
+    assert complaints(GOOD.model_copy(update=named)) == []
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,132 @@
+"""Small problems of every kind, drawn by hypothesis: unlike devices, several of them in a server,
+unequal NICs with and without neighbours, links, every model, sharing and backend."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cases import BYTE_PER_MICROSECOND, graphs
+from optimizer.cluster import Cluster, Device, Link, Nic, Server
+from optimizer.graph import OperatorGraph
+from optimizer.names import Backend, Model, Sharing
+from optimizer.problem import Problem
+
+SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
+MODELS: tuple[Model, ...] = get_args(Model)
+TYPES = ("cpu", "accelerator")
+ROOMY = 10**9
+
+
+@st.composite
+def two_type_graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
+    """An accelerator is twice as fast, and about one operator in six cannot run on it."""
+    made = draw(graphs(largest))
+    able = [draw(st.integers(0, 5)) > 0 for _ in made.ids]
+    slow = made.seconds[:, 0]
+    return made.with_seconds({"cpu": slow, "accelerator": np.where(able, slow / 2, np.inf)})
+
+
+def devices(draw: st.DrawFn, most: int, memory: st.SearchStrategy[int]) -> tuple[Device, ...]:
+    count = draw(st.integers(1, most))
+    kinds = st.sampled_from(("cpu", "cpu", "accelerator"))
+    return tuple(Device(type=draw(kinds), memory_bytes=draw(memory)) for _ in range(count))
+
+
+@st.composite
+def mixed_clusters(
+    draw: st.DrawFn, servers: int = 4, memory: st.SearchStrategy[int] | None = None
+) -> Cluster:
+    """All servers are on rail a, about half of them on b as well. The first device is a CPU with
+    room, so that one device at least can run everything."""
+    memory = st.just(ROOMY) if memory is None else memory
+    rate = st.sampled_from([1.0, 1.0, 2.5])
+    wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
+    made = []
+    for k in range(draw(st.integers(2, servers))):
+        rails = "ab" if draw(st.booleans()) else "a"
+        nics = []
+        for rail in rails:
+            speed = draw(rate) * BYTE_PER_MICROSECOND
+            nics.append(
+                Nic(
+                    rail=rail,
+                    rate_bits_per_second=speed,
+                    background_bits_per_second=draw(wanted) * speed,
+                )
+            )
+        held = devices(draw, 2, memory)
+        if k == 0:
+            held = (Device(type="cpu", memory_bytes=ROOMY), *held[1:])
+        made.append(Server(name=f"s{k}", devices=held, nics=tuple(nics)))
+    bare = Cluster(
+        servers=tuple(made),
+        setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        intra_server_bits_per_second=1e8,
+    )
+    return bare.model_copy(update={"links": draw(links_between(bare))})
+
+
+@st.composite
+def links_between(draw: st.DrawFn, cluster: Cluster) -> tuple[Link, ...]:
+    pairs = [(a, b) for a in cluster.device_names for b in cluster.device_names if a != b]
+    if not pairs or draw(st.integers(0, 2)):
+        return ()
+    joined = draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
+    return tuple(
+        Link(
+            source=a,
+            destination=b,
+            setup_latency_seconds=draw(st.sampled_from([0.0, 0.01])),
+            rate_bits_per_second=BYTE_PER_MICROSECOND,
+        )
+        for a, b in joined
+    )
+
+
+@st.composite
+def one_server(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) -> Cluster:
+    held = devices(draw, 3, st.just(ROOMY) if memory is None else memory)
+    held = (Device(type="cpu", memory_bytes=ROOMY), *held)
+    bare = Cluster(
+        servers=(Server(name="s0", devices=held, nics=()),),
+        setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        intra_server_bits_per_second=BYTE_PER_MICROSECOND,
+    )
+    return bare.model_copy(update={"links": draw(links_between(bare))})
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    largest: int = 9,
+    servers: int = 4,
+    memory: st.SearchStrategy[int] | None = None,
+    models: tuple[Model, ...] = ("contended", "contended", "contended", "thesis", "msr"),
+) -> Problem:
+    model = draw(st.sampled_from(models))
+    cluster = draw(one_server(memory) if model == "msr" else mixed_clusters(servers, memory))
+    return Problem(
+        draw(two_type_graphs(largest)),
+        cluster,
+        draw(st.sampled_from(SHARINGS)),
+        model,
+        draw(st.sampled_from(get_args(Backend))),
+        draw(st.sampled_from([0.5, 0.8])),
+    )
+
+
+@st.composite
+def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
+    """A device that can run it per operator, co-location groups together."""
+    key = problem.graph.colocation
+    chosen = np.empty(problem.graph.operator_count, dtype=np.int64)
+    home: dict[int, int] = {}
+    for i, k in enumerate(key.tolist()):
+        group = key == k if k >= 0 else np.arange(len(key)) == i
+        able = np.flatnonzero(np.isfinite(problem.seconds[group]).all(axis=0)).tolist()
+        device = draw(st.sampled_from(able))
+        chosen[i] = home.setdefault(k, device) if k >= 0 else device
+    return chosen
