@@ -87,8 +87,7 @@ def format_seconds(seconds: float) -> str:
 
 def format_step(seconds: float) -> str:
     """A step time, in enough digits to tell it from its bound: 104.371 ms."""
-    unit, factor = next(
-        ((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e-3)) if seconds >= factor),
-        ("µs", 1e-6),
-    )
-    return f"{seconds / factor:.3f} {unit}"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor * (1 - 1e-6):  # a bound of 0.9999999 s is 1.000 s
+            return f"{seconds / factor:.3f} {unit}"
+    return f"{seconds * 1e6:.3f} µs"

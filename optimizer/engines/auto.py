@@ -32,7 +32,7 @@ def improve(
     alone = best_single(problem)
     if alone is not None:
         bound = lower_bound(problem).seconds
-        if len(problem.cluster.devices) == 1 or 1 - bound / max(alone[1], 1e-300) <= 1e-9:
+        if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound:
             return alone[0]
         starts = [*starts, alone[0]]
     found = Annealing(problem, settings, progress).run(starts)

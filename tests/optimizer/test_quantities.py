@@ -8,8 +8,9 @@ import pytest
 
 from controller.plan import PlanNetwork, PlanSolve
 from optimizer.engines.registry import ENGINES
-from optimizer.names import EngineName, Sharing
+from optimizer.names import DeployableSharing, EngineName
 from optimizer.quantities import (
+    format_step,
     parse_bits_per_second,
     parse_bytes,
     parse_fraction,
@@ -36,9 +37,16 @@ def test_a_quantity_that_is_not_finite_is_refused_with_an_example(parse, text):
         parse(text)
 
 
-def test_every_engine_and_sharing_can_be_named_in_a_plan():
+def test_steps_are_told_in_enough_digits():
+    assert format_step(0.104371) == "104.371 ms"
+    assert format_step(0.9999999999) == "1.000 s"
+    assert format_step(0.0000023) == "2.300 µs"
+    assert format_step(0.0) == "0.000 µs"
+
+
+def test_every_engine_and_deployable_sharing_can_be_named_in_a_plan():
     assert set(ENGINES) == set(get_args(EngineName))
     for engine in get_args(EngineName):
         assert PlanSolve(engine=engine).engine == engine
-    for sharing in ("auto", *get_args(Sharing)):
+    for sharing in ("auto", *get_args(DeployableSharing)):
         assert PlanNetwork(sharing=sharing).sharing == sharing
