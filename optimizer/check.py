@@ -42,11 +42,14 @@ _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ..
 )
 
 
-def check(graph: OperatorGraph, placement: Placement) -> tuple[Violation, ...]:
+def check(
+    graph: OperatorGraph, placement: Placement, prove_seconds: float | None = None
+) -> tuple[Violation, ...]:
     """Every violation that can be established; () where the placement holds.
 
     Times and memory are recomputed only where the structure is sound: names that do not exist have
-    no time.
+    no time. prove_seconds: for how long to search again for the proof of a bound that needs a
+    search; None takes such a bound on its word.
     """
     found = [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]
     if found:
@@ -57,6 +60,6 @@ def check(graph: OperatorGraph, placement: Placement) -> tuple[Violation, ...]:
         return tuple(found)
     return (
         *time_and_memory_violations(facts),
-        *bound_violations(facts),
+        *bound_violations(facts, prove_seconds),
         *single_device_violations(facts),
     )

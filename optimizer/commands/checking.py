@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from optimizer.arguments import EXIT_CODES
+from optimizer.arguments import EXIT_CODES, seconds
 from optimizer.commands.outcome import DONE, INFEASIBLE, ended
 
 
@@ -16,6 +16,12 @@ def main(arguments: list[str], prog: str) -> int:
     )
     parser.add_argument("graph", type=Path, help="graph file that the placement is for")
     parser.add_argument("placement", type=Path, help="placement file, from solve")
+    parser.add_argument(
+        "--prove",
+        type=seconds,
+        metavar="SECONDS",
+        help="search again for the proof of a bound that took a search; default: take its word",
+    )
     parser.add_argument("--json", action="store_true", help="the violations as JSON")
     return ended(_check, parser.parse_args(arguments))
 
@@ -26,7 +32,7 @@ def _check(options: argparse.Namespace) -> int:
     from optimizer.placement import load_placement
 
     graph = load_graph(options.graph)
-    violations = check(graph, load_placement(options.placement))
+    violations = check(graph, load_placement(options.placement), options.prove)
     if options.json:
         print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
     else:

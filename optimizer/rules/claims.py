@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from optimizer.bounds import lower_bound
+from optimizer.bounds import Bound, lower_bound, strong_bound
+from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem
 from optimizer.recompute.claims import least_bound, recompute_best_single
 from optimizer.recompute.facts import Facts
@@ -33,39 +34,60 @@ def time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
             yield Violation(f"needs {peak} bytes at its peak, has {memory[device]}", device)
 
 
-# What the reason of a bound above the quick one must name.
-STRONGER_PROOF = "CP-SAT"
+# How the reason of a bound above the quick one begins: proofs that take a search (`strong_bound`).
+SEARCHED_PROOFS = ("exact search", "contradiction")
+# Such a search counts time in ticks and stops this near to what it could prove.
+_PROOF_TOLERANCE = 2e-4
 
 
-def bound_violations(facts: Facts) -> Iterator[Violation]:
-    """A bound above the quick one is taken on its word where it names the stronger proof."""
+def bound_violations(facts: Facts, prove_seconds: float | None) -> Iterator[Violation]:
+    """A bound above the quick one is taken on its word where it names a proof by search, unless
+    that search is to be run again now for this many seconds."""
     placement = facts.placement
     step, bound = placement.step_seconds, placement.bound_seconds
     try:
-        quick = lower_bound(_problem(facts))
+        problem = _problem(facts)
+        quick = lower_bound(problem)
     except InfeasibleError as error:
         yield Violation(str(error), "cluster")
         return
-    least = least_bound(facts)
-    if not within(bound, step):
-        yield Violation(f"{bound!r} is above the step of {step!r}", "bound_seconds")
-    elif not within(least, bound):
-        yield Violation(
-            f"says {bound!r}, the longest path or the load alone give {least!r}", "bound_seconds"
-        )
-    elif not within(quick.seconds, bound):
-        yield Violation(
-            f"says {bound!r}, {quick.seconds!r} is quickly proven: {quick.reason}", "bound_seconds"
-        )
-    elif not within(bound, quick.seconds) and STRONGER_PROOF not in placement.bound_reason:
-        yield Violation(
-            f"says {bound!r}, only {quick.seconds!r} can be proven without {STRONGER_PROOF}, "
-            "which its bound_reason does not name",
-            "bound_seconds",
-        )
+    for what in _bound_mistakes(facts, quick):
+        yield Violation(f"says {bound!r}, {what}", "bound_seconds")
+        break
+    else:
+        if prove_seconds is not None and not within(bound, quick.seconds):
+            yield from _proof_violations(problem, placement, prove_seconds)
     gap = max(0.0, 1.0 - bound / step) if step > 0 else 0.0
     if not abs(placement.gap - gap) <= RELATIVE_TOLERANCE:
         yield Violation(f"says {placement.gap!r}, step and bound give {gap!r}", "gap")
+
+
+def _bound_mistakes(facts: Facts, quick: Bound) -> Iterator[str]:
+    placement, least = facts.placement, least_bound(facts)
+    bound, step = placement.bound_seconds, placement.step_seconds
+    if not within(bound, step):
+        yield f"which is above the step of {step!r}"
+    if not within(least, bound):
+        yield f"the longest path or the load alone give {least!r}"
+    if not within(quick.seconds, bound):
+        yield f"{quick.seconds!r} is quickly proven: {quick.reason}"
+    if not within(bound, quick.seconds) and not placement.bound_reason.startswith(SEARCHED_PROOFS):
+        yield (
+            f"only {quick.seconds!r} can be proven without a search "
+            f"({' or '.join(SEARCHED_PROOFS)}), which its bound_reason does not name"
+        )
+
+
+def _proof_violations(
+    problem: Problem, placement: Placement, prove_seconds: float
+) -> Iterator[Violation]:
+    proven = strong_bound(problem, placement.step_seconds, prove_seconds)
+    if not placement.bound_seconds <= proven.seconds * (1 + _PROOF_TOLERANCE):
+        yield Violation(
+            f"says {placement.bound_seconds!r}, only {proven.seconds!r} was proven in "
+            f"{prove_seconds:g} s ({proven.reason}); allow more time if it took more",
+            "bound_seconds",
+        )
 
 
 def single_device_violations(facts: Facts) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, clusters, devices_of, graph, graphs
-from optimizer.bounds import lower_bound
+from optimizer.bounds import lower_bound, strong_bound
 from optimizer.check import check
 from optimizer.cluster import Device, Link
 from optimizer.engines.assemble import assemble
@@ -101,7 +101,7 @@ def changed_message(**update):
         (changed_message(destination="s2/0"), "nobody there needs it"),
         ({"step_seconds": GOOD.step_seconds * (1 + 3e-6)}, "recomputed"),
         ({"bound_seconds": GOOD.step_seconds * 1.01}, "above the step"),
-        ({"bound_seconds": GOOD.step_seconds, "gap": 0.0}, "can be proven"),
+        ({"bound_seconds": GOOD.step_seconds, "gap": 0.0}, "can be proven without a search"),
         ({"bound_seconds": GOOD.bound_seconds / 2}, "longest path or the load"),
         ({"bound_seconds": 0.0, "gap": 1.0}, "longest path or the load"),
         ({"bound_seconds": -1e9}, "longest path or the load"),
@@ -353,15 +353,34 @@ def test_msr_is_of_one_server():
     ]
 
 
-def test_a_bound_above_the_quick_one_names_its_proof():
-    between = (GOOD.bound_seconds + GOOD.step_seconds) / 2
-    assert GOOD.bound_seconds < between
-    claim = {"bound_seconds": between, "gap": 1 - between / GOOD.step_seconds}
-    (said,) = complaints(GOOD.model_copy(update=claim))
-    assert said.startswith("bound_seconds: says")
-    assert "which its bound_reason does not name" in said
-    named = claim | {"bound_reason": "CP-SAT: no placement of less"}
-    assert complaints(GOOD.model_copy(update=named)) == []
+def test_a_bound_above_the_quick_one_names_its_proof_which_can_be_run_again():
+    """Five operators of 2 on two devices: 6, where the quick bounds see 10 / 2."""
+    made = graph(dict.fromkeys("ABCDE", 2.0), [])
+    problem = Problem(made, cluster(2))
+    placement = placement_of(problem, [0, 0, 0, 1, 1])
+    assert placement.step_seconds == pytest.approx(6.0)
+    proven = strong_bound(problem, placement.step_seconds, 5.0)
+    assert lower_bound(problem).seconds == pytest.approx(5.0)
+    assert proven.seconds == pytest.approx(6.0, rel=1e-4)
+
+    def claimed(step, seconds, reason):
+        update = {"bound_seconds": seconds, "bound_reason": reason, "gap": 1 - seconds / step}
+        return update | {"step_seconds": step}
+
+    good = placement.model_copy(update=claimed(6.0, proven.seconds, proven.reason))
+    assert check(made, good) == check(made, good, prove_seconds=5.0) == ()
+    unnamed = placement.model_copy(update=claimed(6.0, proven.seconds, "I think so"))
+    (found,) = check(made, unnamed)
+    assert found.where == "bound_seconds"
+    assert "which its bound_reason does not name" in found.what
+    # A step of 8 with a bound of 7 cannot be refuted by looking: it takes the search.
+    slow = placement_of(problem, [0, 0, 0, 0, 1])
+    forged = slow.model_copy(update=claimed(8.0, 7.0, proven.reason))
+    assert check(made, forged) == ()
+    (found,) = check(made, forged, prove_seconds=5.0)
+    assert found.where == "bound_seconds"
+    assert found.what.startswith(("says 7.0, only 5.99", "says 7.0, only 6.0"))
+    assert "was proven in 5 s" in found.what
 
 
 @settings(max_examples=40, deadline=None)
