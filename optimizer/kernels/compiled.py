@@ -1,15 +1,43 @@
-"""The one way a function is compiled here, typed so that callers keep their own types."""
+"""The one way a function is compiled here, typed so that callers keep their own types.
+
+numba keeps compiled code from one run to the next, but looks only at the file of the function
+itself: with a callee changed in another file it would go on with the old one. So the code of each
+state of these sources has a folder of its own.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit
+import numba
+
+from optimizer import problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _keep_code_by_sources() -> None:
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    # Constants of problem.py are compiled in.
+    for path in [*sorted(here.glob("*.py")), Path(str(problem.__file__))]:
+        digest.update(path.read_bytes())
+    if numba.config.CACHE_DIR:
+        base = Path(numba.config.CACHE_DIR)
+    elif os.access(here, os.W_OK):
+        base = here / "__pycache__"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "placewire"
+    numba.config.CACHE_DIR = str(base / digest.hexdigest()[:16])
+
+
+_keep_code_by_sources()
+
+
 def compiled(function: F) -> F:
     """No fast-math: the same input must give the same bits on every machine."""
-    return cast(F, njit(cache=True, error_model="numpy")(function))
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.kernels.compiled import compiled
-from optimizer.kernels.tables import FAIR, LENT, Tables
+from optimizer.kernels.tables import FAIR, LENT
 from optimizer.problem import NEIGHBOUR_FLOWS
 
 FloatArray = NDArray[np.float64]
@@ -29,7 +29,9 @@ _NOTHING = 1e-9
 
 @compiled
 def share_rail(
-    tables: Tables,
+    discipline: int,
+    limits: FloatArray,
+    neighbour_rates: FloatArray,
     minimums: FloatArray,
     highest: FloatArray,
     rail: int,
@@ -43,7 +45,9 @@ def share_rail(
 ) -> None:
     """Rewrites the rate of what lanes[:count] are sending on this rail, and when it will be done.
 
-    minimums, highest float64[S, S, R]: what pairs must and may have, where they are lent to.
+    limits float64[S, R]: what the job may have of each NIC in each direction; neighbour_rates: what
+    others want of it beside that. minimums, highest float64[S, S, R]: what pairs must and may have,
+    where they are lent to. Single arrays instead of Tables: this is called at every event.
     """
     flows = np.empty(count, dtype=np.int64)
     open_count = 0
@@ -55,12 +59,12 @@ def share_rail(
             state[c, RATE] = 0.0
             flows[open_count] = c
             open_count += 1
-    if tables.discipline == FAIR:
-        fill_fairly(tables, rail, flows, open_count, state, source, target)
-    elif tables.discipline == LENT:
-        lend(tables, minimums, highest, rail, flows, open_count, state, source, target)
+    if discipline == FAIR:
+        fill_fairly(limits, neighbour_rates, rail, flows, open_count, state, source, target)
+    elif discipline == LENT:
+        lend(limits, minimums, highest, rail, flows, open_count, state, source, target)
     else:
-        fill_by_urgency(tables, rail, flows, open_count, state, source, target)
+        fill_by_urgency(limits, rail, flows, open_count, state, source, target)
     for k in range(count):
         c = lanes[k]
         if sending[c]:
@@ -136,7 +140,8 @@ def fill(
 
 @compiled
 def fill_fairly(
-    tables: Tables,
+    limits: FloatArray,
+    neighbour_rates: FloatArray,
     rail: int,
     flows: IntArray,
     count: int,
@@ -145,19 +150,19 @@ def fill_fairly(
     target: IntArray,
 ) -> None:
     """Max-min fair shares of the NICs as they are, beside what others want of them."""
-    servers = len(tables.line_rates)
+    servers = len(limits)
     spare, wanted = np.empty((2, servers)), np.empty((2, servers))
     crowded = False
     for s in range(servers):
-        spare[0, s] = spare[1, s] = tables.line_rates[s, rail]
-        wanted[0, s] = wanted[1, s] = tables.neighbour_rates[s, rail]
+        spare[0, s] = spare[1, s] = limits[s, rail]
+        wanted[0, s] = wanted[1, s] = neighbour_rates[s, rail]
         crowded = crowded or wanted[0, s] > 0.0
     fill(flows, count, spare, wanted, crowded, state, source, target)
 
 
 @compiled
 def fill_by_urgency(
-    tables: Tables,
+    limits: FloatArray,
     rail: int,
     flows: IntArray,
     count: int,
@@ -170,10 +175,10 @@ def fill_by_urgency(
     Round after round, every sender that has something left takes its most urgent part among the
     receivers that it has not tried yet, and the parts of the round fill what the NICs have left.
     """
-    servers = len(tables.nic_rates)
+    servers = len(limits)
     spare, wanted = np.empty((2, servers)), np.empty((0, 0))
     for s in range(servers):
-        spare[0, s] = spare[1, s] = tables.nic_rates[s, rail]
+        spare[0, s] = spare[1, s] = limits[s, rail]
     chosen = np.empty(servers, dtype=np.int64)
     picked = np.empty(servers, dtype=np.int64)
     while count > 0:
@@ -195,7 +200,7 @@ def fill_by_urgency(
         for k in range(count):
             c = flows[k]
             s = source[c]
-            if spare[0, s] <= _NOTHING * tables.nic_rates[s, rail]:
+            if spare[0, s] <= _NOTHING * limits[s, rail]:
                 continue
             if chosen[s] == c:
                 picked[round_count] = c
@@ -209,7 +214,7 @@ def fill_by_urgency(
 
 @compiled
 def lend(
-    tables: Tables,
+    limits: FloatArray,
     minimums: FloatArray,
     highest: FloatArray,
     rail: int,
@@ -223,13 +228,13 @@ def lend(
 
     The flows of one pair share its rate equally. Receivers cannot be oversubscribed: `ceilings`.
     """
-    servers = len(tables.nic_rates)
+    servers = len(limits)
     users = np.zeros((servers, servers))
     extra = np.empty(servers)
     for k in range(count):
         users[source[flows[k]], target[flows[k]]] += 1.0
     for s in range(servers):
-        spare, borrowers = tables.nic_rates[s, rail], 0
+        spare, borrowers = limits[s, rail], 0
         for t in range(servers):
             extra[t] = -1.0
             if users[s, t] > 0.0:
@@ -259,7 +264,8 @@ def lend(
 
 @compiled
 def neighbour_gets(
-    tables: Tables,
+    line_rates: FloatArray,
+    neighbour_rates: FloatArray,
     rail: int,
     lanes: IntArray,
     count: int,
@@ -272,7 +278,7 @@ def neighbour_gets(
     """rates float64[2, S, R]: what the neighbour now transmits and receives on this rail: what it
     wants, as far as the job leaves it (under fair sharing that is its fair share)."""
     for s in range(rates.shape[1]):
-        rates[0, s, rail] = rates[1, s, rail] = tables.line_rates[s, rail]
+        rates[0, s, rail] = rates[1, s, rail] = line_rates[s, rail]
     for k in range(count):
         c = lanes[k]
         if sending[c]:
@@ -281,4 +287,4 @@ def neighbour_gets(
     for side in range(2):
         for s in range(rates.shape[1]):
             left = max(rates[side, s, rail], 0.0)
-            rates[side, s, rail] = min(left, tables.neighbour_rates[s, rail])
+            rates[side, s, rail] = min(left, neighbour_rates[s, rail])

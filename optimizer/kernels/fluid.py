@@ -29,7 +29,7 @@ from optimizer.kernels.filling import (
 from optimizer.kernels.heap import pop, push
 from optimizer.kernels.network import cut
 from optimizer.kernels.schedule import device_offsets
-from optimizer.kernels.tables import URGENT, Tables
+from optimizer.kernels.tables import FAIR, URGENT, Tables
 from optimizer.kernels.urgency import number_messages
 
 FloatArray = NDArray[np.float64]
@@ -38,10 +38,9 @@ IntArray = NDArray[np.int64]
 
 @compiled
 def arrive(
-    tables: Tables,
+    consumers: IntArray,
     device: IntArray,
     priority: FloatArray,
-    e: int,
     b: int,
     missing: IntArray,
     ready_key: FloatArray,
@@ -49,9 +48,9 @@ def arrive(
     base: int,
     ready: int,
 ) -> int:
-    """Tensor e is now on device b; returns how many operators are ready there."""
-    for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
-        c = tables.consumers[k]
+    """The tensor of these consumers is now on device b; returns how many operators are ready there,
+    in the heap that begins at base."""
+    for c in consumers:
         if device[c] == b:
             missing[c] -= 1
             if missing[c] == 0:
@@ -148,12 +147,14 @@ def fluid(
         for lane in range(size):
             pair = lane // rails
             base[lane + 1] = base[lane] + over_rails[pair // servers, pair % servers]
+    line, wanted = tables.line_rates, tables.neighbour_rates
+    limits = line if tables.discipline == FAIR else tables.nic_rates
     accounting = len(background_bits) > 0
     neighbour, counted_until = np.zeros((2, servers, rails)), 0.0
     if accounting:
         background_bits[:] = 0.0
         for r in range(rails):
-            neighbour_gets(tables, r, active[r], 0, sending, state, source, target, neighbour)
+            neighbour_gets(line, wanted, r, active[r], 0, sending, state, source, target, neighbour)
     for e in range(len(sent)):
         sent[e] = 0.0
     for i in range(n):
@@ -279,7 +280,15 @@ def fluid(
             e, b = message_tensor[message], message_device[message]
             sent[e] = max(sent[e], now)
             ready[b] = arrive(
-                tables, device, priority, e, b, missing, ready_key, ready_item, offsets[b], ready[b]
+                tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
+                device,
+                priority,
+                b,
+                missing,
+                ready_key,
+                ready_item,
+                offsets[b],
+                ready[b],
             )
         for r in range(rails):
             k = 0
@@ -325,7 +334,8 @@ def fluid(
                 e, b = message_tensor[message], message_device[message]
                 sent[e] = max(sent[e], now)
                 ready[b] = arrive(
-                    tables, device, priority, e, b, missing, ready_key, ready_item, offsets[b],
+                    tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
+                device, priority, b, missing, ready_key, ready_item, offsets[b],
                     ready[b],
                 )  # fmt: skip
         while first_waiting < last_waiting:
@@ -355,10 +365,20 @@ def fluid(
         for r in range(rails):
             if dirty[r]:
                 share_rail(
-                    tables, minimums, highest, r, now, active[r], count[r], sending, state,
+                    tables.discipline, limits, wanted, minimums, highest, r, now, active[r],
+                    count[r], sending, state,
                     source, target,
                 )  # fmt: skip
                 if accounting:
                     neighbour_gets(
-                        tables, r, active[r], count[r], sending, state, source, target, neighbour
+                        line,
+                        wanted,
+                        r,
+                        active[r],
+                        count[r],
+                        sending,
+                        state,
+                        source,
+                        target,
+                        neighbour,
                     )
