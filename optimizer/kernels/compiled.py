@@ -26,13 +26,14 @@ def _keep_code_by_sources() -> None:
     # Constants of problem.py are compiled in.
     for path in [*sorted(here.glob("*.py")), Path(str(problem.__file__))]:
         digest.update(path.read_bytes())
-    if numba.config.CACHE_DIR:
-        base = Path(numba.config.CACHE_DIR)
+    settings: Any = numba.config
+    if settings.CACHE_DIR:
+        base = Path(settings.CACHE_DIR)
     elif os.access(here, os.W_OK):
         base = here / "__pycache__"
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "placewire"
-    numba.config.CACHE_DIR = str(base / digest.hexdigest()[:16])
+    settings.CACHE_DIR = str(base / digest.hexdigest()[:16])
 
 
 _keep_code_by_sources()
