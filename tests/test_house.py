@@ -63,7 +63,7 @@ def test_the_optimizer_lines_of_the_readme_run(tmp_path: Path) -> None:
     """As written, in a folder of their own, with this interpreter's commands."""
     text = (ROOT / "README.md").read_text()
     lines = re.findall(r"^    \.venv/bin/(optimizer .*)$", text, re.M)
-    assert [line.split()[1] for line in lines] == ["profile", "solve", "check"]
+    assert [line.split()[1] for line in lines] == ["profile", "solve", "explain", "check"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for line in lines:
         command = [str(Path(sys.executable).with_name("optimizer")), *line.split()[1:]]

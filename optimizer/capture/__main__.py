@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optimizer.arguments import EXIT_CODES
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
-from optimizer.capture.errors import CaptureError
+from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import save_graph
 
 
@@ -20,26 +20,22 @@ def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.ca
         epilog=EXIT_CODES,
     )
     add_model_arguments(parser)
-    options = parser.parse_args(arguments)
-    try:
-        choice = parse_optimizer(options.optimizer)
-        print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
-        from optimizer.capture.step import capture
+    return ended(_capture, parser.parse_args(arguments))
 
-        graph = capture(options.model, options.batch, choice, options.seed).operators
-        save_graph(graph, Path(options.out))
-    except CaptureError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
-    except OSError as error:
-        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        return 3
+
+def _capture(options: argparse.Namespace) -> int:
+    choice = parse_optimizer(options.optimizer)
+    print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
+    from optimizer.capture.step import capture
+
+    graph = capture(options.model, options.batch, choice, options.seed).operators
+    save_graph(graph, Path(options.out))
     print(
         f"{graph.operator_count} operators, {graph.tensor_count} tensors, "
         f"structure {graph.structure_hash[:12]}",
         file=sys.stderr,
     )
-    return 0
+    return DONE
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optimizer.arguments import EXIT_CODES, positive
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
-from optimizer.capture.errors import CaptureError
+from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
 from optimizer.profile.devices import DEVICES
 
@@ -27,17 +27,19 @@ def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.pr
     options = parser.parse_args(arguments)
     from_graph = Path(options.model).is_file()
     _refuse_mixed(parser, options, from_graph)
-    try:
-        graph = modelled_graph(options) if from_graph else profiled_graph(options)
-        if options.out is not None:
-            save_graph(graph, Path(options.out))
-    except (CaptureError, GraphError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 3
-    except OSError as error:
-        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        return 3
-    return 0
+    return ended(_model if from_graph else _measure, options)
+
+
+def _model(options: argparse.Namespace) -> int:
+    graph = modelled_graph(options)
+    if options.out is not None:
+        save_graph(graph, Path(options.out))
+    return DONE
+
+
+def _measure(options: argparse.Namespace) -> int:
+    save_graph(profiled_graph(options), Path(options.out))
+    return DONE
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
