@@ -21,14 +21,13 @@ _ANCESTORS = 32
 
 @dataclass(frozen=True)
 class Relaxation:
-    """order int64[n] topological; work float64[n] fastest seconds; weight_bytes int64[n]; unit
-    int64[n]: operators of one unit share a device, numbered 0..U-1; source, target int64[k] edges,
-    each pair once; near, far float64[k]: least seconds from the source's end to the target's start
-    on one device, and on two (inf: they must share one); devices: how many there are."""
+    """order int64[n] topological; work float64[n] fastest seconds; unit int64[n]: operators of one
+    unit share a device, numbered 0..U-1; source, target int64[k] edges, each pair once; near, far
+    float64[k]: least seconds from the source's end to the target's start on one device, and on two
+    (inf: they must share one); devices: how many there are."""
 
     order: IntArray
     work: FloatArray
-    weight_bytes: IntArray
     unit: IntArray
     source: IntArray
     target: IntArray
@@ -105,7 +104,6 @@ def relax(problem: Problem) -> Relaxation:
     return Relaxation(
         order=np.ascontiguousarray(graph.topological_order),
         work=np.ascontiguousarray(fastest),
-        weight_bytes=graph.weight_bytes,
         unit=unit,
         source=source,
         target=target,

@@ -18,11 +18,14 @@ from optimizer.bounds.exact_rates import (
     servers_are_devices,
 )
 from optimizer.bounds.load import share_of_load
+from optimizer.bounds.part import Part, cut_out, machines_for, parts_of
 from optimizer.bounds.quick import lower_bound
 from optimizer.bounds.relaxation import Relaxation, relax
 from optimizer.problem import Problem
 
 _ROUNDS = 30
+# Operators that take time, at most: of a graph that is modelled whole, and of a part of one.
+_WHOLE, _PART = 600, 150
 # A proof needs a moment for the model itself.
 _LEAST_SECONDS = 0.2
 # Of what is left between bound and step, where the next step to refute is; and of the time left.
@@ -74,15 +77,29 @@ class _Search:
         relaxation = relax(problem)
         limits = limits_of(problem, share_of_load(problem.seconds))
         step = self.step if np.isfinite(self.step) else float(relaxation.work.sum())
-        shared = servers_are_devices(problem)
-        solved = self._prove(relaxation, limits, step, self.left * _PLAIN_TIME, network=False)
+        parts = list(parts_of(relaxation, _WHOLE, _PART))
+        for k, part in enumerate(parts):
+            # The first part is where the most is to be gained: half of the time, then half again.
+            share = 1.0 if k == len(parts) - 1 else 0.5
+            self._search(relaxation, limits, part, step, time.monotonic() + share * self.left)
+
+    def _search(
+        self, relaxation: Relaxation, limits: Limits, part: Part, step: float, until: float
+    ) -> None:
+        """Refutes steps between the bound and the one known, by one part, until that time."""
+
+        def left() -> float:
+            return until - time.monotonic()
+
+        shared = servers_are_devices(self.problem)
+        solved = self._prove(relaxation, limits, part, step, left() * _PLAIN_TIME, network=False)
         if solved and not shared:
             return
         high = step
-        while self.left > _LEAST_SECONDS and high > self.best.seconds * (1 + _CLOSE):
+        while left() > _LEAST_SECONDS and high > self.best.seconds * (1 + _CLOSE):
             trial = self.best.seconds + _TRIAL_AT * (high - self.best.seconds)
-            seconds = self.left * _TRIAL_TIME
-            if self._prove(relaxation, limits, trial, seconds, network=shared):
+            seconds = left() * _TRIAL_TIME
+            if self._prove(relaxation, limits, part, trial, seconds, network=shared):
                 return
             if self.best.seconds < trial * (1 - _CLOSE):
                 high = trial
@@ -95,6 +112,7 @@ class _Search:
         self,
         relaxation: Relaxation,
         limits: Limits,
+        part: Part,
         horizon: float,
         seconds: float,
         *,
@@ -108,15 +126,17 @@ class _Search:
             return False
         from ortools.sat.python import cp_model
 
-        exact = ExactModel(forced, machines_of(self.problem), horizon)
+        cut = cut_out(forced, part)
+        machines = machines_for(machines_of(self.problem), part, relaxation.operators)
+        exact = ExactModel(cut, machines, horizon)
         if network:
-            tensors = sent_tensors(self.problem, np.arange(relaxation.operators))
+            tensors = sent_tensors(self.problem, part.kept)
             add_rates(exact, self.problem, tensors)
             add_volumes(exact, self.problem, tensors)
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(min(seconds, self.left), 0.01)
         solver.parameters.num_workers = self.workers
-        reason = "exact search over placements and orders, transfers at their pair's best rate"
+        reason = f"exact search over placements and orders{part.where}, transfers at the best rates"
         solver.best_bound_callback = lambda b: self._improve(b * exact.tick, reason)
         status = solver.solve(exact.model)
         if status == cp_model.INFEASIBLE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 
 from brute_force import contention_free_optimum, simulated_optimum, tiny_problems
 from cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
-from optimizer.bounds import lower_bound, strong_bound
+from optimizer.bounds import lower_bound, strong, strong_bound
+from optimizer.bounds.part import Part, cut_out
+from optimizer.bounds.relaxation import relax
+from optimizer.cluster import widest_rates
 from optimizer.problem import Problem
-from optimizer.rates import widest_rates
 
 
 def test_what_only_a_search_proves():
@@ -99,7 +103,7 @@ def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
     weights = np.array([[draw(weight) for _ in range(3)] for _ in range(3)])
     np.fill_diagonal(weights, 0.0)
     most = np.maximum(weights.sum(axis=1)[:, None], weights.sum(axis=0)[None, :])
-    return problem, widest_rates(base) * (weights / most)[:, :, None]
+    return problem, widest_rates(base.nic_rates) * (weights / most)[:, :, None]
 
 
 @settings(max_examples=25, deadline=None)
@@ -108,3 +112,24 @@ def test_no_strong_bound_exceeds_what_admissible_rates_reach(drawn):
     problem, rates = drawn
     reached = simulated_optimum(problem, rates)
     assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tiny_problems(largest=6), st.integers(1, 4))
+def test_a_part_of_the_graph_proves_no_more_than_the_whole(drawn, size):
+    problem = Problem(drawn.graph, drawn.cluster, "job", "thesis")
+    optimum = contention_free_optimum(problem)
+    with patch.object(strong, "_WHOLE", 0), patch.object(strong, "_PART", size):
+        assert strong_bound(problem, 1.3 * optimum, 2.0).seconds <= optimum * (1 + 1e-9)
+
+
+def test_a_part_keeps_what_the_rest_delays():
+    # A and Z are joined by B, which is left out: its second, and the 2 s of one of its transfers
+    # where they are apart.
+    made = graph({"A": 3.0, "B": 1.0, "Z": 3.0}, [("A", ["B"], 2 * 10**6), ("B", ["Z"], 3 * 10**6)])
+    whole = relax(Problem(made, cluster(2)))
+    part = cut_out(whole, Part(np.array([0, 2]), ""))
+    between = np.flatnonzero((part.source == 0) & (part.target == 1))
+    assert part.near[between].tolist() == pytest.approx([1.0])
+    assert part.far[between].tolist() == pytest.approx([3.0])
+    assert part.heads_and_tails[0][:2].tolist() == pytest.approx([0.0, 4.0])
