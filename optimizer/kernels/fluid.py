@@ -32,6 +32,10 @@ from optimizer.kernels.schedule import device_offsets
 from optimizer.kernels.tables import FAIR, URGENT, Tables
 from optimizer.kernels.urgency import number_messages
 
+# A part this near to its end has ended: what is left of it is rounding, and must not make it wait
+# for one that overtakes it now.
+_AT_ONCE_SECONDS = 1e-9
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -294,7 +298,7 @@ def fluid(
             k = 0
             while k < count[r]:
                 lane = active[r, k]
-                if state[lane, EVENT_AT] > now:
+                if state[lane, EVENT_AT] > now + (_AT_ONCE_SECONDS if sending[lane] else 0.0):
                     k += 1
                     continue
                 dirty[r] = True
