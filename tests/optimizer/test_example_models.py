@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,9 +17,8 @@ from optimizer.capture.updates import OptimizerChoice
 from optimizer.profile.interpret import StepInterpreter
 
 STEPS = 3
-SMALL = (
-    "mlp", "alexnet", "vgg", "vgg_batch_norm", "bert", "fnet", "gpt2", "gpt2_fused", "deep"
-)  # fmt: skip
+QUICK = ("mlp", "fnet", "gpt2")
+OTHERS = ("alexnet", "vgg", "vgg_batch_norm", "bert", "gpt2_fused", "deep")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,10 +29,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def small() -> dict[str, CapturedStep]:
-    choice = OptimizerChoice("adamw", 1e-3)
-    return {name: capture(f"small_models:{name}", 4, choice, 3) for name in SMALL}
+@cache
+def small(name: str) -> CapturedStep:
+    return capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
 
 
 class LossKeeping(StepInterpreter):
@@ -53,11 +52,12 @@ class LossKeeping(StepInterpreter):
         return kept
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_captured_steps_train_as_eager_ones_to_the_last_bit(
-    name: str, small: dict[str, CapturedStep]
-) -> None:
-    captured = small[name]
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
+    # Of its own: training changes the values.
+    captured = capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
     step = load_training_step(f"small_models:{name}", 4, 3)
     assert step.loss is not None
     model = ModelWithLoss(step.model, step.loss)
@@ -79,8 +79,8 @@ def test_captured_steps_train_as_eager_ones_to_the_last_bit(
         assert torch.equal(value, expected[identifier.split("_", 1)[1]]), identifier
 
 
-def test_the_tied_output_layer_is_the_word_embedding(small: dict[str, CapturedStep]) -> None:
-    captured = small["gpt2"]
+def test_the_tied_output_layer_is_the_word_embedding() -> None:
+    captured = small("gpt2")
     ids = captured.operators.ids
     tied = [i for i in ids if "word_weight" in i or "head_weight" in i]
     assert [i.partition("_")[0] for i in tied] == ["parameter", "update"]
@@ -91,26 +91,25 @@ def test_the_tied_output_layer_is_the_word_embedding(small: dict[str, CapturedSt
     }
 
 
-def test_attention_is_one_operator_and_its_backward_where_nothing_is_dropped(
-    small: dict[str, CapturedStep],
-) -> None:
-    fused, decomposed = small["gpt2_fused"].operators.types, small["gpt2"].operators.types
+@pytest.mark.slow
+def test_attention_is_one_operator_and_its_backward_where_nothing_is_dropped() -> None:
+    fused, decomposed = small("gpt2_fused").operators.types, small("gpt2").operators.types
     attention = [kind for kind in fused if "attention" in kind]
     assert len(attention) == 2 * gpt2.SMALL.layers
     assert not [kind for kind in decomposed if "attention" in kind]
     assert decomposed.count("aten._safe_softmax.default") == gpt2.SMALL.layers
 
 
-def test_batch_norm_writes_its_buffers(small: dict[str, CapturedStep]) -> None:
-    copies = [i for i in small["vgg_batch_norm"].code.writers if i.startswith("copy_")]
+@pytest.mark.slow
+def test_batch_norm_writes_its_buffers() -> None:
+    copies = [i for i in small("vgg_batch_norm").code.writers if i.startswith("copy_")]
     assert len(copies) == 3 * 13
 
 
-def test_the_deep_transformer_has_more_than_twelve_thousand_operators(
-    small: dict[str, CapturedStep],
-) -> None:
+@pytest.mark.slow
+def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
     """Every layer adds the same: what 80 have follows from what 2 and 6 have."""
-    two, six = small["gpt2"].operators.operator_count, small["deep"].operators.operator_count
+    two, six = small("gpt2").operators.operator_count, small("deep").operators.operator_count
     layer, rest = divmod(six - two, deep_transformer.SMALL.layers - gpt2.SMALL.layers)
     assert rest == 0
     assert two + layer * (deep_transformer.DEEP.layers - gpt2.SMALL.layers) > 12_000
