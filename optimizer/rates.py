@@ -77,11 +77,12 @@ def allocate(
     Never worse in simulated step time than rates by volume, than the used pairs' equal rates, or
     than the incumbent if one is given. Under guarantee sharing these are the minimums: the program
     decides as if they were caps, and its answers are scored with what may be borrowed. All zero
-    where no two servers talk.
+    where no two servers talk, and where two talk that have no rail in common.
     """
     used = used_pairs(problem, device)
     servers, rails = problem.cluster.nic_rates.shape
-    if not used:
+    reached = worthwhile_rates(problem).sum(axis=2)
+    if not used or not all(reached[pair] > 0 for pair in used):
         return np.zeros((servers, servers, rails))
     floors = floor_rates(problem, used)
 

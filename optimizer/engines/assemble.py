@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +11,7 @@ from optimizer.bounds import Bound
 from optimizer.cluster import even_rates
 from optimizer.engines.solution import Solution
 from optimizer.placement import Message, Placement
-from optimizer.problem import Problem
+from optimizer.problem import InfeasibleError, Problem
 from optimizer.sharing import decides_rates, decision
 from optimizer.simulate import Timeline, simulate
 
@@ -26,10 +27,13 @@ def assemble(
     seed: int,
     wall_seconds: Mapping[str, float],
 ) -> Placement:
+    """Raises InfeasibleError where a message never arrives."""
     graph, cluster = problem.graph, problem.cluster
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     names = cluster.device_names
     step = timeline.step_seconds
+    if not math.isfinite(step):
+        raise InfeasibleError(_what_never_arrives(problem, timeline, engine))
     return Placement(
         structure_hash=graph.structure_hash,
         profile_digest=graph.profile_digest,
@@ -55,6 +59,17 @@ def assemble(
         reduction=reduction,
         seed=seed,
         wall_seconds=dict(wall_seconds),
+    )
+
+
+def _what_never_arrives(problem: Problem, timeline: Timeline, engine: str) -> str:
+    names = [server.name for server in problem.cluster.servers]
+    server = problem.cluster.server_of_device
+    lost = [m for m in timeline.messages if not math.isfinite(m.finish_seconds)]
+    ends = [names[server[d]] for d in (lost[0].source, lost[0].destination)]
+    return (
+        f"{engine} found only placements in which {ends[0]} sends to {ends[1]}, and they have no "
+        "rate on a common rail; give both a NIC on one rail, or fewer servers enough memory"
     )
 
 
