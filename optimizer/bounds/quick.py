@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optimizer.bounds.bound import ROUNDING, Bound, largest
 from optimizer.bounds.contradiction import contradiction_bound, limits_of
+from optimizer.bounds.cuts import cut_bound
 from optimizer.bounds.load import load_between, load_bound, share_of_load
 from optimizer.bounds.paths import path_bound, unit_bound
 from optimizer.bounds.relaxation import relax
@@ -25,8 +26,9 @@ def lower_bound(problem: Problem) -> Bound:
     ]
     if relaxation.devices == 1:
         found.append(Bound(float(problem.seconds[:, 0].sum()), "one device runs everything"))
-    best = largest(found)
     if relaxation.devices > 1:
-        found.append(contradiction_bound(relaxation, limits_of(problem, work), best.seconds))
-        best = largest(found)
+        limits = limits_of(problem, work)
+        found.append(cut_bound(problem, relaxation, limits.held_bytes))
+        found.append(contradiction_bound(relaxation, limits, largest(found).seconds))
+    best = largest(found)
     return Bound(best.seconds * (1 - ROUNDING), best.reason)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brute_force import contention_free_optimum, simulated_optimum, tiny_problems
 from cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
@@ -141,3 +144,56 @@ def test_no_bound_exceeds_the_simulated_optimum(problem):
     # Every pair at its largest rate at once is more than strict sharing admits.
     rates = full_rates(problem) if problem.sharing == "strict" else None
     assert lower_bound(problem).seconds <= simulated_optimum(problem, rates) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sharing", ["strict", "job", "even", "unshaped"])
+def test_memory_forces_volume_over_the_network(sharing):
+    # A's outputs are read by B's group, and the two hold too much for one server: 10 transfers of
+    # 1 s each leave A's server, one after the other at best, after A and before the last reader.
+    readers = [f"b{k}" for k in range(10)]
+    made = graph(
+        {"A": 1.0, **dict.fromkeys(readers, 0.1)},
+        [("A", [b], 10**6) for b in readers],
+        weight_bytes={"A": 600, "b0": 600},
+        colocation=dict.fromkeys(readers, "k"),
+    )
+    free, tight = (Problem(made, cluster(2, memory=m), sharing) for m in (1200, 1199))
+    assert lower_bound(free).seconds == pytest.approx(2.0)
+    assert lower_bound(tight).seconds == pytest.approx(1.0 + 10.0 + 0.1)
+    assert "volume" in lower_bound(tight).reason
+    thesis = Problem(made, tight.cluster, sharing, "thesis")
+    assert lower_bound(thesis).seconds == pytest.approx(1.0 + 1.0 + 10 * 0.1, rel=1e-3)
+
+
+def test_memory_forces_volume_without_a_pair_that_conflicts():
+    # Eight operators of 300 bytes, each pair joined by a tensor of 3 s; a server has room for 3.
+    # Of k operators on a server 3 k (8 - k) s leave or enter, half of it at best at the same time:
+    # 10.5 s for one, after the first and before the last of 0.01 s. A single path takes but 3 s.
+    names = "ABCDEFGH"
+    made = graph(
+        dict.fromkeys(names, 0.01),
+        [(x, [y], 3 * 10**6) for x, y in itertools.combinations(names, 2)],
+        weight_bytes=dict.fromkeys(names, 300),
+    )
+    tight = Problem(made, cluster(3, memory=900), "unshaped")
+    assert 5.0 < lower_bound(tight).seconds <= 10.52
+    assert "volume" in lower_bound(tight).reason
+    assert lower_bound(Problem(made, cluster(3, memory=2400))).seconds < 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(tiny_problems(largest=4), st.sampled_from(["unshaped", "even"]))
+def test_no_bound_exceeds_the_optimum_within_tight_memories(drawn, sharing):
+    servers = tuple(
+        server.model_copy(
+            update={
+                "devices": tuple(
+                    d.model_copy(update={"memory_bytes": 101_000}) for d in server.devices
+                )
+            }
+        )
+        for server in drawn.cluster.servers
+    )
+    tight = drawn.cluster.model_copy(update={"servers": servers})
+    problem = Problem(drawn.graph, tight, sharing, "contended")
+    assert lower_bound(problem).seconds <= simulated_optimum(problem) * (1 + 1e-9)

@@ -1,0 +1,145 @@
+"""Bounds by volume: what must leave and enter some server, over minimum cuts.
+
+Let S be the operators on the server of one unit A, in any placement. For weights l, o, i >= 0 that
+sum to 1 and any price q >= 0 per byte,
+
+    step - before - after >= l work(S) / devices + o out(S) / N + i in(S) / N
+                          >= that + q (held(S) - M)
+
+where N is the NICs' rate of the best server, M the largest server's memory, `devices` the most that
+a server has; work, out and in each fit into the step by themselves. out(S) counts once each tensor
+made in S that is read outside, in(S) each that is made outside and read in S: a server sends
+and receives it at least once. Where out and in count alone (l = 0), no byte of them moves
+before the first producer's end nor after the last consumer's start. The right side less q M is a
+cut between A and everything that is not on its server: an operator in S pays l work / devices +
+q held, a tensor that leaves pays o bits / N, one that enters i bits / N. So the minimum cut, less
+q M, bounds the step over all S. It says something where memory keeps S from being everything. And
+where a unit B does not fit into any server together with A, S lacks B: the minimum cut between the
+two, without a price.
+
+The network's rates are those of one step under `contended`; links between devices pass the NICs by,
+and transfers of `thesis` and `msr` never meet: no such bound there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.bounds.bound import Bound
+from optimizer.bounds.relaxation import Relaxation, nic_capacities
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import Problem
+
+# (work, out, in), and prices of all held bytes in what all tensors together would cost.
+_WEIGHTS = ((0.0, 0.5, 0.5), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.3, 0.3))
+_PRICES = (0.05, 0.1, 0.2, 0.5, 1.5)
+# The units that hold most are tried, each against those that it cannot share a server with; in a
+# large graph only the first, at fewer weights.
+_UNITS, _LARGE_OPERATORS = 4, 4_000
+_SCALE = 10**12
+
+
+@dataclass(frozen=True)
+class _Network:
+    """Nodes: units 0..U-1, then two per tensor that several units know. Arcs from tail to head;
+    out_seconds, in_seconds: of the tensors whose arcs they are; fixed: arcs that are never cut."""
+
+    nodes: int
+    tail: IntArray
+    head: IntArray
+    out_seconds: FloatArray
+    in_seconds: FloatArray
+    fixed: NDArray[np.bool_]
+
+
+def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) -> Bound:
+    """0 seconds where memory forces nothing, or no cut is known to cost anything."""
+    cluster = problem.cluster
+    memory = float(np.bincount(cluster.server_of_device, weights=cluster.memory_bytes).max())
+    rate = float(nic_capacities(problem).sum(axis=1).max(initial=0.0))
+    if problem.model != "contended" or cluster.links or held_bytes.sum() <= memory or rate <= 0:
+        return Bound(0.0, "memory forces nothing over the network")
+    held = np.bincount(relaxation.unit, weights=held_bytes, minlength=relaxation.units)
+    work = np.bincount(relaxation.unit, weights=relaxation.work, minlength=relaxation.units)
+    network = _network(problem, relaxation, rate)
+    around = _around(problem, relaxation)
+    devices = max(len(server.devices) for server in cluster.servers)
+    large = relaxation.operators > _LARGE_OPERATORS
+    most = np.argsort(-held, kind="stable")[:_UNITS].tolist()
+    best = 0.0
+    for a in most[: 1 if large else None]:
+        never_with = [b for b in most if b != a and held[a] + held[b] > memory]
+        for load, out, into in _WEIGHTS[: 2 if large else None]:
+            before_and_after = around if load == 0 else 0.0
+            share = load * work / devices
+            for b in never_with:
+                best = max(best, _least_cut(network, a, b, share, out, into) + before_and_after)
+            whole = float(network.out_seconds.sum()) / float(held.sum())
+            for price in (p * whole for p in _PRICES):
+                cut = _least_cut(network, a, None, share + price * held, out, into)
+                best = max(best, cut - price * memory + before_and_after)
+    return Bound(best, "volume that must cross one server's NICs: none has memory for all")
+
+
+def _least_cut(
+    network: _Network, inside: int, outside: int | None, paid: FloatArray, out: float, into: float
+) -> float:
+    """Seconds of the least cut between unit `inside` with its server and, beside what is paid per
+    unit U on that server, unit `outside`. Capacities are whole numbers, rounded down."""
+    from ortools.graph.python.max_flow import SimpleMaxFlow
+
+    sink = network.nodes
+    seconds = np.where(network.fixed, 0.0, out * network.out_seconds + into * network.in_seconds)
+    total = max(float(seconds.sum() + paid.sum()), 1e-300)
+    capacity = np.floor(seconds / total * _SCALE).astype(np.int64)
+    capacity[network.fixed] = 2 * _SCALE
+    price = np.floor(paid / total * _SCALE).astype(np.int64)
+    if outside is not None:
+        price[outside] = 2 * _SCALE
+    units = np.arange(len(paid))
+    flow = SimpleMaxFlow()
+    flow.add_arcs_with_capacity(
+        np.concatenate([network.tail, units]),
+        np.concatenate([network.head, np.full(len(units), sink)]),
+        np.concatenate([capacity, price]),
+    )
+    if flow.solve(inside, sink) != flow.OPTIMAL:
+        return 0.0
+    return float(flow.optimal_flow()) / _SCALE * total
+
+
+def _around(problem: Problem, relaxation: Relaxation) -> float:
+    """Seconds before the first and after the last byte that anything sends."""
+    graph, (head, tail) = problem.graph, relaxation.heads_and_tails
+    source, target, tensor = graph.edges
+    sized = graph.tensor_bytes[tensor] > 0
+    made = (head + relaxation.work)[source[sized]]
+    read = (tail + relaxation.work)[target[sized]]
+    return float(made.min() + read.min()) if sized.any() else 0.0
+
+
+def _network(problem: Problem, relaxation: Relaxation, rate: float) -> _Network:
+    """Per tensor e of bits b, with nodes x and y: producer -> x costs b to cut, x -> consumers is
+    never cut (x leaves S with any consumer); consumers -> y never, y -> producer costs b."""
+    graph, unit = problem.graph, relaxation.unit
+    source, target, tensor = graph.edges
+    crossing = (unit[source] != unit[target]) & (graph.tensor_bytes[tensor] > 0)
+    tensor, reader = tensor[crossing], unit[target[crossing]]
+    known, place = np.unique(tensor, return_inverse=True)
+    maker = unit[graph.tensor_producer[known]]
+    seconds = graph.tensor_bytes[known] * 8.0 / rate
+    x = relaxation.units + np.arange(len(known))
+    y = x + len(known)
+    none, nothing = np.zeros(len(reader)), np.zeros(len(known))
+    is_fixed, is_cut = np.ones(len(reader), dtype=bool), np.zeros(len(known), dtype=bool)
+    return _Network(
+        relaxation.units + 2 * len(known),
+        np.concatenate([maker, x[place], y, reader]),
+        np.concatenate([x, reader, maker, y[place]]),
+        np.concatenate([seconds, none, nothing, none]),
+        np.concatenate([nothing, none, seconds, none]),
+        np.concatenate([is_cut, is_fixed, is_cut, is_fixed]),
+    )
