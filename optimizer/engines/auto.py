@@ -12,7 +12,12 @@ from optimizer.engines.annealing import Annealing, Scored
 from optimizer.engines.packing import packed
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution
-from optimizer.engines.units import typical_transfer_seconds, upward_rank
+from optimizer.engines.units import (
+    typical_transfer_seconds,
+    unit_of_operator,
+    unit_sums,
+    upward_rank,
+)
 from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 
@@ -58,11 +63,9 @@ def starting_solutions(problem: Problem) -> list[Solution]:
 
 def _fastest_able(problem: Problem) -> IntArray:
     """Each unit on the device that runs it fastest, memory ignored."""
-    from optimizer.engines.units import members_of_units, unit_of_operator
-
     unit = unit_of_operator(problem)
-    best = [int(problem.seconds[g].sum(axis=0).argmin()) for g in members_of_units(unit)]
-    return np.array(best, dtype=np.int64)[unit]
+    best = [unit_sums(unit, column) for column in problem.seconds.T]
+    return np.stack(best, axis=1).argmin(axis=1)[unit]
 
 
 def _why_infeasible(problem: Problem, found: Scored) -> str:

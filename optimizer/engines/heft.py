@@ -7,16 +7,14 @@ of one co-location group follow their first.
 
 from __future__ import annotations
 
-import bisect
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from optimizer.engines.solution import Report, Solution
 from optimizer.engines.units import (
-    members_of_units,
     typical_transfer_seconds,
+    unit_able,
     unit_of_operator,
+    unit_sums,
     upward_rank,
 )
 from optimizer.graph import FloatArray, IntArray
@@ -45,66 +43,22 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     return Solution(device, rank, rates)
 
 
-@dataclass
-class _Slots:
-    """Busy intervals of one device, ascending."""
-
-    starts: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
-
-    def earliest(self, ready: float, seconds: float) -> float:
-        """The first time from `ready` on at which `seconds` are free."""
-        k = bisect.bisect_right(self.ends, ready)
-        at = ready
-        for start, end in zip(self.starts[k:], self.ends[k:], strict=True):
-            if at + seconds <= start:
-                break
-            at = max(at, end)
-        return at
-
-    def take(self, start: float, seconds: float) -> None:
-        k = bisect.bisect_right(self.starts, start)
-        self.starts.insert(k, start)
-        self.ends.insert(k, start + seconds)
-
-
 def _place(
     problem: Problem, transfer: FloatArray, rank: FloatArray, *, count_activations: bool
 ) -> IntArray | None:
-    graph, cluster, seconds = problem.graph, problem.cluster, problem.seconds
+    from optimizer.kernels.construct import insert_by_rank
+
+    graph = problem.graph
     unit = unit_of_operator(problem)
-    members = members_of_units(unit)
     size = graph.weight_bytes + (graph.activation_bytes if count_activations else 0)
-    room = cluster.memory_bytes.astype(np.int64).copy()
-    device = np.full(graph.operator_count, -1, dtype=np.int64)
-    home = [-1] * len(members)
-    slots = [_Slots() for _ in cluster.devices]
-    finish = np.zeros(graph.operator_count)
     # A producer's rank is never below its consumer's; ties fall back to the recorded sort.
     position = np.empty(graph.operator_count, dtype=np.int64)
     position[graph.topological_order] = np.arange(graph.operator_count)
-    for i in np.lexsort((position, -rank)).tolist():
-        group = members[int(unit[i])]
-        needed = int(size[group].sum())
-        choices = [home[int(unit[i])]] if home[int(unit[i])] >= 0 else range(len(slots))
-        best = (np.inf, -1, 0.0)
-        for d in choices:
-            if home[int(unit[i])] < 0 and (
-                room[d] < needed or not np.isfinite(seconds[group, d]).all()
-            ):
-                continue
-            ready = 0.0
-            for e in graph.input_tensors(i).tolist():
-                j = int(graph.tensor_producer[e])
-                ready = max(ready, finish[j] + (transfer[e] if device[j] != d else 0.0))
-            at = slots[d].earliest(ready, float(seconds[i, d]))
-            best = min(best, (at + float(seconds[i, d]), d, at))
-        if best[1] < 0:
-            return None
-        finish[i], d, at = best
-        if home[int(unit[i])] < 0:
-            home[int(unit[i])] = d
-            room[d] -= needed
-        device[i] = d
-        slots[d].take(at, float(seconds[i, d]))
-    return device
+    device = np.full(graph.operator_count, -1, dtype=np.int64)
+    placed = insert_by_rank(
+        np.lexsort((position, -rank)).astype(np.int64), unit, unit_sums(unit, size),
+        unit_able(problem, unit), problem.cluster.memory_bytes.astype(np.float64),
+        np.ascontiguousarray(problem.seconds), transfer, *graph.inputs, graph.tensor_producer,
+        device,
+    )  # fmt: skip
+    return device if placed else None

@@ -6,93 +6,117 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.engines.units import members_of_units, unit_of_operator
+from optimizer.engines.blocks import repeated_blocks
+from optimizer.engines.units import unit_of_operator, unit_rows
+from optimizer.graph import IntArray
 from optimizer.problem import Problem
 
 if TYPE_CHECKING:
-    from optimizer.kernels.anneal import Neighbourhood
+    from optimizer.kernels.proposals import Neighbourhood
 
-_CHAIN_LENGTHS = (4, 16)
+_CHAIN_LENGTHS = (2, 4, 16)
 _BALL_SIZES = (5, 12, 30)
 _ALPHA_QUANTILES = (0.0, 0.5, 0.8)
+# Above this many operators fusion at several thresholds takes seconds; the other sets must do.
+_FUSE_UP_TO = 20_000
+
+Rows = tuple[IntArray, IntArray]
 
 
 def make_neighbourhood(problem: Problem) -> Neighbourhood:
     """Single units, units with one consumer's, chains along the consumer of the largest tensor,
     the clusters that operator fusion finds at several thresholds, and balls around units. Units
-    are whole co-location groups, so no move separates one."""
-    from optimizer.kernels.anneal import Neighbourhood
+    are whole co-location groups, so no move separates one. With them the repeated blocks."""
+    from optimizer.kernels.proposals import Neighbourhood
 
     unit = unit_of_operator(problem)
-    members = members_of_units(unit)
-    sets: set[tuple[int, ...]] = {(u,) for u in range(len(members))}
-    sets |= _chains(problem, unit.tolist())
-    sets |= _clusters(problem, unit.tolist())
-    sets |= _balls(problem, unit.tolist(), len(members))
-    # Half of what a large set moves is the whole graph; such a move is only a renaming of devices.
-    usable = sorted(s for s in sets if len(s) == 1 or 2 * len(s) <= len(members))
-    operators = [[i for u in s for i in members[u]] for s in usable]
-    start = np.zeros(len(operators) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in operators], out=start[1:])
-    flat = np.array([i for row in operators for i in row], dtype=np.int64)
-    return Neighbourhood(start, flat)
+    unit_start, unit_members = unit_rows(unit)
+    count = len(unit_start) - 1
+    rows = [_singles(count), *_along_tensors(problem, unit, count)]
+    if problem.graph.operator_count <= _FUSE_UP_TO:
+        rows.append(_clusters(problem, unit))
+    start, units = _joined(rows, count)
+    start, members = _operators(start, units, unit_start, unit_members)
+    of_start, of_sets = _transposed(start, members, problem.graph.operator_count)
+    table = repeated_blocks(problem.graph)
+    row = np.full(problem.graph.operator_count, -1, dtype=np.int64)
+    column = np.zeros(problem.graph.operator_count, dtype=np.int64)
+    row[table] = np.arange(table.shape[0])[:, None]
+    column[table] = np.arange(table.shape[1])[None, :]
+    return Neighbourhood(
+        start, members, of_start, of_sets, unit, unit_start, unit_members, table, row, column
+    )
 
 
-def _chains(problem: Problem, unit: list[int]) -> set[tuple[int, ...]]:
-    """From each operator along the consumer of its largest tensor, cut at several lengths."""
+def _singles(count: int) -> Rows:
+    return np.arange(count + 1, dtype=np.int64), np.arange(count, dtype=np.int64)
+
+
+def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
+    """Pairs, chains and balls, all along edges between units, the largest tensor first."""
+    from optimizer.kernels.neighbours import balls, chains
+
     graph = problem.graph
-    following = [-1] * graph.operator_count
-    largest = [-1] * graph.operator_count
     source, target, tensor = graph.edges
-    sizes = graph.tensor_bytes[tensor]
-    for i, j, size in zip(source.tolist(), target.tolist(), sizes.tolist(), strict=True):
-        if size > largest[i]:
-            following[i], largest[i] = j, size
-    pairs = zip(source.tolist(), target.tolist(), strict=True)
-    found = {tuple(sorted({unit[i], unit[j]})) for i, j in pairs}
-    for i in range(graph.operator_count):
-        chain, j = [unit[i]], following[i]
-        while j >= 0 and len(chain) < max(_CHAIN_LENGTHS):
-            chain.append(unit[j])
-            if len(chain) in _CHAIN_LENGTHS:
-                found.add(tuple(sorted(set(chain))))
-            j = following[j]
+    u, v, size = unit[source], unit[target], graph.tensor_bytes[tensor]
+    between = u != v
+    u, v, size = u[between], v[between], size[between]
+    pairs = np.unique(np.sort(np.stack([u, v], axis=1), axis=1), axis=0)
+    found: list[Rows] = [(np.arange(0, pairs.size + 1, 2), pairs.reshape(-1))]
+    following = np.full(count, -1, dtype=np.int64)
+    order = np.argsort(size, kind="stable")
+    following[u[order]] = v[order]  # the last assignment stays: the largest
+    found.append(chains(following, np.array(_CHAIN_LENGTHS)))
+    ends = np.concatenate([u, v]), np.concatenate([v, u]), np.concatenate([size, size])
+    order = np.lexsort((ends[1], -ends[2], ends[0]))
+    near_start = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(ends[0], minlength=count), out=near_start[1:])
+    found.append(balls(near_start, ends[1][order], np.array(_BALL_SIZES)))
     return found
 
 
-def _clusters(problem: Problem, unit: list[int]) -> set[tuple[int, ...]]:
+def _clusters(problem: Problem, unit: IntArray) -> Rows:
     from optimizer.reductions.fusion import fuse, operator_delay
 
-    found: set[tuple[int, ...]] = set()
+    starts, units = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     delays = operator_delay(problem)
-    for alpha in sorted({float(np.quantile(delays, q)) for q in _ALPHA_QUANTILES}):
+    quantiles = _ALPHA_QUANTILES if len(delays) else ()
+    for alpha in sorted({float(np.quantile(delays, q)) for q in quantiles}):
         small, undo = fuse(problem, alpha)
-        count = small.graph.operator_count
-        home, _ = undo(np.arange(count, dtype=np.int64), np.zeros(count))
-        clusters: dict[int, set[int]] = {}
-        for i, label in enumerate(home.tolist()):
-            clusters.setdefault(label, set()).add(unit[i])
-        found |= {tuple(sorted(cluster)) for cluster in clusters.values()}
-    return found
+        fused = small.graph.operator_count
+        home, _ = undo(np.arange(fused, dtype=np.int64), np.zeros(fused))
+        pairs = np.unique(np.stack([home, unit], axis=1), axis=0)
+        sizes = np.bincount(pairs[:, 0], minlength=fused)
+        starts.append(np.cumsum(sizes) + starts[-1][-1])
+        units.append(pairs[:, 1])
+    return np.concatenate(starts), np.concatenate(units)
 
 
-def _balls(problem: Problem, unit: list[int], count: int) -> set[tuple[int, ...]]:
-    """Each unit with its nearest neighbours, whichever way the tensors go, largest tensor first."""
-    graph = problem.graph
-    near: list[dict[int, int]] = [{} for _ in range(count)]
-    source, target, tensor = graph.edges
-    sizes = graph.tensor_bytes[tensor]
-    for i, j, size in zip(source.tolist(), target.tolist(), sizes.tolist(), strict=True):
-        u, v = unit[i], unit[j]
-        if u != v:
-            near[u][v] = near[v][u] = max(near[u].get(v, 0), size)
-    found = set()
-    for u in range(count):
-        ball, known = [u], {u}
-        for center in ball:  # grows while it is walked, nearest first
-            for v, _ in sorted(near[center].items(), key=lambda item: (-item[1], item[0])):
-                if v not in known and len(ball) < max(_BALL_SIZES):
-                    known.add(v)
-                    ball.append(v)
-        found |= {tuple(sorted(ball[:size])) for size in _BALL_SIZES if len(ball) >= size}
-    return found
+def _joined(rows: list[Rows], count: int) -> Rows:
+    """Without the sets that no single unit and yet more than half of the graph: to move one of
+    those is only a renaming of devices."""
+    lengths = np.concatenate([np.diff(start) for start, _ in rows])
+    flat = np.concatenate([units for _, units in rows])
+    kept = (lengths == 1) | ((2 * lengths <= count) & (lengths > 0))
+    start = np.zeros(int(kept.sum()) + 1, dtype=np.int64)
+    np.cumsum(lengths[kept], out=start[1:])
+    return start, flat[np.repeat(kept, lengths)].astype(np.int64)
+
+
+def _operators(
+    start: IntArray, units: IntArray, unit_start: IntArray, unit_members: IntArray
+) -> Rows:
+    """Rows of units become rows of their operators."""
+    sizes = np.diff(unit_start)[units]
+    ends = np.cumsum(sizes)
+    offset = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
+    members = unit_members[np.repeat(unit_start[units], sizes) + offset]
+    return np.concatenate([[0], ends])[start].astype(np.int64), members
+
+
+def _transposed(start: IntArray, members: IntArray, n: int) -> Rows:
+    """CSR by operator: the sets that it is in."""
+    of_start = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(members, minlength=n), out=of_start[1:])
+    which = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    return of_start, which[np.argsort(members, kind="stable")].astype(np.int64)

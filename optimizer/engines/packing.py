@@ -7,8 +7,9 @@ half of a layer beside its forward half, where the activations between them stay
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from optimizer.engines.units import members_of_units, unit_of_operator
+from optimizer.engines.units import unit_able, unit_of_operator, unit_sums
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem
 
@@ -18,16 +19,18 @@ _FILLS = 24
 def packed(problem: Problem) -> list[IntArray]:
     """Up to eight device arrays int64[n]; their simulated memory may still exceed a device."""
     graph = problem.graph
+    if not graph.operator_count:
+        return []
     unit = unit_of_operator(problem)
-    members = members_of_units(unit)
+    able = unit_able(problem, unit)
     activations = graph.weight_bytes + graph.activation_bytes
     found = []
     for key in (_depth(problem), _folded(problem)):
-        first = [float(key[group].min()) for group in members]
-        order = np.argsort(first, kind="stable").tolist()
+        first = np.full(len(able), np.inf)
+        np.minimum.at(first, unit, key)
+        order = np.argsort(first, kind="stable").astype(np.int64)
         for size in (activations, graph.weight_bytes):
-            sizes = [float(size[group].sum()) for group in members]
-            for fill in _tightest_and_full(problem, order, sizes, members):
+            for fill in _tightest_and_full(problem, order, unit_sums(unit, size), able):
                 found.append(fill[unit])
     return found
 
@@ -40,57 +43,27 @@ def _depth(problem: Problem) -> FloatArray:
 
 def _folded(problem: Problem) -> FloatArray:
     """min(operators before, operators after) on the longest paths through each operator."""
+    from optimizer.kernels.construct import longest_heads, longest_tails
+
     graph = problem.graph
-    source, target, _ = graph.edges
-    before, after = np.zeros(graph.operator_count), np.zeros(graph.operator_count)
-    following: list[list[int]] = [[] for _ in graph.ids]
-    for i, j in zip(source.tolist(), target.tolist(), strict=True):
-        following[i].append(j)
-    for i in graph.topological_order.tolist():
-        for j in following[i]:
-            before[j] = max(before[j], before[i] + 1)
-    for i in graph.topological_order[::-1].tolist():
-        for j in following[i]:
-            after[i] = max(after[i], after[j] + 1)
-    return np.minimum(before, after)
+    ones = np.ones(graph.operator_count)
+    before = longest_heads(graph.topological_order, *graph.inputs, graph.tensor_producer, ones)
+    after = longest_tails(
+        graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers, ones,
+        np.zeros(graph.tensor_count),
+    )  # fmt: skip
+    return np.minimum(before, after - 1.0)
 
 
 def _tightest_and_full(
-    problem: Problem, order: list[int], sizes: list[float], members: list[list[int]]
+    problem: Problem, order: IntArray, sizes: FloatArray, able: NDArray[np.bool_]
 ) -> list[IntArray]:
     """The cuts with the least and with the largest usable fill of each device."""
+    from optimizer.kernels.construct import cut
+
     fits = []
     for k in range(1, _FILLS + 1):
-        cut = _cut(problem, order, sizes, members, k / _FILLS)
-        if cut is not None:
-            fits.append(cut)
+        where = cut(order, sizes, able, problem.cluster.memory_bytes * (k / _FILLS))
+        if where[0] >= 0:
+            fits.append(where)
     return [fits[0], fits[-1]] if len(fits) > 1 else fits
-
-
-def _cut(
-    problem: Problem,
-    order: list[int],
-    sizes: list[float],
-    members: list[list[int]],
-    fill: float,
-) -> IntArray | None:
-    """Devices filled one after the other to `fill` of their memory; None where that is too little.
-
-    A unit that the current device cannot run, or has no room for, goes to the roomiest that can.
-    """
-    room = problem.cluster.memory_bytes * fill
-    where = np.full(len(members), -1, dtype=np.int64)
-    current = 0
-    for u in order:
-        able = np.asarray(np.isfinite(problem.seconds[members[u]]).all(axis=0))
-        while current < len(room) and able[current] and room[current] < sizes[u]:
-            current += 1
-        if current < len(room) and able[current]:
-            where[u] = current
-        else:
-            roomiest = int(np.where(able, room, -np.inf).argmax())
-            if not able[roomiest] or room[roomiest] < sizes[u]:
-                return None
-            where[u] = roomiest
-        room[where[u]] -= sizes[u]
-    return where

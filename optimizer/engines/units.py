@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimizer.cluster import even_rates, widest_rates
 from optimizer.graph import FloatArray, IntArray
@@ -12,26 +13,37 @@ from optimizer.sharing import paths
 
 def unit_of_operator(problem: Problem) -> IntArray:
     """int64[n]: units numbered by their first operator in the recorded topological sort."""
-    key = problem.graph.colocation
-    unit = np.full(len(key), -1, dtype=np.int64)
-    by_key: dict[int, int] = {}
-    count = 0
-    for i in problem.graph.topological_order.tolist():
-        known = by_key.get(int(key[i])) if key[i] >= 0 else None
-        if known is None:
-            known = count
-            count += 1
-            if key[i] >= 0:
-                by_key[int(key[i])] = known
-        unit[i] = known
+    graph = problem.graph
+    n, order, key = graph.operator_count, graph.topological_order, graph.colocation
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    label = np.where(key >= 0, key, key.max(initial=-1) + 1 + position)
+    _, group = np.unique(label, return_inverse=True)
+    first = np.full(int(group.max(initial=-1)) + 1, n, dtype=np.int64)
+    np.minimum.at(first, group, position)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    unit: IntArray = number[group]
     return unit
 
 
-def members_of_units(unit: IntArray) -> list[list[int]]:
-    members: list[list[int]] = [[] for _ in range(int(unit.max(initial=-1)) + 1)]
-    for i, u in enumerate(unit.tolist()):
-        members[u].append(i)
-    return members
+def unit_rows(unit: IntArray) -> tuple[IntArray, IntArray]:
+    """CSR by unit: (start int64[units + 1], operators int64[n], ascending within a unit)."""
+    start = np.zeros(int(unit.max(initial=-1)) + 2, dtype=np.int64)
+    np.cumsum(np.bincount(unit, minlength=len(start) - 1), out=start[1:])
+    return start, np.argsort(unit, kind="stable").astype(np.int64)
+
+
+def unit_sums(unit: IntArray, values: IntArray | FloatArray) -> FloatArray:
+    """float64[units]"""
+    return np.bincount(unit, weights=values, minlength=int(unit.max(initial=-1)) + 1)
+
+
+def unit_able(problem: Problem, unit: IntArray) -> NDArray[np.bool_]:
+    """bool[units, D]: the device has times for all of the unit's operators."""
+    unable = np.zeros((int(unit.max(initial=-1)) + 1, problem.seconds.shape[1]), dtype=np.bool_)
+    np.logical_or.at(unable, unit, ~np.isfinite(problem.seconds))
+    return ~unable
 
 
 def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
@@ -39,17 +51,15 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
     Thesis (4.1); HEFT's upward rank.
     """
+    from optimizer.kernels.construct import longest_tails
+
     graph = problem.graph
     finite = np.isfinite(problem.seconds)
     mean = np.where(finite, problem.seconds, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
-    rank = np.zeros(graph.operator_count)
-    for i in graph.topological_order[::-1].tolist():
-        tail = 0.0
-        for e in graph.output_tensors(i).tolist():
-            for c in graph.tensor_consumers(e).tolist():
-                tail = max(tail, float(transfer_seconds[e]) + float(rank[c]))
-        rank[i] = mean[i] + tail
-    return rank
+    return longest_tails(
+        graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers, mean,
+        np.asarray(transfer_seconds, dtype=np.float64),
+    )  # fmt: skip
 
 
 def typical_transfer_seconds(problem: Problem) -> FloatArray:

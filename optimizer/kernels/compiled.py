@@ -40,5 +40,6 @@ _keep_code_by_sources()
 
 
 def compiled(function: F) -> F:
-    """No fast-math: the same input must give the same bits on every machine."""
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    """No fast-math: the same input must give the same bits on every machine. Threads may run at
+    once: no compiled function touches an object of Python."""
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
