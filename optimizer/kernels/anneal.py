@@ -1,6 +1,4 @@
-"""Simulated annealing over devices and priorities, compiled whole."""
-
-# ruff: noqa: PLR0912
+"""What a state of the search costs: one whole simulation, compiled."""
 
 from __future__ import annotations
 
@@ -23,16 +21,6 @@ from optimizer.kernels.tables import CHANNELS, FREE, Tables
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-class Neighbourhood(NamedTuple):
-    """What may move together: CSR, move k takes members[start[k]:start[k + 1]] (operators).
-
-    Whole co-location groups only, so that no move can separate one.
-    """
-
-    start: IntArray
-    members: IntArray
 
 
 class Scoring(NamedTuple):
@@ -97,86 +85,3 @@ def cost(
         if peak[d] > tables.memory_bytes[d]:
             excess += (peak[d] - tables.memory_bytes[d]) / max(tables.memory_bytes[d], 1.0)
     return step + 10.0 * excess * scoring.reference_seconds, excess
-
-
-@compiled
-def neighbour_device(tables: Tables, device: IntArray, i: int) -> int:
-    """The device of a random producer or consumer of operator i."""
-    inputs = tables.inputs_start[i + 1] - tables.inputs_start[i]
-    outputs = tables.outputs_start[i + 1] - tables.outputs_start[i]
-    if inputs + outputs == 0:
-        return np.random.randint(len(tables.server))
-    pick = np.random.randint(inputs + outputs)
-    if pick < inputs:
-        return int(device[tables.producer[tables.inputs[tables.inputs_start[i] + pick]]])
-    e = tables.outputs[tables.outputs_start[i] + pick - inputs]
-    low, high = tables.consumers_start[e], tables.consumers_start[e + 1]
-    if low == high:
-        return np.random.randint(len(tables.server))
-    return int(device[tables.consumers[np.random.randint(low, high)]])
-
-
-@compiled
-def anneal(
-    tables: Tables,
-    scoring: Scoring,
-    neighbourhood: Neighbourhood,
-    device: IntArray,
-    priority: FloatArray,
-    best_device: IntArray,
-    best_priority: FloatArray,
-    current: float,
-    best: float,
-    best_excess: float,
-    moves: int,
-    hot: float,
-    cold: float,
-    seed: int,
-) -> tuple[float, float, float]:
-    """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority
-    in place, keeps the best seen (less excess first, then less cost) in best_device and
-    best_priority; returns (current cost, best cost, best excess)."""
-    np.random.seed(seed)
-    n, devices = len(device), len(tables.server)
-    sets = len(neighbourhood.start) - 1
-    before = np.empty(n, dtype=np.int64)
-    for move in range(moves):
-        temperature = hot * (cold / hot) ** (move / moves)
-        low, high, i = 0, 0, 0
-        was = 0.0
-        if np.random.random() < 0.85:
-            k = np.random.randint(sets)
-            low, high = neighbourhood.start[k], neighbourhood.start[k + 1]
-            i = neighbourhood.members[np.random.randint(low, high)]
-            if np.random.random() < 0.6:
-                target = neighbour_device(tables, device, i)
-            else:
-                target = np.random.randint(devices)
-            changed = False
-            for p in range(low, high):
-                j = neighbourhood.members[p]
-                before[p - low] = device[j]
-                changed = changed or device[j] != target
-                device[j] = target
-            if not changed:
-                continue
-        else:
-            i, j = np.random.randint(n), np.random.randint(n)
-            was = priority[i]
-            side = 1.0 if np.random.random() < 0.5 else -1.0
-            priority[i] = priority[j] + side * 1e-6 * (abs(priority[j]) + 1e-12)
-        tried, excess = cost(tables, scoring, device, priority)
-        gain = current - tried
-        if gain >= 0.0 or np.random.random() < np.exp(gain / temperature):
-            current = tried
-            if excess < best_excess or (excess == best_excess and tried < best):
-                best, best_excess = tried, excess
-                for j in range(n):
-                    best_device[j] = device[j]
-                    best_priority[j] = priority[j]
-        elif high > low:
-            for p in range(low, high):
-                device[neighbourhood.members[p]] = before[p - low]
-        else:
-            priority[i] = was
-    return current, best, best_excess
