@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem
 
 
@@ -23,7 +24,8 @@ def refuse_impossible(problem: Problem) -> None:
         )
     key = graph.colocation
     groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
-    groups += [np.array([i]) for i in np.flatnonzero(key < 0).tolist()]
+    doubtful = (key < 0) & (_at_most(problem) > _room(problem))
+    groups += [np.array([i]) for i in np.flatnonzero(doubtful).tolist()]
     for group in groups:
         needed, busiest = _needed(problem, group)
         able = np.isfinite(problem.seconds[group]).all(axis=0)
@@ -38,6 +40,23 @@ def refuse_impossible(problem: Problem) -> None:
                 f"operators, {_mib(int(graph.weight_bytes[group].sum()))} resident) needs at least "
                 f"{_mib(needed)} on one device; the largest has {_mib(room)}"
             )
+
+
+def _at_most(problem: Problem) -> IntArray:
+    """int64[n] bytes, no less than an operator outside any group needs, without its neighbours."""
+    graph = problem.graph
+    start, tensor = graph.inputs
+    consumer = np.repeat(np.arange(graph.operator_count), np.diff(start))
+    received = np.zeros(graph.operator_count, dtype=np.int64)
+    np.add.at(received, consumer, graph.tensor_bytes[tensor])
+    return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes + received
+
+
+def _room(problem: Problem) -> IntArray:
+    """int64[n] bytes: the largest memory among the devices that can run each; -1 where none can."""
+    able = np.isfinite(problem.seconds)
+    room: IntArray = np.where(able, problem.cluster.memory_bytes, -1).max(axis=1, initial=-1)
+    return room
 
 
 def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:

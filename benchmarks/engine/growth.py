@@ -97,7 +97,7 @@ def evaluations_table() -> Table:
 
 
 def _rates_of(file: Path) -> list[str]:
-    from optimizer.engines.annealing import score
+    from optimizer.engines.scoring import score
     from optimizer.engines.solution import Solution
     from optimizer.kernels.network import channel_rates, device_traffic
     from optimizer.kernels.schedule import by_priority

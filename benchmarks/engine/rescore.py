@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.engines.annealing import score
+from optimizer.engines.scoring import score
 from optimizer.engines.solution import Solution
 from optimizer.graph import OperatorGraph
 from optimizer.names import Sharing

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from optimizer.bounds import lower_bound
 from optimizer.engines import heft
-from optimizer.engines.annealing import Annealing, Scored
 from optimizer.engines.packing import packed
+from optimizer.engines.reporting import Clock, Reporter
+from optimizer.engines.scoring import Scored
+from optimizer.engines.search import Search
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution
 from optimizer.engines.units import (
@@ -20,27 +25,72 @@ from optimizer.engines.units import (
 )
 from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.reductions.contract import Undo
 
 # Differences below this are ties (the model is not that exact), and one device wins a tie.
 TIE = 0.01
+# Of the time or moves that a reduced problem is given; the rest refines on the graph as given.
+_REDUCED_PART = 0.5
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where no placement within the memories was found."""
-    return improve(problem, settings, progress, starting_solutions(problem))
+    until = time.monotonic() + settings.time_limit_seconds
+    return improve(problem, settings, progress, starting_solutions(problem), until)
+
+
+def search(
+    problem: Problem,
+    small: Problem,
+    undo: Undo,
+    settings: SolveSettings,
+    until: float,
+    starts: Sequence[Solution],
+    reporter: Reporter,
+    clock: Clock,
+) -> Solution:
+    """On the reduced graph, then on the graph as given, from what that found, from `starts` and
+    from new ones; before time.monotonic() is `until`, or as many moves as the settings say."""
+    begun = list(starts)
+    if small.graph.operator_count < problem.graph.operator_count:
+        part = _part(settings, until)
+        # Memory is counted too high on a reduced graph.
+        with contextlib.suppress(InfeasibleError):
+            found = solve(small, part, reporter.search)
+            device, priority = undo(found.device, found.priority)
+            begun.append(Solution(device, priority, found.rates))
+        clock.stage("solve")
+        reporter.next_search()
+        settings = replace(settings, moves=part.moves)
+    begun += starting_solutions(problem)
+    settings = replace(settings, time_limit_seconds=max(until - time.monotonic(), 0.0))
+    best = improve(problem, settings, reporter.search, begun, until)
+    clock.stage("refine" if "solve" in clock.stages else "solve")
+    return best
+
+
+def _part(settings: SolveSettings, until: float) -> SolveSettings:
+    moves = None if settings.moves is None else max(1, int(settings.moves * _REDUCED_PART))
+    left = max(until - time.monotonic(), 0.0)
+    return replace(settings, moves=moves, time_limit_seconds=left * _REDUCED_PART)
 
 
 def improve(
-    problem: Problem, settings: SolveSettings, progress: Report | None, starts: list[Solution]
+    problem: Problem,
+    settings: SolveSettings,
+    progress: Report | None,
+    starts: list[Solution],
+    until: float,
 ) -> Solution:
-    """The best of the starts and of what annealing makes of them."""
+    """The best of the starts and of what annealing makes of them before time.monotonic() is
+    `until`."""
     alone = best_single(problem)
     if alone is not None:
         bound = lower_bound(problem).seconds
         if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound:
             return alone[0]
         starts = [*starts, alone[0]]
-    found = Annealing(problem, settings, progress).run(starts)
+    found = Search(problem, settings, progress, until).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):
@@ -65,7 +115,8 @@ def _fastest_able(problem: Problem) -> IntArray:
     """Each unit on the device that runs it fastest, memory ignored."""
     unit = unit_of_operator(problem)
     best = [unit_sums(unit, column) for column in problem.seconds.T]
-    return np.stack(best, axis=1).argmin(axis=1)[unit]
+    fastest: IntArray = np.stack(best, axis=1).argmin(axis=1)[unit]
+    return fastest
 
 
 def _why_infeasible(problem: Problem, found: Scored) -> str:

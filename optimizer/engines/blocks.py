@@ -67,9 +67,9 @@ def _mixed(values: _Hashes) -> _Hashes:
 
 def _labels(graph: OperatorGraph) -> _Hashes:
     """uint64[n], equal for operators that look alike as far as _REFINEMENTS edges away."""
-    words = {word: k for k, word in enumerate(dict.fromkeys(zip(graph.types, graph.signatures)))}
-    pairs = zip(graph.types, graph.signatures, strict=True)
-    label = np.array([words[pair] for pair in pairs], dtype=np.uint64)
+    pairs = list(zip(graph.types, graph.signatures, strict=True))
+    number = {pair: k for k, pair in enumerate(dict.fromkeys(pairs))}
+    label = np.array([number[pair] for pair in pairs], dtype=np.uint64)
     columns = [graph.weight_bytes, graph.activation_bytes, graph.workspace_bytes]
     columns += [np.ascontiguousarray(c).view(np.int64) for c in graph.seconds.T.copy()]
     for column in columns:

@@ -38,7 +38,7 @@ def make_neighbourhood(problem: Problem) -> Neighbourhood:
     start, units = _joined(rows, count)
     start, members = _operators(start, units, unit_start, unit_members)
     of_start, of_sets = _transposed(start, members, problem.graph.operator_count)
-    table = repeated_blocks(problem.graph)
+    table = np.ascontiguousarray(repeated_blocks(problem.graph))
     row = np.full(problem.graph.operator_count, -1, dtype=np.int64)
     column = np.zeros(problem.graph.operator_count, dtype=np.int64)
     row[table] = np.arange(table.shape[0])[:, None]

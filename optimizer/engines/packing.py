@@ -63,7 +63,8 @@ def _tightest_and_full(
 
     fits = []
     for k in range(1, _FILLS + 1):
-        where = cut(order, sizes, able, problem.cluster.memory_bytes * (k / _FILLS))
+        room = problem.cluster.memory_bytes.astype(np.float64) * (k / _FILLS)
+        where = cut(order, sizes, able, room)
         if where[0] >= 0:
             fits.append(where)
     return [fits[0], fits[-1]] if len(fits) > 1 else fits

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
-from optimizer.bounds import lower_bound
+import numpy as np
+
+from optimizer.bounds import Bound, lower_bound
+from optimizer.bounds.strong import strong_bound
 from optimizer.check import check
 from optimizer.engines import auto, heft, single
-from optimizer.engines.annealing import score
 from optimizer.engines.assemble import assemble
 from optimizer.engines.formulations import engine as formulation
+from optimizer.engines.reporting import Clock, Reporter
+from optimizer.engines.scoring import score
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution, Solve
 from optimizer.memory_limits import refuse_impossible
@@ -38,8 +42,13 @@ _NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
     "thesis-p2": "none",
 }
 
-# Of the time or moves that a reduced problem is given; the rest refines on the graph as given.
-_REDUCED_PART = 0.5
+# Of the time limit, what a stronger bound may take where the gap is still open.
+_BOUND_PART = 0.25
+# With more operators even its first model takes too long.
+_BOUND_UP_TO = 6_000
+# Seconds per operator that writing the answer down and checking it take, and what part of the time
+# limit may be set aside for that.
+_CLOSING_SECONDS, _CLOSING_PART = 8e-5, 0.3
 
 
 def place(
@@ -48,8 +57,11 @@ def place(
     settings: SolveSettings,
     reduction: ReductionName = "auto",
     progress: Report | None = None,
+    starts: Sequence[Solution] = (),
 ) -> Placement:
-    """Reduce, solve, expand, refine (auto), allocate rates, check.
+    """Reduce, solve, expand, refine (auto), allocate rates, bound (auto), check.
+
+    starts: solutions of the graph as given that `auto` may begin with, beside its own.
 
     Raises InfeasibleError where no placement within the memories was found, ValueError for an
     unknown engine or reduction. An engine's answer that breaks a rule is our mistake, and an
@@ -57,75 +69,81 @@ def place(
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
-    clock = _Clock()
-    bound = lower_bound(problem)
-    if engine != "single":
-        refuse_impossible(problem)
-    alone = best_single(problem)
-    clock.stage("bound")
-    if reduction == "auto" or engine == "single":
-        reduction = _NATURAL_REDUCTION.get(engine, "auto")
-    small, undo, words = reduce_by_name(problem, reduction)
-    clock.stage("reduce")
-    reduced = small.graph.operator_count < problem.graph.operator_count
-    found = _solve_reduced(small, engine, settings, progress, reduced)
-    clock.stage("solve")
-    solutions = []
-    if found is not None:
-        device, priority = undo(found.device, found.priority)
-        solutions.append(Solution(device, priority, found.rates))
-    if engine == "auto" and reduced:
-        starts = solutions or auto.starting_solutions(problem)
-        solutions = [auto.improve(problem, _part(settings), progress, starts)]
-        clock.stage("refine")
-    best = score(problem, solutions[0])
-    if best.excess > 0.0:
-        raise InfeasibleError(
-            f"{engine} found a placement that exceeds a device's memory by {best.excess:.1%}; "
-            "engine auto searches within the memories"
-        )
-    clock.stage("rates")
-    placement = assemble(
-        problem, best.solution, bound,
-        single_device_seconds=None if alone is None else alone[1],
-        engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
-    )  # fmt: skip
-    violations = check(problem.graph, placement)
-    clock.stage("check")
+    clock = Clock()
+    with Reporter(progress, clock) as reporter:
+        bound = lower_bound(problem)
+        if engine != "single":
+            refuse_impossible(problem)
+        alone = best_single(problem)
+        single_seconds = None if alone is None else alone[1]
+        reporter.known(incumbent=single_seconds or np.inf, bound=bound.seconds)
+        clock.stage("bound")
+        if reduction == "auto" or engine == "single":
+            reduction = _NATURAL_REDUCTION.get(engine, "auto")
+        small, undo, words = reduce_by_name(problem, reduction)
+        clock.stage("reduce")
+        if engine == "auto":
+            until = _search_until(problem, settings, clock)
+            solution = auto.search(problem, small, undo, settings, until, starts, reporter, clock)
+        else:
+            found = ENGINES[engine](small, settings, reporter.search)
+            device, priority = undo(found.device, found.priority)
+            solution = Solution(device, priority, found.rates)
+            clock.stage("solve")
+        best = score(problem, solution)
+        if best.excess > 0.0:
+            raise InfeasibleError(
+                f"{engine} found a placement that exceeds a device's memory by {best.excess:.1%}; "
+                "engine auto searches within the memories"
+            )
+        clock.stage("rates")
+        reporter.known(incumbent=best.step_seconds)
+        if engine == "auto" and _strengthens(problem, settings):
+            bound = _stronger(problem, bound, best.step_seconds, settings, clock, reporter)
+        placement = assemble(
+            problem, best.solution, bound, single_device_seconds=single_seconds,
+            engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
+        )  # fmt: skip
+        violations = check(problem.graph, placement)
+        clock.stage("check")
     if violations:
         raise AssertionError(f"engine {engine} broke a rule: {violations[0]}")
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 
 
-def _solve_reduced(
-    small: Problem,
-    engine: EngineName,
+def _closing_seconds(problem: Problem, settings: SolveSettings) -> float:
+    needed = _CLOSING_SECONDS * problem.graph.operator_count
+    return min(needed, _CLOSING_PART * settings.time_limit_seconds)
+
+
+def _strengthens(problem: Problem, settings: SolveSettings) -> bool:
+    """Not with a budget of moves, which gives the same answer on every machine."""
+    return settings.moves is None and problem.graph.operator_count <= _BOUND_UP_TO
+
+
+def _search_until(problem: Problem, settings: SolveSettings, clock: Clock) -> float:
+    part = 1.0 - (_BOUND_PART if _strengthens(problem, settings) else 0.0)
+    limit = part * settings.time_limit_seconds - _closing_seconds(problem, settings)
+    return clock.began + limit
+
+
+def _stronger(
+    problem: Problem,
+    bound: Bound,
+    step_seconds: float,
     settings: SolveSettings,
-    progress: Report | None,
-    reduced: bool,
-) -> Solution | None:
-    """None where auto finds nothing on a reduced graph, whose memory is counted too high."""
-    if not (engine == "auto" and reduced):
-        return ENGINES[engine](small, settings, progress)
-    try:
-        return auto.solve(small, _part(settings), progress)
-    except InfeasibleError:
-        return None
-
-
-def _part(settings: SolveSettings) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * _REDUCED_PART))
-    limit = settings.time_limit_seconds * _REDUCED_PART
-    return replace(settings, moves=moves, time_limit_seconds=limit)
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.stages: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def stage(self, name: str) -> None:
-        """What passed since the last call belongs to `name`."""
-        now = time.monotonic()
-        self.stages[name] = round(now - self._last, 4)
-        self._last = now
+    clock: Clock,
+    reporter: Reporter,
+) -> Bound:
+    if step_seconds <= 0 or 1.0 - bound.seconds / step_seconds <= settings.gap:
+        return bound
+    left = clock.began + settings.time_limit_seconds - time.monotonic()
+    seconds = min(
+        left - _closing_seconds(problem, settings), _BOUND_PART * settings.time_limit_seconds
+    )
+    if seconds > 0:
+        bound = strong_bound(
+            problem, step_seconds, seconds, on_bound=lambda b: reporter.known(bound=b.seconds)
+        )
+    clock.stage("certify")
+    return bound

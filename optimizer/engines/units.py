@@ -36,7 +36,9 @@ def unit_rows(unit: IntArray) -> tuple[IntArray, IntArray]:
 
 def unit_sums(unit: IntArray, values: IntArray | FloatArray) -> FloatArray:
     """float64[units]"""
-    return np.bincount(unit, weights=values, minlength=int(unit.max(initial=-1)) + 1)
+    sums = np.zeros(int(unit.max(initial=-1)) + 1)
+    np.add.at(sums, unit, values)
+    return sums
 
 
 def unit_able(problem: Problem, unit: IntArray) -> NDArray[np.bool_]:

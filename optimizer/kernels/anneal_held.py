@@ -100,8 +100,6 @@ def anneal_held(
     priority: FloatArray,
     best_device: IntArray,
     best_priority: FloatArray,
-    best: float,
-    best_excess: float,
     moves: int,
     hot: float,
     cold: float,
@@ -124,11 +122,13 @@ def anneal_held(
     stamp = np.full(n, -1, dtype=np.int64)
     channels = used_channels(tables, device, rates, alone)
     current = schedule_all(tables, slots, device, priority, channels, old, scratch, 0)
+    best_excess = 0.0
     if current == np.inf:
-        return best, best_excess
+        return current, best_excess
     if check_memory:
-        more, _ = charge(tables, peak_of(tables, slots, device, old, new, 0, 0))
+        more, best_excess = charge(tables, peak_of(tables, slots, device, old, new, 0, 0))
         current += more * reference_seconds
+    best = current
     load = np.zeros(devices)
     for i in range(n):
         load[device[i]] += tables.seconds[i, device[i]]
@@ -181,9 +181,7 @@ def anneal_held(
         )  # fmt: skip
         excess = 0.0
         if check_memory and tried < np.inf:
-            more, excess = charge(
-                tables, peak_of(tables, slots, device, old, new, begin, until)
-            )
+            more, excess = charge(tables, peak_of(tables, slots, device, old, new, begin, until))
             tried += more * reference_seconds
         if tried <= limit:
             if tried < current:

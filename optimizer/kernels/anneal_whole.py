@@ -1,5 +1,8 @@
 """Simulated annealing over devices and priorities, each move simulated whole: for every sharing."""
 
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
+# ruff: noqa: PLR0912
+
 from __future__ import annotations
 
 import numpy as np
@@ -27,8 +30,6 @@ def anneal(
     priority: FloatArray,
     best_device: IntArray,
     best_priority: FloatArray,
-    best: float,
-    best_excess: float,
     moves: int,
     hot: float,
     cold: float,
@@ -38,8 +39,8 @@ def anneal(
     wins: FloatArray,
 ) -> tuple[float, float]:
     """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority
-    in place, keeps the best seen (less excess first, then less cost) in best_device and
-    best_priority; returns (best cost, best excess).
+    in place, keeps the best seen (less excess first, then less cost), at first the state given, in
+    best_device and best_priority; returns (best cost, best excess).
 
     Kinds of moves are drawn by weights float64[KINDS]; tries and wins (how often one was an
     improvement) are counted there.
@@ -48,7 +49,8 @@ def anneal(
     n = len(device)
     op, to, was = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     stamp = np.full(n, -1, dtype=np.int64)
-    current, _ = cost(tables, scoring, device, priority)
+    current, best_excess = cost(tables, scoring, device, priority)
+    best = current
     span = min(n, max(64, n // 24))
     low, high = 0, n
     for move in range(moves):

@@ -27,6 +27,9 @@ IntArray = NDArray[np.int64]
 
 _MOST_MARKS = 256
 _LEAST_BETWEEN = 16
+# Of so many operators of a move that receive nothing it is looked up when they could start first;
+# of the others it is taken to be as soon as they are ready.
+_LOOKED_AT = 8
 
 
 class Schedule(NamedTuple):
@@ -55,7 +58,8 @@ class Schedule(NamedTuple):
 
 class Scratch(NamedTuple):
     """What one simulation needs and the next overwrites. The heaps of device d begin at d * n;
-    turn int64[n] tells which simulation filled an operator's entries last."""
+    turn int64[n] tells which simulation filled an operator's entries last, moved int64[n] which one
+    was of a move of the operator."""
 
     later_key: FloatArray
     later_item: IntArray
@@ -66,6 +70,7 @@ class Scratch(NamedTuple):
     ready_after: IntArray
     unlike: IntArray
     turn: IntArray
+    moved: IntArray
     seen: IntArray
     arrival: FloatArray
     part_start: FloatArray
@@ -91,7 +96,8 @@ def new_scratch(n: int, devices: int, rails: int) -> Scratch:
         np.empty(n * devices), np.empty(n * devices, dtype=np.int64),
         np.empty(n, dtype=np.int64), np.empty(n), np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64), np.full(n, -1, dtype=np.int64),
-        np.full(devices, -1, dtype=np.int64), np.empty(devices), np.empty(rails), np.empty(rails),
+        np.full(n, -1, dtype=np.int64), np.full(devices, -1, dtype=np.int64),
+        np.empty(devices), np.empty(rails), np.empty(rails),
     )  # fmt: skip
 
 
@@ -167,6 +173,8 @@ def first_affected(
     """The first event that may change by a proposed move; device and priority as scheduled."""
     first = len(device)
     for m in range(count):
+        if first == 0:
+            break
         i = op[m]
         first = min(first, old.place[i])
         at, received = 0.0, False
@@ -178,6 +186,9 @@ def first_affected(
                 first = min(first, old.place[tables.producer[e]])
         if received:
             continue  # nothing of it can be earlier than its producer
+        if m >= _LOOKED_AT:
+            first = min(first, first_event_from(old, at))
+            continue
         d, level = (device[i], urgent) if to[m] < 0 else (to[m], priority[i])
         first = min(first, first_chance(old, device, priority, i, d, level, at))
     return first
@@ -226,6 +237,8 @@ def resume(
             return np.inf, begin, begin
     for d in range(devices):
         scratch.seen[d] = -1
+    for m in range(count):
+        scratch.moved[op[m]] = turn
     later_key, later_item = scratch.later_key, scratch.later_item
     ready_key, ready_item = scratch.ready_key, scratch.ready_item
     for q in range(begin, n):
@@ -314,9 +327,8 @@ def resume(
         else:
             earlier[was] += 1
         open_unlike -= scratch.unlike[i]
-        for m in range(count):
-            if op[m] == i:
-                changed += 1
+        if scratch.moved[i] == turn:
+            changed += 1
         for o in range(tables.outputs_start[i], tables.outputs_start[i + 1]):
             e = tables.outputs[o]
             for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
@@ -327,8 +339,9 @@ def resume(
                     if scratch.seen[b] != e:
                         scratch.seen[b] = e
                         scratch.arrival[b] = send(
-                            tables.server[a] == tables.server[b], tables.setup_seconds,
-                            tables.intra_rate, tables.cut_bits, channels, free, a, b,
+                            tables.path_setup[a, b], tables.path_rate[a, b],
+                            tables.paths_queue, tables.setup_seconds, tables.cut_bits,
+                            tables.cuts_equally, channels, free, a, b,
                             tables.bits[e], at, scratch.part_start, scratch.part_finish,
                         )  # fmt: skip
                     at = scratch.arrival[b]
@@ -351,9 +364,7 @@ def resume(
                 scratch.missing[c] -= 1
                 if scratch.missing[c] == 0:
                     scratch.ready_after[c] = q
-                    later[b] = push(
-                        later_key, later_item, b * n, later[b], scratch.inputs_at[c], c
-                    )
+                    later[b] = push(later_key, later_item, b * n, later[b], scratch.inputs_at[c], c)
     last = (n - 1) // old.every
     if begin < n:
         new.ends[last] = since_end

@@ -53,7 +53,7 @@ def balls(near_start: IntArray, near: IntArray, sizes: IntArray) -> tuple[IntArr
     for u in range(count):
         ball[0], size, center = u, 1, 0
         met[u] = u
-        while center < size and size < largest:
+        while center < size < largest:
             for k in range(near_start[ball[center]], near_start[ball[center] + 1]):
                 v = near[k]
                 if met[v] != u and size < largest:

@@ -171,7 +171,7 @@ def propose(
     devices = len(tables.server)
     i = guide.order[np.random.randint(low, high)]
     count = 0
-    if kind == RUN_NEAR or kind == HASTEN:
+    if kind in (RUN_NEAR, HASTEN):
         side = 1.0 if np.random.random() < 0.5 else -1.0
         if kind == HASTEN:
             k = np.random.randint(len(guide.critical))
@@ -253,9 +253,7 @@ def propose(
         pick = hood.of_sets[np.random.randint(hood.of_start[i], hood.of_start[i + 1])]
         if kind == TO_NEIGHBOUR:
             first, last = hood.start[pick], hood.start[pick + 1]
-            target = neighbour_device(
-                tables, device, hood.members[np.random.randint(first, last)]
-            )
+            target = neighbour_device(tables, device, hood.members[np.random.randint(first, last)])
         elif kind == TO_ANY:
             target = np.random.randint(devices)
         else:

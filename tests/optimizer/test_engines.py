@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from cases import cluster, clusters, graph, graphs
 from optimizer.check import check
-from optimizer.engines import heft, single
+from optimizer.engines import single
 from optimizer.engines.auto import TIE
 from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.engines.registry import ENGINES, place
 from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.kernels.construct import earliest, take
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 
 QUICK = SolveSettings(gap=0.0, moves=3000, seed=7)
@@ -183,12 +184,14 @@ def test_moves_never_separate_a_group(made, where):
 
 def test_heft_fills_gaps():
     """Topcuoglu's insertion: a late-ranked short operator goes before a waiting long one."""
-    slots = heft._Slots()
-    slots.take(0.0, 2.0)
-    slots.take(5.0, 2.0)
-    assert slots.earliest(1.0, 3.0) == 2.0
-    assert slots.earliest(1.0, 3.5) == 7.0
-    assert slots.earliest(3.0, 2.0) == 3.0
+    starts, ends = np.zeros(4), np.zeros(4)
+    count = take(starts, ends, 0, 0, 0.0, 2.0)
+    count = take(starts, ends, 0, count, 5.0, 2.0)
+    assert earliest(starts, ends, 0, count, 1.0, 3.0) == 2.0
+    assert earliest(starts, ends, 0, count, 1.0, 3.5) == 7.0
+    assert earliest(starts, ends, 0, count, 3.0, 2.0) == 3.0
+    assert take(starts, ends, 0, count, 2.0, 3.0) == 1  # joined with both
+    assert (starts[0], ends[0]) == (0.0, 7.0)
 
 
 def test_unknown_names_are_refused():

@@ -1,0 +1,92 @@
+"""What is known while a placement is being found: times by stage, and reports that never stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from optimizer.engines.solution import Progress, Report
+
+# A silence of this long is broken with what was known before.
+_SILENCE_SECONDS = 1.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.stages: dict[str, float] = {}
+        self._last = self.began
+
+    def stage(self, name: str) -> None:
+        """What passed since the last call belongs to `name`."""
+        now = time.monotonic()
+        self.stages[name] = round(self.stages.get(name, 0.0) + now - self._last, 4)
+        self._last = now
+
+
+class Reporter:
+    """One report of everything that several stages say, at least every second while it is entered.
+
+    The incumbent never rises and the bound never falls; a search of a reduced graph counts too,
+    though what it found may come out a little different on the graph as given.
+    """
+
+    def __init__(self, progress: Report | None, clock: Clock) -> None:
+        self._progress, self._clock = progress, clock
+        self._incumbent, self._bound, self._moves, self._earlier = float("inf"), 0.0, 0, 0
+        self._lock = threading.Lock()
+        self._said = clock.began
+        self._over = threading.Event()
+        self._beat = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._beat.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        if self._beat.is_alive():
+            self._beat.join()
+
+    def known(self, *, incumbent: float = float("inf"), bound: float = 0.0) -> None:
+        """seconds"""
+        self._say(incumbent, bound, 0)
+
+    def search(self, progress: Progress) -> None:
+        """From a search of the graph as given, or of a reduced one, whose bound does not count."""
+        self._say(progress.incumbent_seconds, 0.0, progress.moves)
+
+    def next_search(self) -> None:
+        """The moves that follow are counted from 0 by another search."""
+        self._earlier, self._moves = self._earlier + self._moves, 0
+
+    def _say(self, incumbent: float, bound: float, moves: int) -> None:
+        with self._lock:
+            self._incumbent = min(self._incumbent, incumbent)
+            self._bound = max(self._bound, bound)
+            self._moves = max(self._moves, moves)
+            self._report()
+
+    def _report(self) -> None:
+        if self._progress is None:
+            return
+        now = time.monotonic()
+        self._said = now
+        incumbent = max(self._incumbent, self._bound)
+        self._progress(
+            Progress(now - self._clock.began, incumbent, self._bound, self._earlier + self._moves)
+        )
+
+    def _repeat(self) -> None:
+        while not self._over.wait(_SILENCE_SECONDS / 4):
+            with self._lock:
+                if time.monotonic() - self._said > _SILENCE_SECONDS:
+                    self._report()

@@ -1,0 +1,54 @@
+"""A solution's worth: its step under its own rates, and how far it exceeds a memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.engines.solution import Solution
+from optimizer.problem import Problem
+from optimizer.rates import allocate, starting_rates
+from optimizer.sharing import decides_rates
+from optimizer.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Scored:
+    """step_seconds is simulated with the solution's own rates; excess is the worst device's peak
+    over its memory, as a fraction (0: feasible)."""
+
+    solution: Solution
+    step_seconds: float
+    excess: float
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Smaller is better: feasible before fast."""
+        return (self.excess, self.step_seconds)
+
+
+def score(problem: Problem, solution: Solution, *, optimise_rates: bool = True) -> Scored:
+    """Where rates are decided, with the allocator's, or as quickly with the solution's own, and
+    with rates by volume where it has none that serve."""
+    if decides_rates(problem):
+        solution = _with_rates(problem, solution, optimise_rates)
+    timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
+    memory = problem.cluster.memory_bytes
+    over = (timeline.peak_memory_bytes - memory) / np.maximum(memory, 1)
+    return Scored(solution, timeline.step_seconds, max(0.0, float(over.max(initial=0.0))))
+
+
+def _with_rates(problem: Problem, solution: Solution, optimise: bool) -> Solution:
+    device, priority = solution.device, solution.priority
+    rates = solution.rates if solution.rates is not None else starting_rates(problem, device)
+    first = simulate(problem, device, priority, None, rates)
+    if not np.isfinite(first.step_seconds):
+        rates = starting_rates(problem, device)
+        first = simulate(problem, device, priority, None, rates)
+    if optimise:
+        best = allocate(problem, device, first.order, rates)
+        again = simulate(problem, device, priority, None, best)
+        # Other rates may change the order that the priorities lead to.
+        rates = best if again.step_seconds <= first.step_seconds else rates
+    return replace(solution, rates=rates)

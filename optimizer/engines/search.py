@@ -1,0 +1,178 @@
+"""Simulated annealing of devices and priorities under the problem's own model and sharing.
+
+Two chains walk at once, each on a core of its own; after each round the better state is kept, the
+same whatever the machine. Each round cools once, from the best or from another start; where rates
+are decided (strict, guarantee) they follow the traffic by a rule in even rounds and are held at the
+allocator's in odd ones. On large graphs, where a round is a few moves per operator, rounds start
+cool, and rates are held from chunk to chunk, so that moves are simulated only where they matter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from optimizer.bounds import lower_bound
+from optimizer.engines.scoring import Scored, score
+from optimizer.engines.solution import Progress, Report, Solution
+from optimizer.engines.walking import Chain, Found, Walker
+from optimizer.problem import Problem, SolveSettings
+from optimizer.sharing import decides_rates
+
+CHAINS = 2
+_ROUNDS = 6
+_CHUNKS = 12
+_MOVES_PER_OPERATOR = 200
+_MOVES_RANGE = (2_000, 400_000)
+_ROUND_PART = 0.25
+_CHUNK_SECONDS = 0.4
+# Moves times operators per second, until it has been measured.
+_FIRST_GUESS = 2e6
+# A round that gains less than this has found nothing; so many in a row end an open-ended search.
+_GAIN = 1e-3
+_PATIENCE = 6
+# Temperatures over the current step: exploring rounds take turns (only the hottest leaves the
+# valleys that tight memories make), the rounds between them refine.
+_EXPLORE, _REFINE, _COLD = (0.6, 0.2), 0.01, 0.0002
+# With fewer moves per operator in a round than the first there is no exploring, with fewer than the
+# second only what gains at once is kept.
+_MOVES_TO_EXPLORE, _MOVES_TO_REFINE, _CAREFUL = 60, 8, 0.001
+# Above this many operators rates are held in every round.
+_HOLD_ABOVE = 1_000
+# Above this many a candidate's rates are not optimised before it is the last.
+_QUICK_ABOVE = 20_000
+
+
+class Search:
+    """`run` may be called once."""
+
+    def __init__(
+        self, problem: Problem, settings: SolveSettings, progress: Report | None, until: float
+    ) -> None:
+        """until: time.monotonic() at which the search ends, where there is no budget of moves."""
+        self.problem, self.settings, self.progress, self.until = problem, settings, progress, until
+        self.began = time.monotonic()
+        self.walker = Walker(problem)
+        self.bound = lower_bound(problem).seconds
+        self.moves = 0
+        self.moves_per_second = _FIRST_GUESS / max(problem.graph.operator_count, 1)
+        self.best: Scored | None = None
+        self.chains: list[Chain] = []
+
+    def run(self, starts: Sequence[Solution]) -> Scored:
+        """The best found from at least one start; infeasible only where nothing feasible was."""
+        ranked = sorted((self.walker.cost(s) for s in starts), key=lambda found: found.key)
+        self.best = self._scored(ranked[0].solution)
+        self._say()
+        self.chains = [self.walker.chain(self.best.solution) for _ in range(CHAINS)]
+        stale = 0
+        with ThreadPoolExecutor(CHAINS) as pool:
+            for k in range(_ROUNDS if self.settings.moves is not None else 1_000_000):
+                if self._is_enough() or (self.settings.moves is None and stale >= _PATIENCE):
+                    break
+                before = self.best.key
+                self._round(pool, k, ranked)
+                better = self.best.key[0] < before[0] or self.best.key[1] < before[1] * (1 - _GAIN)
+                stale = 0 if better else stale + 1
+        return self.best
+
+    def _scored(self, solution: Solution) -> Scored:
+        quick = self.problem.graph.operator_count > _QUICK_ABOVE
+        return score(self.problem, solution, optimise_rates=not quick)
+
+    def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
+        """One cooling of every chain."""
+        assert self.best is not None
+        n = self.problem.graph.operator_count
+        budget = self._moves_per_round()
+        explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n
+        is_large = n > _HOLD_ABOVE
+        for c, chain in enumerate(self.chains):
+            start = self.best.solution
+            if explores and number < 4:
+                start = ranked[min(number // 2 * CHAINS + c, len(ranked) - 1)].solution
+            chain.restart(start)
+            if is_large and number % 2 == 0:
+                chain.rates = None  # by the rule, for the traffic of each chunk
+        hot = _EXPLORE[number // 2 % len(_EXPLORE)] if explores else _REFINE
+        if budget < _MOVES_TO_REFINE * n:
+            hot = _CAREFUL
+        hold = is_large or (decides_rates(self.problem) and number % 2 == 1)
+        found = self._cool(pool, number, budget, hot, hold=hold)
+        for candidate in found[: 1 if n > _QUICK_ABOVE else CHAINS]:
+            self._keep(self._scored(candidate.solution))
+
+    def _cool(
+        self, pool: ThreadPoolExecutor, number: int, budget: int, hot: float, *, hold: bool
+    ) -> list[Found]:
+        """The best state of each chain, best first. Chunks, so that time is looked at."""
+        assert self.best is not None
+        step = self.best.step_seconds
+        scale = min(step, self.walker.reference) if np.isfinite(step) else self.walker.reference
+        best: list[Found | None] = [None] * CHAINS
+        done, chunk = 0, 0
+        while done < budget and not (chunk and self._out_of_time()):
+            size = min(budget - done, self._chunk(budget))
+            ends = [scale * hot * (_COLD / hot) ** (at / budget) for at in (done, done + size)]
+
+            def walk(c: int, size: int = size, ends: list[float] = ends, at: int = chunk) -> Found:
+                seed = ((self.settings.seed * 1_000_003 + number) * 1_009 + at) * CHAINS + c
+                chain = self.chains[c]
+                found = self.walker.walk(chain, size, ends[0], ends[1], seed % 2**31, hold=hold)
+                chain.adapt()
+                return found
+
+            before = time.monotonic()
+            for c, found in enumerate(pool.map(walk, range(CHAINS))):
+                held = best[c]
+                if held is None or found.key < held.key:
+                    best[c] = found
+            took = time.monotonic() - before
+            done, chunk = done + size, chunk + 1
+            self.moves += size * CHAINS
+            self.moves_per_second = size / max(took, 1e-6)
+            self._say()
+        return sorted((f for f in best if f is not None), key=lambda found: found.key)
+
+    def _keep(self, candidate: Scored) -> None:
+        assert self.best is not None
+        if candidate.key < self.best.key:
+            self.best = candidate
+        self._say()
+
+    def _moves_per_round(self) -> int:
+        """Of each chain: by size; in a timed search no more than a part of the time allows."""
+        if self.settings.moves is not None:
+            return max(1, self.settings.moves // (_ROUNDS * CHAINS))
+        wanted = np.clip(_MOVES_PER_OPERATOR * self.problem.graph.operator_count, *_MOVES_RANGE)
+        part = _ROUND_PART * self.settings.time_limit_seconds
+        left = max(min(part, self.until - time.monotonic()), 0.0)
+        return int(max(min(wanted, left * self.moves_per_second), _CHUNKS))
+
+    def _chunk(self, budget: int) -> int:
+        share = -(-budget // _CHUNKS)
+        if self.settings.moves is not None:
+            return share
+        left = max(self.until - time.monotonic(), 0.0)
+        return max(1, min(share, int(min(_CHUNK_SECONDS, left) * self.moves_per_second)))
+
+    def _is_enough(self) -> bool:
+        assert self.best is not None
+        if self.best.excess == 0.0:
+            gap = 1.0 - self.bound / max(self.best.step_seconds, 1e-300)
+            if gap <= max(self.settings.gap, 1e-9):
+                return True
+        return self.settings.moves is None and self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        return self.settings.moves is None and time.monotonic() > self.until
+
+    def _say(self) -> None:
+        if self.progress is None or self.best is None:
+            return
+        incumbent = self.best.step_seconds if self.best.excess == 0.0 else float("inf")
+        elapsed = time.monotonic() - self.began
+        self.progress(Progress(elapsed, incumbent, self.bound, self.moves))
