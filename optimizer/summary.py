@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,6 +76,18 @@ def placement_lines(placement: Placement) -> list[str]:
     if len(used) > _MOST_ROWS:
         lines.append(f"  … and {len(used) - _MOST_ROWS} more devices")
     return lines + _pair_lines(placement)
+
+
+def considered_lines(considered: Sequence[Placement]) -> list[str]:
+    """What each sharing came to, the shortest step first."""
+    return [
+        "sharings, each with a placement of its own:",
+        *(
+            f"  {one.sharing:<10} step {format_step(one.step_seconds)}, bound "
+            f"{format_step(one.bound_seconds)}, {len(one.devices_used)} devices"
+            for one in sorted(considered, key=lambda one: one.step_seconds)
+        ),
+    ]
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:

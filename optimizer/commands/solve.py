@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from optimizer.arguments import EXIT_CODES, fraction, seconds, whole
 from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
 from optimizer.commands.outcome import DONE, ended
 from optimizer.commands.progress import ProgressLines
 from optimizer.names import Backend, EngineName, Model, ReductionName, Sharing, SolverName
+
+if TYPE_CHECKING:
+    from optimizer.placement import Placement
+    from optimizer.problem import Problem
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -40,9 +45,10 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sharing",
-        choices=get_args(Sharing),
+        choices=("auto", *get_args(Sharing)),
         default="strict",
-        help="default: strict, a rate for every pair of servers",
+        help="default: strict, a rate for every pair of servers; auto: the time limit is spent on "
+        "all of them, and the shortest step wins",
     )
     parser.add_argument(
         "--model",
@@ -83,18 +89,14 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    from optimizer.engines.registry import place
     from optimizer.graph import load_graph
     from optimizer.placement import save_placement
-    from optimizer.problem import Problem, SolveSettings
-    from optimizer.summary import gantt_lines, placement_lines, timeline_of
+    from optimizer.problem import Problem
+    from optimizer.summary import considered_lines, gantt_lines, placement_lines, timeline_of
 
     graph = load_graph(options.graph)
     cluster = cluster_of(options, graph)
-    problem = Problem(graph, cluster, options.sharing, options.model, options.backend)
-    settings = SolveSettings(
-        options.gap, options.time_limit, options.seed, options.moves, options.solver
-    )
+    problem = Problem(graph, cluster, model=options.model, backend=options.backend)
     print(
         f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
         "(the first time also compiles)",
@@ -102,7 +104,7 @@ def _solve(options: argparse.Namespace) -> int:
         flush=True,
     )
     read = round(time.monotonic() - began, 4)
-    placement = place(problem, options.engine, settings, options.reduction, ProgressLines())
+    placement, considered = _placed(problem, options)
     placement = placement.model_copy(
         update={"wall_seconds": {"read": read, **placement.wall_seconds}}
     )
@@ -112,7 +114,27 @@ def _solve(options: argparse.Namespace) -> int:
         print(placement.model_dump_json())
         return DONE
     lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
+    if len(considered) > 1:
+        lines += considered_lines(considered)
     print("\n".join(lines))
     if options.out is not None:
         print(f"written to {options.out}")
     return DONE
+
+
+def _placed(
+    problem: Problem, options: argparse.Namespace
+) -> tuple[Placement, tuple[Placement, ...]]:
+    """(the answer, one placement for each sharing that was tried)."""
+    from optimizer.engines.registry import place
+    from optimizer.engines.sharing_choice import place_under_best_sharing
+    from optimizer.problem import SolveSettings
+
+    settings = SolveSettings(
+        options.gap, options.time_limit, options.seed, options.moves, options.solver
+    )
+    how = options.engine, settings, options.reduction, ProgressLines()
+    if options.sharing == "auto":
+        return place_under_best_sharing(problem, get_args(Sharing), *how)
+    placement = place(replace(problem, sharing=options.sharing), *how)
+    return placement, (placement,)
