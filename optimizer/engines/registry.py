@@ -34,12 +34,14 @@ ENGINES: dict[EngineName, Solve] = {
     "thesis-p2": partial(formulation.solve, "thesis-p2"),
     "thesis-p3": partial(formulation.solve, "thesis-p3"),
 }
-# What `auto` means for them: the papers solve these on the graph as it is.
+# What `auto` means for them: what their papers solve them on.
 _NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
     "single": "none",
     "icc-p1": "none",
     "thesis-p1": "none",
     "thesis-p2": "none",
+    "icc-p2": "icc",
+    "thesis-p3": "thesis",
 }
 
 # Of the time limit, what a stronger bound may take where the gap is still open.

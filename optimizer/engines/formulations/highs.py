@@ -9,8 +9,12 @@ true constraint. It ends when the two meet.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,13 +157,29 @@ def _milp(
         limit = np.concatenate([limit, extra_limit])
         least = np.concatenate([least, np.full(len(extra_limit), -np.inf)])
     rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
-    return milp(
-        objective,
-        integrality=np.asarray(whole, dtype=np.int64),
-        bounds=Bounds(low_of(np.zeros(columns)), high),
-        constraints=rows,
-        options=options,
-    )
+    with _standard_output_kept():
+        return milp(
+            objective,
+            integrality=np.asarray(whole, dtype=np.int64),
+            bounds=Bounds(low_of(np.zeros(columns)), high),
+            constraints=rows,
+            options=options,
+        )
+
+
+@contextmanager
+def _standard_output_kept() -> Iterator[None]:
+    """HiGHS 1.12 prints a line of its own now and then whatever its options say; standard output is
+    for results, so that goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def tangent_rows(hyperbolas: Hyperbolas) -> int:

@@ -61,10 +61,13 @@ def apart(core: Core, network: Network, sending: IntArray) -> Transfers:
 
 
 def _pairs_in_use(core: Core, network: Network, sending: IntArray) -> tuple[IntArray, list[Family]]:
-    """(delta int64[k, q], the rows of (3.8)): delta is 1 just where i is on d and j on e."""
+    """(delta int64[k, q], the rows of (3.8)): delta is 1 just where i is on d and j on e.
+
+    (3.8) makes delta 0 or 1 wherever x is, so that it need not be declared binary. It must not be
+    for HiGHS: with thousands of binary deltas the presolve of 1.12 "proves" optima that are not.
+    """
     i, j, _ = core.instance.edges
-    shape = (len(sending), len(network.source))
-    delta = core.columns.add(shape, whole=True)
+    delta = core.columns.add((len(sending), len(network.source)))
 
     def write(rows: RowWriter) -> None:
         at_source = core.x[i[sending]][:, network.source].ravel()
