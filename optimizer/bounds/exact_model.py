@@ -19,9 +19,6 @@ from optimizer.graph import FloatArray, IntArray
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
 
-# Times are whole ticks, this many in the horizon.
-TICKS = 400_000
-
 
 @dataclass(frozen=True)
 class Machines:
@@ -49,16 +46,19 @@ class Machines:
 class ExactModel:
     """model minimises `step`, in ticks of `tick` seconds; infeasible: no step within the horizon.
 
+    ticks: how many the horizon has; fewer are searched faster, and prove a little less.
     relaxation: tightened for the horizon, so that its heads and tails hold within it.
     """
 
-    def __init__(self, relaxation: Relaxation, machines: Machines, horizon_seconds: float) -> None:
+    def __init__(
+        self, relaxation: Relaxation, machines: Machines, horizon_seconds: float, ticks: int
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self.relaxation, self.machines = relaxation, machines
-        self.tick = horizon_seconds / TICKS
+        self.horizon, self.tick = ticks, horizon_seconds / ticks
         self.model: CpModel = cp_model.CpModel()
-        self.step = self.model.new_int_var(0, TICKS, "step")
+        self.step = self.model.new_int_var(0, self.horizon, "step")
         self.place = self._places()
         self._apart: dict[tuple[int, int], IntVar] = {}
         self.start = self._starts()
@@ -112,7 +112,7 @@ class ExactModel:
         start = []
         for i in range(self.relaxation.operators):
             work, after = float(self.relaxation.work[i]), float(tail[i])
-            latest = TICKS - self.ticks(work) - self.ticks(after)
+            latest = self.horizon - self.ticks(work) - self.ticks(after)
             earliest = self.ticks(float(head[i]))
             start.append(self.model.new_int_var(min(earliest, latest), latest, ""))
             self.model.add(self.step >= start[i] + self.took(i) + self.ticks(after))
@@ -128,7 +128,7 @@ class ExactModel:
             one, other = int(relaxation.unit[u]), int(relaxation.unit[v])
             ready = self.start[u] + self.took(u)
             late: Any = 0
-            if one != other and far >= TICKS * self.tick:
+            if one != other and far >= self.horizon * self.tick:
                 self.model.add(self.apart(one, other) == 0)
             elif one != other and self.ticks(far) > self.ticks(near):
                 late = (self.ticks(far) - self.ticks(near)) * self.apart(one, other)
@@ -171,7 +171,7 @@ class ExactModel:
                 if not np.isfinite(size):
                     continue
                 model.add(self.start[i] >= until[d]).only_enforce_if(here)
-                end = model.new_int_var(0, TICKS, "")
+                end = model.new_int_var(0, self.horizon, "")
                 model.add(end >= until[d])
                 model.add(end >= self.start[i] + self.ticks(float(size))).only_enforce_if(here)
                 until[d] = end

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optimizer.bounds.exact_model import TICKS, ExactModel
+from optimizer.bounds.exact_model import ExactModel
 from optimizer.bounds.relaxation import nic_capacities, server_pair_rates
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
@@ -105,7 +105,7 @@ def _slow_down(
     ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
     for (s, t), steps in slowness.items():
         ticks = exact.ticks(tensor.bits / float(widest[s, t]))
-        if _NEGLIGIBLE * TICKS <= ticks <= TICKS:
+        if _NEGLIGIBLE * exact.horizon <= ticks <= exact.horizon:
             # The start is rounded down, by less than a tick.
             exact.model.add(
                 _STEPS * (exact.start[consumer] - ready + 1) > ticks * steps
@@ -166,7 +166,7 @@ def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) ->
                 ticks = [exact.ticks(tensors[k].bits / float(capacity[s])) for k in inside]
                 # Enough to matter, were it all sent
                 around = exact.ticks(float(a)) + exact.ticks(float(b))
-                if inside and sum(ticks) + around > TICKS * 0.5:
+                if inside and sum(ticks) + around > exact.horizon * 0.5:
                     load: list[Any] = [m * leaves[k] for m, k in zip(ticks, inside, strict=True)]
                     exact.model.add(exact.step >= around + sum(load))
 

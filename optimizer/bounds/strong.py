@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from optimizer.problem import Problem
 _ROUNDS = 30
 # Operators that take time, at most: of a graph that is modelled whole, and of a part of one.
 _WHOLE, _PART = 600, 150
+# Times are whole ticks, so many in the step to refute.
+_COARSE_TICKS, _FINE_TICKS = 8_000, 400_000
 # A proof needs a moment for the model itself.
 _LEAST_SECONDS = 0.2
 # Of what is left between bound and step, where the next step to refute is; and of the time left.
@@ -86,23 +89,30 @@ class _Search:
     def _search(
         self, relaxation: Relaxation, limits: Limits, part: Part, step: float, until: float
     ) -> None:
-        """Refutes steps between the bound and the one known, by one part, until that time."""
+        """Proves what one part does until that time: in coarse ticks, then in fine ones."""
+        for ticks in (_COARSE_TICKS, _FINE_TICKS):
+            prove = partial(self._prove, relaxation, limits, part, ticks)
+            if not self._refute(prove, step, until):
+                return
+
+    def _refute(self, prove: Callable[..., bool], step: float, until: float) -> bool:
+        """Refutes steps between the bound and the one known. True where nothing is left for the
+        model to prove, False where the time was up or the gap is closed."""
 
         def left() -> float:
             return until - time.monotonic()
 
         shared = servers_are_devices(self.problem)
-        solved = self._prove(relaxation, limits, part, step, left() * _PLAIN_TIME, network=False)
-        if solved and not shared:
-            return
+        if prove(step, left() * _PLAIN_TIME, network=False) and not shared:
+            return True
         high = step
         while left() > _LEAST_SECONDS and high > self.best.seconds * (1 + _CLOSE):
             trial = self.best.seconds + _TRIAL_AT * (high - self.best.seconds)
-            seconds = left() * _TRIAL_TIME
-            if self._prove(relaxation, limits, part, trial, seconds, network=shared):
-                return
+            if prove(trial, left() * _TRIAL_TIME, network=shared):
+                return True
             if self.best.seconds < trial * (1 - _CLOSE):
                 high = trial
+        return False
 
     @property
     def left(self) -> float:
@@ -113,6 +123,7 @@ class _Search:
         relaxation: Relaxation,
         limits: Limits,
         part: Part,
+        ticks: int,
         horizon: float,
         seconds: float,
         *,
@@ -128,7 +139,7 @@ class _Search:
 
         cut = cut_out(forced, part)
         machines = machines_for(machines_of(self.problem), part, relaxation.operators)
-        exact = ExactModel(cut, machines, horizon)
+        exact = ExactModel(cut, machines, horizon, ticks)
         if network:
             tensors = sent_tensors(self.problem, part.kept)
             add_rates(exact, self.problem, tensors)
@@ -136,6 +147,7 @@ class _Search:
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(min(seconds, self.left), 0.01)
         solver.parameters.num_workers = self.workers
+        solver.parameters.linearization_level = 2
         reason = f"exact search over placements and orders{part.where}, transfers at the best rates"
         solver.best_bound_callback = lambda b: self._improve(b * exact.tick, reason)
         status = solver.solve(exact.model)
