@@ -4,9 +4,6 @@ A lane is a place from which at most one part is being sent at a time; state flo
 what is known of that part, source and target int64[lanes] the servers it goes between.
 """
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912
-
 from __future__ import annotations
 
 import numpy as np
@@ -23,6 +20,8 @@ BoolArray = NDArray[np.bool_]
 # Columns of a lane's state. NEGLECT is smallest for the most urgent part, and NUMBER breaks ties.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, NEGLECT, NUMBER = 0, 1, 2, 3, 4, 5
 COLUMNS = 6
+# Rows of what is known of the NICs while a rail is filled, two each: to transmit and to receive.
+SPARE, USERS, WANTED = 0, 2, 4
 # What is left of a NIC below this part of it is rounding.
 _NOTHING = 1e-9
 
@@ -34,6 +33,7 @@ def share_rail(
     neighbour_rates: FloatArray,
     minimums: FloatArray,
     highest: FloatArray,
+    pairs: FloatArray,
     rail: int,
     now: float,
     lanes: IntArray,
@@ -47,7 +47,8 @@ def share_rail(
 
     limits float64[S, R]: what the job may have of each NIC in each direction; neighbour_rates: what
     others want of it beside that. minimums, highest float64[S, S, R]: what pairs must and may have,
-    where they are lent to. Single arrays instead of Tables: this is called at every event.
+    where they are lent to; pairs float64[S, S] is room to work in. Single arrays instead of Tables:
+    this is called at every event.
     """
     flows = np.empty(count, dtype=np.int64)
     open_count = 0
@@ -59,10 +60,12 @@ def share_rail(
             state[c, RATE] = 0.0
             flows[open_count] = c
             open_count += 1
+    if open_count == 0:
+        return
     if discipline == FAIR:
         fill_fairly(limits, neighbour_rates, rail, flows, open_count, state, source, target)
     elif discipline == LENT:
-        lend(limits, minimums, highest, rail, flows, open_count, state, source, target)
+        lend(limits, minimums, highest, pairs, rail, flows, open_count, state, source, target)
     else:
         fill_by_urgency(limits, rail, flows, open_count, state, source, target)
     for k in range(count):
@@ -74,68 +77,75 @@ def share_rail(
 
 @compiled
 def fill(
+    nics: FloatArray,
+    crowded: bool,
     flows: IntArray,
     open_count: int,
-    spare: FloatArray,
-    wanted: FloatArray,
-    crowded: bool,
     state: FloatArray,
     source: IntArray,
     target: IntArray,
 ) -> None:
     """Progressive filling: all flows[:open_count] rise alike until a NIC of theirs is full.
 
-    spare float64[2, S] is what the NICs have to transmit and to receive, and is used up. crowded:
-    NEIGHBOUR_FLOWS more flows, without a far end, rise on each NIC side until they have what is
-    wanted float64[2, S] together. Overwrites flows.
+    nics float64[6, S], two rows each, to transmit and to receive: what is SPARE, which is used up;
+    room for the number of USERS; and, if crowded, what is WANTED by NEIGHBOUR_FLOWS more flows
+    without a far end, which rise on that side until they have it together. Overwrites flows.
     """
-    servers = spare.shape[1]
-    users = np.zeros((2, servers))
-    tight = np.empty((2, servers), dtype=np.bool_)
+    servers = nics.shape[1]
+    for side in range(2):
+        for s in range(servers):
+            with_others = crowded and nics[WANTED + side, s] > 0.0
+            nics[USERS + side, s] = NEIGHBOUR_FLOWS if with_others else 0.0
     for k in range(open_count):
-        users[0, source[flows[k]]] += 1.0
-        users[1, target[flows[k]]] += 1.0
-    if crowded:
-        for side in range(2):
-            for s in range(servers):
-                if wanted[side, s] > 0.0:
-                    users[side, s] += NEIGHBOUR_FLOWS
+        nics[USERS, source[flows[k]]] += 1.0
+        nics[USERS + 1, target[flows[k]]] += 1.0
     while open_count > 0:
         level = np.inf
-        for side in range(2):
-            for s in range(servers):
-                if users[side, s] > 0.0:
-                    level = min(level, spare[side, s] / users[side, s])
-                if crowded and wanted[side, s] > 0.0:
-                    level = min(level, wanted[side, s] / NEIGHBOUR_FLOWS)
-        for side in range(2):
-            for s in range(servers):
-                tight[side, s] = users[side, s] > 0.0 and spare[side, s] / users[
-                    side, s
-                ] <= level * (1 + 1e-12)
-        if crowded:
-            for side in range(2):
-                for s in range(servers):
-                    if wanted[side, s] > 0.0 and (
-                        tight[side, s] or wanted[side, s] <= NEIGHBOUR_FLOWS * level * (1 + 1e-12)
-                    ):
-                        spare[side, s] = max(spare[side, s] - NEIGHBOUR_FLOWS * level, 0.0)
-                        users[side, s] -= NEIGHBOUR_FLOWS
-                        wanted[side, s] = 0.0
-        kept = 0
         for k in range(open_count):
             c = flows[k]
             s, t = source[c], target[c]
-            if tight[0, s] or tight[1, t]:
-                state[c, RATE] = level
-                spare[0, s] = max(spare[0, s] - level, 0.0)
-                spare[1, t] = max(spare[1, t] - level, 0.0)
-                users[0, s] -= 1.0
-                users[1, t] -= 1.0
-            else:
+            # Where this flow alone would have to stop; it does so if none has to before.
+            state[c, RATE] = min(
+                nics[SPARE, s] / nics[USERS, s], nics[SPARE + 1, t] / nics[USERS + 1, t]
+            )
+            level = min(level, state[c, RATE])
+        if crowded:
+            level = fill_beside(nics, level)
+        kept = 0
+        for k in range(open_count):
+            c = flows[k]
+            if state[c, RATE] > level * (1 + 1e-12):
                 flows[kept] = c
                 kept += 1
+                continue
+            s, t = source[c], target[c]
+            state[c, RATE] = level
+            nics[SPARE, s] = max(nics[SPARE, s] - level, 0.0)
+            nics[SPARE + 1, t] = max(nics[SPARE + 1, t] - level, 0.0)
+            nics[USERS, s] -= 1.0
+            nics[USERS + 1, t] -= 1.0
         open_count = kept
+
+
+@compiled
+def fill_beside(nics: FloatArray, level: float) -> float:
+    """The flows are about to rise to this level: returns the level, not above it, at which the
+    first neighbour stops, and takes what the neighbours that stop there have."""
+    for side in range(2):
+        for s in range(nics.shape[1]):
+            if nics[WANTED + side, s] > 0.0:
+                full = nics[SPARE + side, s] / nics[USERS + side, s]
+                level = min(level, full, nics[WANTED + side, s] / NEIGHBOUR_FLOWS)
+    for side in range(2):
+        for s in range(nics.shape[1]):
+            if nics[WANTED + side, s] > 0.0:
+                full = nics[SPARE + side, s] / nics[USERS + side, s]
+                if min(full, nics[WANTED + side, s] / NEIGHBOUR_FLOWS) <= level * (1 + 1e-12):
+                    taken = NEIGHBOUR_FLOWS * level
+                    nics[SPARE + side, s] = max(nics[SPARE + side, s] - taken, 0.0)
+                    nics[USERS + side, s] -= NEIGHBOUR_FLOWS
+                    nics[WANTED + side, s] = 0.0
+    return level
 
 
 @compiled
@@ -151,13 +161,13 @@ def fill_fairly(
 ) -> None:
     """Max-min fair shares of the NICs as they are, beside what others want of them."""
     servers = len(limits)
-    spare, wanted = np.empty((2, servers)), np.empty((2, servers))
+    nics = np.empty((6, servers))
     crowded = False
     for s in range(servers):
-        spare[0, s] = spare[1, s] = limits[s, rail]
-        wanted[0, s] = wanted[1, s] = neighbour_rates[s, rail]
-        crowded = crowded or wanted[0, s] > 0.0
-    fill(flows, count, spare, wanted, crowded, state, source, target)
+        nics[SPARE, s] = nics[SPARE + 1, s] = limits[s, rail]
+        nics[WANTED, s] = nics[WANTED + 1, s] = neighbour_rates[s, rail]
+        crowded = crowded or neighbour_rates[s, rail] > 0.0
+    fill(nics, crowded, flows, count, state, source, target)
 
 
 @compiled
@@ -176,17 +186,20 @@ def fill_by_urgency(
     receivers that it has not tried yet, and the parts of the round fill what the NICs have left.
     """
     servers = len(limits)
-    spare, wanted = np.empty((2, servers)), np.empty((0, 0))
+    nics = np.empty((6, servers))
     for s in range(servers):
-        spare[0, s] = spare[1, s] = limits[s, rail]
+        nics[SPARE, s] = nics[SPARE + 1, s] = limits[s, rail]
     chosen = np.empty(servers, dtype=np.int64)
-    picked = np.empty(servers, dtype=np.int64)
-    while count > 0:
+    tried = 0  # flows[:tried] have had their round
+    while True:
         for s in range(servers):
             chosen[s] = -1
-        for k in range(count):
+        for k in range(tried, count):
             c = flows[k]
-            other = chosen[source[c]]
+            s = source[c]
+            if nics[SPARE, s] <= _NOTHING * limits[s, rail]:
+                continue
+            other = chosen[s]
             if (
                 other < 0
                 or state[c, NEGLECT] < state[other, NEGLECT]
@@ -195,21 +208,17 @@ def fill_by_urgency(
                     and state[c, NUMBER] < state[other, NUMBER]
                 )
             ):
-                chosen[source[c]] = c
-        kept, round_count = 0, 0
-        for k in range(count):
+                chosen[s] = c
+        picked = tried
+        for k in range(tried, count):
             c = flows[k]
-            s = source[c]
-            if spare[0, s] <= _NOTHING * limits[s, rail]:
-                continue
-            if chosen[s] == c:
-                picked[round_count] = c
-                round_count += 1
-            else:
-                flows[kept] = c
-                kept += 1
-        count = kept
-        fill(picked, round_count, spare, wanted, False, state, source, target)
+            if chosen[source[c]] == c:
+                flows[k], flows[picked] = flows[picked], c
+                picked += 1
+        if picked == tried:
+            return
+        fill(nics, False, flows[tried:picked], picked - tried, state, source, target)
+        tried = picked
 
 
 @compiled
@@ -217,6 +226,7 @@ def lend(
     limits: FloatArray,
     minimums: FloatArray,
     highest: FloatArray,
+    pairs: FloatArray,
     rail: int,
     flows: IntArray,
     count: int,
@@ -227,39 +237,48 @@ def lend(
     """Each pair its minimum; what a sender has left is lent equally, to each up to its highest.
 
     The flows of one pair share its rate equally. Receivers cannot be oversubscribed: `ceilings`.
+    pairs float64[S, S] is room to work in, all 0 before and after.
     """
     servers = len(limits)
-    users = np.zeros((servers, servers))
-    extra = np.empty(servers)
-    for k in range(count):
-        users[source[flows[k]], target[flows[k]]] += 1.0
+    spare, borrowers = np.empty(servers), np.zeros(servers)
     for s in range(servers):
-        spare, borrowers = limits[s, rail], 0
-        for t in range(servers):
-            extra[t] = -1.0
-            if users[s, t] > 0.0:
-                spare -= minimums[s, t, rail]
-                borrowers += 1
-        spare = max(spare, 0.0)
-        while borrowers > 0:
-            level, settled = spare / borrowers, False
-            for t in range(servers):
-                room = highest[s, t, rail] - minimums[s, t, rail]
-                if users[s, t] > 0.0 and extra[t] < 0.0 and room <= level:
-                    extra[t] = max(room, 0.0)
-                    spare = max(spare - extra[t], 0.0)
-                    borrowers -= 1
-                    settled = True
-            if not settled:
-                for t in range(servers):
-                    if users[s, t] > 0.0 and extra[t] < 0.0:
-                        extra[t] = level
-                borrowers = 0
-        for t in range(servers):
-            if users[s, t] > 0.0:
-                users[s, t] = (minimums[s, t, rail] + extra[t]) / users[s, t]
+        spare[s] = limits[s, rail]
+    first = 0  # flows[:first] stand for a pair each, the others come after one of theirs
     for k in range(count):
-        state[flows[k], RATE] = users[source[flows[k]], target[flows[k]]]
+        c = flows[k]
+        s, t = source[c], target[c]
+        if pairs[s, t] == 0.0:
+            spare[s] -= minimums[s, t, rail]
+            borrowers[s] += 1.0
+            flows[k], flows[first] = flows[first], c
+            first += 1
+        pairs[s, t] += 1.0
+    kept, settled = first, True
+    while settled:
+        settled, open_count, kept = False, kept, 0
+        for k in range(open_count):
+            c = flows[k]
+            s, t = source[c], target[c]
+            room = max(highest[s, t, rail] - minimums[s, t, rail], 0.0)
+            if room * borrowers[s] <= max(spare[s], 0.0):
+                state[c, RATE] = (minimums[s, t, rail] + room) / pairs[s, t]
+                spare[s] -= room
+                borrowers[s] -= 1.0
+                settled = True
+            else:
+                flows[k], flows[kept] = flows[kept], c
+                kept += 1
+    for k in range(kept):
+        c = flows[k]
+        s, t = source[c], target[c]
+        lent = max(spare[s], 0.0) / borrowers[s]
+        state[c, RATE] = (minimums[s, t, rail] + lent) / pairs[s, t]
+    for k in range(first):
+        pairs[source[flows[k]], target[flows[k]]] = state[flows[k], RATE]
+    for k in range(first, count):
+        state[flows[k], RATE] = pairs[source[flows[k]], target[flows[k]]]
+    for k in range(first):
+        pairs[source[flows[k]], target[flows[k]]] = 0.0
 
 
 @compiled

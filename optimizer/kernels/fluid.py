@@ -18,14 +18,13 @@ from optimizer.kernels.compiled import compiled
 from optimizer.kernels.filling import (
     COLUMNS,
     EVENT_AT,
-    NEGLECT,
-    NUMBER,
     RATE,
     REMAINING_BITS,
     SINCE,
     neighbour_gets,
     share_rail,
 )
+from optimizer.kernels.handover import arrive, serve_most_urgent
 from optimizer.kernels.heap import pop, push
 from optimizer.kernels.network import cut
 from optimizer.kernels.schedule import device_offsets
@@ -38,53 +37,6 @@ _AT_ONCE_SECONDS = 1e-9
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-@compiled
-def arrive(
-    consumers: IntArray,
-    device: IntArray,
-    priority: FloatArray,
-    b: int,
-    missing: IntArray,
-    ready_key: FloatArray,
-    ready_item: IntArray,
-    base: int,
-    ready: int,
-) -> int:
-    """The tensor of these consumers is now on device b; returns how many operators are ready there,
-    in the heap that begins at base."""
-    for c in consumers:
-        if device[c] == b:
-            missing[c] -= 1
-            if missing[c] == 0:
-                ready = push(ready_key, ready_item, base, ready, -priority[c], c)
-    return ready
-
-
-@compiled
-def serve_most_urgent(
-    lane: int,
-    rail: int,
-    now: float,
-    state: FloatArray,
-    head: IntArray,
-    base: IntArray,
-    pending_key: FloatArray,
-    pending_item: IntArray,
-    message_of: IntArray,
-    part_bits: FloatArray,
-) -> None:
-    """The most urgent pending part becomes the lane's; one that it overtakes keeps what it has."""
-    rails = part_bits.shape[1]
-    if head[lane] >= 0:
-        left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])
-        part_bits[head[lane] // rails, rail] = max(left, 0.0)
-    item = pending_item[base[lane]]
-    head[lane] = message_of[item] * rails + rail
-    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail]
-    state[lane, NEGLECT], state[lane, NUMBER] = pending_key[base[lane]], item
-    state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf
 
 
 @compiled
@@ -138,7 +90,7 @@ def fluid(
     following = np.full(limit * rails, -1, dtype=np.int64)
     part_bits = np.zeros((limit, rails))
     parts_left = np.zeros(limit, dtype=np.int64)
-    dirty = np.zeros(rails, dtype=np.bool_)
+    dirty, pairs = np.zeros(rails, dtype=np.bool_), np.zeros((servers, servers))
     # URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be sent.
     extra = limit if urgent else 0
     waiting, first_waiting, last_waiting = np.empty(extra * rails, dtype=np.int64), 0, 0
@@ -369,8 +321,8 @@ def fluid(
         for r in range(rails):
             if dirty[r]:
                 share_rail(
-                    tables.discipline, limits, wanted, minimums, highest, r, now, active[r],
-                    count[r], sending, state,
+                    tables.discipline, limits, wanted, minimums, highest, pairs, r, now,
+                    active[r], count[r], sending, state,
                     source, target,
                 )  # fmt: skip
                 if accounting:

@@ -87,3 +87,53 @@ def test_even_rates_are_admissible_on_unlike_rails():
 def test_nothing_is_allocated_where_no_servers_talk():
     problem = Problem(fork(1, 1), cluster(3))
     assert not allocate(problem, np.zeros(3, dtype=np.int64), ((0, 1, 2), (), ())).any()
+
+
+class TestNccl:
+    """Messages are cut equally: k rails carry k times the slowest of them."""
+
+    def allocated(self, rails, sharing):
+        made = graph({"A": 0.0, "B": 0.0}, [("A", ["B"], 1_200_000)])
+        problem = Problem(made, cluster(2, rails), sharing, backend="nccl")
+        return allocated(problem, [0, 1])
+
+    @pytest.mark.parametrize("sharing", ["strict", "guarantee"])
+    def test_a_slow_rail_is_left_out(self, sharing):
+        # Rails of 1 and 3 MB/s: both are worth 2, the fast one alone 3.
+        rates, timeline = self.allocated((8e6, 24e6), sharing)
+        assert rates[0, 1].tolist() == pytest.approx([0.0, 24e6])
+        assert timeline.messages[0].rails == (0.0, 1.0)
+        assert timeline.step_seconds == pytest.approx(0.4)
+
+    @pytest.mark.parametrize("sharing", ["strict", "guarantee"])
+    def test_a_nearly_equal_rail_is_used_and_the_faster_one_held_back(self, sharing):
+        # Rails of 2 and 3 MB/s: both together are worth 4.
+        rates, timeline = self.allocated((16e6, 24e6), sharing)
+        assert timeline.messages[0].rails == (0.5, 0.5)
+        assert timeline.step_seconds == pytest.approx(0.3)
+        if sharing == "strict":
+            assert rates[0, 1].tolist() == pytest.approx([16e6, 16e6])
+
+    def test_the_program_gives_all_rails_of_a_pair_one_rate(self):
+        problem = Problem(fork(300_000, 900_000), cluster(3, (8e6, 8e6)), backend="nccl")
+        rates, timeline = allocated(problem, [0, 1, 2])
+        assert rates[0, 1, 0] == pytest.approx(rates[0, 1, 1], rel=1e-6)
+        assert rates[0, 1, 0] == pytest.approx(0.25 * 8e6, rel=5e-3)
+        assert timeline.step_seconds == pytest.approx(1.6, rel=2e-3)
+
+
+def test_guarantees_are_decided_by_the_program_and_beat_even_ones():
+    # A sends 900 kB to s2 and 100 kB to s3, where a third server sends 900 kB as well. Even
+    # minimums let s1 have half of s3; the program keeps it for the large one.
+    made = graph(
+        {"A": 0.0, "Z": 0.0, "B": 0.0, "C": 0.0, "D": 0.0},
+        [("A", ["B"], 900_000), ("A", ["C"], 100_000), ("Z", ["D"], 900_000)],
+    )
+    problem = Problem(made, cluster(4), "guarantee")
+    device = np.array([0, 3, 1, 2, 2])
+    rates, timeline = allocated(problem, device)
+    even = simulate(problem, device, None, timeline.order, even_rates(problem.usable_nic_rates))
+    assert timeline.step_seconds == pytest.approx(1.0, rel=3e-2)
+    assert even.step_seconds > 1.5
+    capped = simulate(Problem(made, cluster(4)), device, None, timeline.order, rates)
+    assert timeline.step_seconds <= capped.step_seconds
