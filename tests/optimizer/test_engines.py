@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -13,6 +14,8 @@ from cases import cluster, clusters, graph, graphs
 from optimizer.check import check
 from optimizer.engines import single
 from optimizer.engines.auto import TIE
+from optimizer.engines.best_sharing import place_under_best_sharing, solution_of
+from optimizer.engines.blocks import repeated_blocks
 from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.engines.registry import ENGINES, place
 from optimizer.graph import OperatorRow, TensorRow, build_graph
@@ -209,3 +212,61 @@ def test_progress_is_reported_with_a_falling_incumbent():
     assert incumbents == sorted(incumbents, reverse=True)
     assert seen[-1].moves > 0
     assert all(p.bound_seconds <= p.incumbent_seconds for p in seen)
+
+
+def test_an_empty_graph_is_placed():
+    placement = place(Problem(graph({}, []), cluster(2)), "auto", QUICK)
+    assert placement.operators == {} and placement.step_seconds == 0.0
+
+
+def test_disconnected_parts_are_all_placed_and_spread():
+    made = graph({f"{c}{k}": 0.1 for c in "ab" for k in range(3)}, [])
+    placement = place(Problem(made, cluster(2)), "auto", QUICK)
+    assert set(placement.operators) == set(made.ids)
+    assert placement.step_seconds == pytest.approx(0.3)
+
+
+def test_a_time_limit_is_kept_and_never_worse_than_the_starts():
+    problem = Problem(layered(40, 4), cluster(4, (8e6, 8e6), latency=1e-3))
+    place(problem, "auto", SolveSettings(gap=0.0, moves=200))  # compiles
+    placement = place(problem, "auto", SolveSettings(gap=0.0, time_limit_seconds=3.0))
+    started = place(problem, "heft", QUICK)
+    assert placement.single_device_seconds is not None
+    assert placement.step_seconds <= placement.single_device_seconds
+    assert placement.step_seconds <= started.step_seconds * (1 + 1e-9)
+
+
+def test_layers_are_found_as_blocks_in_their_order():
+    made = layered(12, 1)
+    table = repeated_blocks(made)
+    assert table.shape[1] >= 8
+    assert len(set(table.ravel().tolist())) == table.size
+    layer = np.array([[int(made.ids[i][1:].split(".")[0]) for i in row] for row in table])
+    # Forward and backward positions count the layers the same way, all but the ends of a model.
+    assert (np.diff(layer, axis=1) == 1).mean() > 0.9
+    assert repeated_blocks(layered(2, 1, seed=3)).size == 0
+
+
+def test_the_best_sharing_is_taken_and_the_first_of_equals():
+    problem = Problem(layered(3, 3), cluster(3, (8e6, 8e6), latency=1e-4))
+    names = ("even", "strict", "unshaped")
+    settings = SolveSettings(gap=0.0, moves=6000, seed=7)
+    best, every = place_under_best_sharing(problem, names, "auto", settings)
+    assert [p.sharing for p in every] == list(names)
+    assert all(check(problem.graph, p) == () for p in every)
+    least = min(p.step_seconds for p in every)
+    assert best == next(p for p in every if p.step_seconds <= least * (1 + TIE))
+    again, _ = place_under_best_sharing(problem, names, "auto", settings)
+    assert again.operators == best.operators and again.step_seconds == best.step_seconds
+
+
+def test_one_sharing_starts_from_what_another_found():
+    """Under even sharing a search without moves knows only its starts; the other's is better."""
+    problem = Problem(layered(3, 3), cluster(3, (8e7, 8e7), latency=1e-4), "even")
+    good = place(problem, "auto", QUICK)
+    start = solution_of(problem, good)
+    shared = dataclasses.replace(problem, sharing="unshaped")
+    tried = place(shared, "auto", SolveSettings(gap=0.0, moves=1), starts=[start])
+    assert tried.step_seconds <= good.step_seconds * 1.05
+    with pytest.raises(ValueError, match="at least one sharing"):
+        place_under_best_sharing(problem, (), "auto", QUICK)
