@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, clusters, devices_of, graph, graphs
@@ -381,6 +381,83 @@ def test_a_bound_above_the_quick_one_names_its_proof_which_can_be_run_again():
     assert found.where == "bound_seconds"
     assert found.what.startswith(("says 7.0, only 5.99", "says 7.0, only 6.0"))
     assert "was proven in 5 s" in found.what
+
+
+def _other_device(placement, draw):
+    name = draw(st.sampled_from(sorted(placement.operators)))
+    devices = [d for d in placement.cluster.device_names if d != placement.operators[name]]
+    moved = {**placement.operators, name: draw(st.sampled_from(devices))}
+    return {"operators": moved}, "oper ord"
+
+
+def _without_a_message(placement, draw):
+    assume(placement.messages)
+    k = draw(st.integers(0, len(placement.messages) - 1))
+    left = placement.messages[:k] + placement.messages[k + 1 :]
+    return {"messages": left}, f"{placement.messages[k].destination} messages."
+
+
+def _another_message(update):
+    def change(placement, draw):
+        assume(placement.messages)
+        rows = list(placement.messages)
+        k = draw(st.integers(0, len(rows) - 1))
+        rows[k] = rows[k].model_copy(update=update(rows[k]))
+        return {"messages": tuple(rows)}, "message"
+
+    return change
+
+
+def _shorter_order(placement, draw):
+    device = draw(st.sampled_from(placement.devices_used))
+    return {"order": {**placement.order, device: placement.order[device][:-1]}}, "order."
+
+
+def _larger_rate(placement, draw):
+    assume(placement.rates_bits_per_second)
+    rows = list(placement.rates_bits_per_second)
+    k = draw(st.integers(0, len(rows) - 1))
+    rows[k] = (*rows[k][:3], 1e9)
+    return {"rates_bits_per_second": tuple(rows)}, "rates_bits_per_second."
+
+
+CHANGES = {
+    "step": lambda p, draw: ({"step_seconds": p.step_seconds * 1.001 + 1e-6}, "step_seconds"),
+    "bound": lambda p, draw: ({"bound_seconds": p.step_seconds * 1.001 + 1e-6}, "bound_seconds"),
+    "gap": lambda p, draw: ({"gap": p.gap + 1e-4}, "gap"),
+    "single": lambda p, draw: ({"single_device_seconds": None}, "single_device_seconds"),
+    "device": _other_device,
+    "order": _shorter_order,
+    "message removed": _without_a_message,
+    "bytes": _another_message(lambda m: {"bytes": m.bytes + 1}),
+    "share": _another_message(lambda m: {"rails": {**m.rails, "a": m.rails.get("a", 0.0) + 0.01}}),
+    "rank": _another_message(lambda m: {"rank": m.rank + 1}),
+    "rate": _larger_rate,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@settings(
+    max_examples=12,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(st.data())
+def test_one_thing_changed_is_named(name, data):
+    """In a correct placement of any problem, of the sharings in which the thing is a decision."""
+    problem = data.draw(problems(models=("contended", "thesis")))
+    if name == "rank":
+        problem = replace(problem, sharing="job")
+    if name == "rate":
+        sharing = data.draw(st.sampled_from(["strict", "guarantee", "even"]))
+        problem = replace(problem, sharing=sharing)
+    placement = placement_of(problem, data.draw(able_devices(problem)))
+    assert check(problem.graph, placement) == ()
+    update, places = CHANGES[name](placement, data.draw)
+    found = check(problem.graph, placement.model_copy(update=update))
+    assert any(v.where.startswith(place) for v in found for place in places.split()), found
 
 
 @settings(max_examples=40, deadline=None)
