@@ -88,7 +88,7 @@ def place(
             until = _search_until(problem, settings, clock)
             solution = auto.search(problem, small, undo, settings, until, starts, reporter, clock)
         else:
-            found = ENGINES[engine](small, settings, reporter.search)
+            found = ENGINES[engine](small, settings, reporter.aside)
             device, priority = undo(found.device, found.priority)
             solution = Solution(device, priority, found.rates)
             clock.stage("solve")

@@ -64,6 +64,12 @@ class Reporter:
         """From a search of the graph as given, or of a reduced one, whose bound does not count."""
         self._say(progress.incumbent_seconds, 0.0, progress.moves)
 
+    def aside(self, progress: Progress) -> None:
+        """From an engine that optimises a model of its own, whose step and bound are not the
+        problem's: of what it says only the words are passed on."""
+        with self._lock:
+            self._report(progress.words)
+
     def next_search(self) -> None:
         """The moves that follow are counted from 0 by another search."""
         self._earlier, self._moves = self._earlier + self._moves, 0
@@ -75,15 +81,14 @@ class Reporter:
             self._moves = max(self._moves, moves)
             self._report()
 
-    def _report(self) -> None:
+    def _report(self, words: str = "") -> None:
         if self._progress is None:
             return
         now = time.monotonic()
         self._said = now
         incumbent = max(self._incumbent, self._bound)
-        self._progress(
-            Progress(now - self._clock.began, incumbent, self._bound, self._earlier + self._moves)
-        )
+        moves = self._earlier + self._moves
+        self._progress(Progress(now - self._clock.began, incumbent, self._bound, moves, words))
 
     def _repeat(self) -> None:
         while not self._over.wait(_SILENCE_SECONDS / 4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 from cases import cluster
 from optimizer.check import check
 from optimizer.cli import main as optimizer_main
-from optimizer.cluster import Cluster, Device, Link, Nic, Server
+from optimizer.cluster import Cluster, Device, Link, Nic, Server, even_rates
+from optimizer.engines import heft
 from optimizer.engines.formulations import gurobi, highs, limits
 from optimizer.engines.formulations.engine import solve
 from optimizer.engines.formulations.errors import (
@@ -310,14 +312,14 @@ def test_no_time_at_all_is_no_incumbent():
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    zip(PAPERS, ("contended", "thesis", "thesis", "contended", "contended"), strict=True),
+    list(zip(PAPERS, ("contended", "thesis", "thesis", "contended", "contended"), strict=True)),
 )
 def test_placed_through_the_registry_the_answer_holds(name, model):
     problem, heard = replace(small(6, 9, grouped=True), model=model), []
     placement = place(problem, name, replace(EXACT, gap=0.01), "auto", heard.append)
     assert check(problem.graph, placement) == ()
     assert placement.engine == name
-    assert f"{name} over highs: " in heard[-1].words
+    assert any(f"{name} over highs: " in progress.words for progress in heard)
 
 
 def two_devices_each(link: Link | None = None) -> Cluster:
@@ -420,3 +422,36 @@ def test_each_formulation_is_solved_on_what_its_paper_solves_it_on(name, reducti
     assert natural.reduction == asked.reduction
     assert (natural.reduction == "none") == (name == "thesis-p2")
     assert natural.step_seconds == pytest.approx(6.0)
+
+
+def blocks(count: int) -> OperatorGraph:
+    """Forks into three branches of two operators each, one after another."""
+    generator = np.random.default_rng(0)
+    rows, tensors = [], []
+
+    def operator(seconds: float, *sources: str) -> str:
+        name = f"o{len(rows)}"
+        rows.append(OperatorRow(name, "op", {"cpu": seconds}))
+        sizes = generator.integers(1, 20, len(sources)) * 100_000
+        tensors.extend(TensorRow(s, (name,), int(b)) for s, b in zip(sources, sizes, strict=True))
+        return name
+
+    joined = operator(2e-3)
+    for _ in range(count):
+        heads = [operator(float(generator.uniform(2, 10)) * 1e-3, joined) for _ in range(3)]
+        tails = [operator(float(generator.uniform(2, 10)) * 1e-3, head) for head in heads]
+        joined = operator(2e-3, *tails)
+    return build_graph(rows, tensors)
+
+
+@pytest.mark.slow
+def test_highs_proves_nothing_above_what_heft_finds():
+    # With the deltas of (3.8) declared binary, HiGHS 1.12 "proves" 1.3 times HEFT's step here.
+    where = cluster(4, (10e9, 10e9, 10e9), latency=1e-5)
+    problem, heard = Problem(blocks(15), where, "strict", "thesis"), []
+    device = heft.solve(problem, EXACT).device
+    found = simulate(problem, device, rates=even_rates(problem.usable_nic_rates)).step_seconds
+    with contextlib.suppress(NoIncumbentError):
+        solve("thesis-p3", problem, SolveSettings(time_limit_seconds=20.0), heard.append)
+    assert heard
+    assert heard[-1].bound_seconds <= found

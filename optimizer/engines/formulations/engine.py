@@ -16,6 +16,7 @@ from optimizer.engines.formulations.papers import Formulation, PaperName, formul
 from optimizer.engines.solution import Progress, Report, Solution
 from optimizer.graph import FloatArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.quantities import format_step
 from optimizer.sharing import decides_rates
 from optimizer.simulate import recorded_priority
 
@@ -41,11 +42,8 @@ def solve(
             progress(Progress(seconds, incumbent * horizon, floor, rounds, words))
 
     answer = _solve(formulation, settings, heard)
-    size = formulation.draft.size
-    heard(
-        answer.objective, answer.bound, answer.rounds,
-        f"{name} over {settings.solver}: {answer.words}, {size.rows} rows, {size.columns} columns",
-    )  # fmt: skip
+    words = f"{name} over {settings.solver}: {_said(formulation, answer)}"
+    heard(answer.objective, answer.bound, answer.rounds, words)
     if answer.values is None:
         raise _why_nothing(problem, name, settings, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
@@ -57,6 +55,16 @@ def _solve(formulation: Formulation, settings: SolveSettings, heard: highs.Heard
     if settings.solver == "gurobi":
         return gurobi.solve(program, settings.time_limit_seconds, settings.gap)
     return highs.solve(program, settings.time_limit_seconds, settings.gap, heard)
+
+
+def _said(formulation: Formulation, answer: Answer) -> str:
+    size, horizon = formulation.draft.size, formulation.horizon_seconds
+    found = "no incumbent"
+    if answer.values is not None:
+        best = format_step(answer.objective * horizon)
+        bound = format_step(max(answer.bound, 0.0) * horizon)
+        found = f"{best} by its own model, bound {bound}"
+    return f"{answer.words}; {found}; {size.rows} rows, {size.columns} columns"
 
 
 def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
