@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cases import BYTE_PER_MICROSECOND, cluster, graphs
 from optimizer.bounds.relaxation import server_pair_rates
+from optimizer.cluster import Link
 from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
 from optimizer.simulate import simulate
 
@@ -139,6 +140,14 @@ def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
         memory=draw(st.sampled_from([10**9, 120_000])),
         types=["cpu", *draw(st.lists(st.sampled_from(["cpu", "old"]), min_size=2, max_size=2))],
     )
+    if draw(st.booleans()):
+        link = Link(
+            source="s1/0",
+            destination="s2/0",
+            setup_latency_seconds=0.01,
+            rate_bits_per_second=draw(st.sampled_from([0.5, 50.0])) * BYTE_PER_MICROSECOND,
+        )
+        base = base.model_copy(update={"links": (link,)})
     model = draw(st.sampled_from(["thesis", "contended"]))
     sharing = draw(st.sampled_from(["strict", "even", "unshaped"]))
     return Problem(made, base, sharing, model)

@@ -87,9 +87,9 @@ def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
 
 
 @settings(max_examples=25, deadline=None)
-@given(tiny_problems(largest=4))
-def test_no_strong_bound_exceeds_the_simulated_optimum(drawn):
-    problem = Problem(drawn.graph, drawn.cluster, "unshaped", "contended")
+@given(tiny_problems(largest=4), st.sampled_from(["unshaped", "job"]))
+def test_no_strong_bound_exceeds_the_simulated_optimum(drawn, sharing):
+    problem = Problem(drawn.graph, drawn.cluster, sharing, "contended")
     reached = simulated_optimum(problem)
     assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
 
