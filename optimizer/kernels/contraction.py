@@ -25,6 +25,8 @@ _SEVERAL = -2
 # Of a co-location group that no merge makes one, this many nodes are tried before a further one.
 _NODES_TRIED = 8
 _PATH, _FORWARD, _BACKWARD = 0, 1, 2
+# Edges that the search for a path scans before it turns to the other end for the first time.
+_FIRST_STEP = 8
 
 
 class Merging(NamedTuple):
@@ -85,6 +87,19 @@ def root(home: IntArray, i: int) -> int:
 
 
 @compiled
+def _unlink(
+    first: IntArray, last: IntArray, following: IntArray, i: int, before: int, after: int
+) -> None:
+    """Takes what stands between edges `before` and `after` (-1: none) out of i's list."""
+    if before < 0:
+        first[i] = after
+    else:
+        following[before] = after
+    if after < 0:
+        last[i] = before
+
+
+@compiled
 def _only(
     home: IntArray,
     end: IntArray,
@@ -101,12 +116,7 @@ def _only(
         j = root(home, end[e])
         after = following[e]
         if j in (i, found):
-            if before < 0:
-                first[i] = after
-            else:
-                following[before] = after
-            if after < 0:
-                last[i] = before
+            _unlink(first, last, following, i, before, after)
         else:
             if found != _NONE:
                 return _SEVERAL
@@ -276,74 +286,76 @@ def fuse(m: Merging, alpha: float, least: int) -> None:
 def _expand(
     m: Merging,
     first: IntArray,
+    last: IntArray,
     following: IntArray,
     end: IntArray,
     queue: IntArray,
-    k: int,
-    count: int,
+    state: IntArray,
     near: int,
     far: int,
-    mark: int,
-) -> tuple[int, int]:
-    """Neighbours of queue[k] between the two roots join the queue of `count`, marked `mark`; the
-    edge from near to far is left out. (count, edges scanned); count is -1 where the searches met.
+    budget: int,
+) -> bool:
+    """One search goes on over about `budget` more edges; whether it met the other one.
+
+    What is between roots near and far joins `queue` with the mark of near; the edge from near to
+    far is left out. state: how many of the queue are done, how many are in it, edges scanned.
     """
-    low, high = m.position[near], m.position[far]
-    if low > high:
-        low, high = high, low
-    x = queue[k]
-    scanned = 0
-    e = first[x]
-    while e >= 0:
-        scanned += 1
-        y = root(m.home, end[e])
-        e = following[e]
-        if x == near and y == far:
-            continue
-        if m.mark[y] == mark ^ 1:
-            return -1, scanned
-        if m.mark[y] != mark and low < m.position[y] < high:
-            m.mark[y] = mark
-            queue[count] = y
-            count += 1
-    return count, scanned
+    low = min(m.position[near], m.position[far])
+    high = max(m.position[near], m.position[far])
+    mark = m.mark[near]
+    limit = state[2] + budget
+    while state[0] < state[1] and state[2] <= limit:
+        x = queue[state[0]]
+        state[0] += 1
+        state[2] += 1
+        before, e = -1, first[x]
+        while e >= 0:
+            state[2] += 1
+            y = root(m.home, end[e])
+            here, e = e, following[e]
+            if y == x:
+                _unlink(first, last, following, x, before, e)
+                continue
+            before = here
+            if x == near and y == far:
+                continue
+            if m.mark[y] == mark ^ 1:
+                return True
+            if m.mark[y] != mark and low < m.position[y] < high:
+                m.mark[y] = mark
+                queue[state[1]] = y
+                state[1] += 1
+    return False
 
 
 @compiled
 def _path_elsewhere(m: Merging, i: int, j: int) -> int:
     """Whether a path other than the edge leads from root i to root j, i before j.
 
-    Searched from both ends in turns, the end with less work behind it first. _PATH, or the end
-    whose search ran dry: then twice the clock marks all between them that i reaches (_FORWARD), or
-    that plus 1 marks all that reaches j (_BACKWARD), clock[1] of them.
+    Searched from both ends in turns, in steps that grow with the work done. _PATH, or the end whose
+    search ran dry: then twice the clock marks all between them that i reaches (_FORWARD), or that
+    plus 1 marks all that reaches j (_BACKWARD), clock[1] of them.
     """
     m.clock[0] += 1
-    mark = 2 * m.clock[0]
-    m.mark[i] = mark
-    m.mark[j] = mark + 1
+    m.mark[i] = 2 * m.clock[0]
+    m.mark[j] = 2 * m.clock[0] + 1
     m.scratch[0] = i
     m.other[0] = j
-    reached, done, work = 1, 0, 0
-    reaching, undone, toil = 1, 0, 0
+    down, up = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    down[1] = up[1] = 1
     while True:
-        if work <= toil:
-            if done == reached:
-                m.clock[1] = reached - 1
-                return _FORWARD
-            reached, scanned = _expand(
-                m, m.out_first, m.out_next, m.target, m.scratch, done, reached, i, j, mark
-            )
-            done, work = done + 1, work + scanned + 1
-        else:
-            if undone == reaching:
-                m.clock[1] = reaching - 1
-                return _BACKWARD
-            reaching, scanned = _expand(
-                m, m.in_first, m.in_next, m.source, m.other, undone, reaching, j, i, mark + 1
-            )
-            undone, toil = undone + 1, toil + scanned + 1
-        if reached < 0 or reaching < 0:
+        budget = _FIRST_STEP + up[2] - down[2]
+        if _expand(m, m.out_first, m.out_last, m.out_next, m.target, m.scratch, down, i, j, budget):
             return _PATH
+        if down[0] == down[1]:
+            m.clock[1] = down[1] - 1
+            return _FORWARD
+        budget = _FIRST_STEP + 2 * down[2] - up[2]
+        if _expand(m, m.in_first, m.in_last, m.in_next, m.source, m.other, up, j, i, budget):
+            return _PATH
+        if up[0] == up[1]:
+            m.clock[1] = up[1] - 1
+            return _BACKWARD
 
 
 @compiled
