@@ -9,6 +9,7 @@ import numpy as np
 
 from optimizer.graph import FloatArray, IntArray, OperatorGraph
 from optimizer.problem import Problem
+from optimizer.reductions.merging import binding_keys
 
 # (device int64[small], priority float64[small]) -> the same for the operators of the large problem
 Undo = Callable[[IntArray, FloatArray], tuple[IntArray, FloatArray]]
@@ -21,7 +22,8 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
     Times, weights and activations add up, workspace is the largest. A tensor that leaves its group
     stays a tensor of its own, so that parallel edges sum distinct tensors and each is sent once;
     one that does not leave disappears. colocation int64[n] replaces the graph's keys if given; a
-    group may hold one key at most. Raises GraphError where the groups make a cycle.
+    group may hold one key of several operators at most. Raises GraphError where the groups make a
+    cycle.
     """
     graph = problem.graph
     labels, first, group = np.unique(group_of, return_index=True, return_inverse=True)
@@ -31,7 +33,7 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
     for k in range(seconds.shape[1]):
         seconds[:, k] = np.bincount(group, graph.seconds[:, k], count)
     keys = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(keys, group, graph.colocation if colocation is None else colocation)
+    np.maximum.at(keys, group, binding_keys(graph.colocation if colocation is None else colocation))
 
     def summed(values: IntArray) -> IntArray:
         total = np.zeros(count, dtype=np.int64)

@@ -32,8 +32,7 @@ def fuse_and_colocate(problem: Problem, thresholds: Thresholds) -> Reduced:
     nothing; then ungrouped operators below beta join a neighbouring group.
 
     Acyclicity is tested on the whole graph, not on the group's part of it (line 16), which would
-    admit cycles through other operators. Keys that the graph has already bind throughout;
-    operators of two such keys that are fused make the two keys one.
+    admit cycles through other operators. Keys that the graph has already bind throughout.
     """
     alpha = thresholds.alpha_seconds
     rates = thesis_rank_rates(problem.cluster)
@@ -70,24 +69,5 @@ def fused_within(problem: Problem, colocation: IntArray, alpha: float) -> IntArr
 
 def _step(problem: Problem, member: IntArray, group: IntArray) -> tuple[Problem, IntArray]:
     """The contracted problem, and member int64[operators as given] carried on to its operators."""
-    keys = _joined_keys(problem.graph.colocation, group)
     dense = np.unique(group, return_inverse=True)[1].reshape(len(group))
-    return contract(problem, group, keys)[0], dense[member]
-
-
-def _joined_keys(colocation: IntArray, group: IntArray) -> IntArray:
-    """The keys int64[n], where all keys within one group are the same one."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    keyed = np.flatnonzero(colocation >= 0)
-    if not len(keyed):
-        return colocation
-    labels, row = np.unique(colocation[keyed], return_inverse=True)
-    column = len(labels) + np.unique(group[keyed], return_inverse=True)[1]
-    size = int(column.max()) + 1
-    links = coo_array((np.ones(len(row), dtype=np.int8), (row, column)), shape=(size, size))
-    component = connected_components(links, directed=False)[1]
-    joined = colocation.copy()
-    joined[keyed] = component[row]
-    return joined
+    return contract(problem, group)[0], dense[member]

@@ -52,6 +52,14 @@ def recorded_position(graph: OperatorGraph) -> IntArray:
     return position
 
 
+def binding_keys(colocation: IntArray) -> IntArray:
+    """int64[n]: the keys that tie two operators or more; -1 also for the only operator of a key."""
+    _, group, count = np.unique(colocation, return_inverse=True, return_counts=True)
+    alone = count[group.reshape(len(colocation))] == 1
+    keys: IntArray = np.where(alone, -1, colocation)
+    return keys
+
+
 def units_of(colocation: IntArray) -> IntArray:
     """int64[n]: 0.. for the co-location groups, then one number per operator outside any."""
     n = len(colocation)
@@ -82,7 +90,7 @@ class MergingGraph:
 
         graph = problem.graph
         n = graph.operator_count
-        self.colocation = graph.colocation if colocation is None else colocation
+        self.colocation = binding_keys(graph.colocation if colocation is None else colocation)
         self.edge_position = recorded_position(graph)
         source, target, self.edge_bytes = distinct_edges(graph)
         unit = units_of(self.colocation)

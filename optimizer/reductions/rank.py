@@ -2,10 +2,14 @@
 
 r_i = p_i + max over successors j of (r_j + t_ij / b), walked against the topological order. Each
 operator with more than one successor is tied to the successor that attains the maximum; the weakly
-connected components of these ties are the co-location groups. No group grows beyond what fits
-(merging.most_unit_bytes): a tie that would is left out, and so is one between groups that can run
-on no common device. Operators of one key that the graph already has (tied weights, resources, a
-parameter and its update) start out tied, so that a group that meets one of them joins it.
+connected components of these ties are the co-location groups.
+
+Operators of one key that the graph already has (tied weights, resources, a parameter and its
+update) start out tied, so that a group that meets one of them joins it. No tie makes two such keys
+one: every parameter hangs on the forward path, and all their updates would end on one device (the
+thesis, 4.3, combines no groups for the same reason). No group grows beyond what fits
+(merging.most_unit_bytes), and none of operators that can run on no common device is made. Where
+such ties compete, the one of most bytes comes first: a tie left out may cost its transfer.
 """
 
 from __future__ import annotations
@@ -18,10 +22,12 @@ from optimizer.cluster import Cluster, even_rates
 from optimizer.graph import IntArray
 from optimizer.problem import Problem
 from optimizer.reductions.merging import (
+    binding_keys,
     distinct_edges,
     most_unit_bytes,
     operator_bytes,
     operator_delay,
+    recorded_position,
     units_of,
 )
 
@@ -64,11 +70,14 @@ def _between_servers(cluster: Cluster) -> float:
 
 def rank_colocation(problem: Problem, rates: RankRates) -> IntArray:
     """int64[n]: keys of the groups, the graph's own ones among them; -1 for ungrouped operators."""
+    graph = problem.graph
+    best = np.array(best_successors(problem, rates), dtype=np.int64)
+    source, target, size = distinct_edges(graph)
+    ties = np.flatnonzero(target == best[source])
+    ties = ties[np.lexsort((recorded_position(graph)[source[ties]], -size[ties]))]
     groups = Groups(problem)
-    best = best_successors(problem, rates)
-    for i in problem.graph.topological_order.tolist():
-        if best[i] >= 0:
-            groups.join(i, best[i])
+    for i, j in zip(source[ties].tolist(), target[ties].tolist(), strict=True):
+        groups.join(i, j)
     return groups.keys()
 
 
@@ -102,7 +111,7 @@ class Groups:
     """Operators tied to one device, a union-find; the graph's keys are tied from the start."""
 
     def __init__(self, problem: Problem, colocation: IntArray | None = None) -> None:
-        keys = problem.graph.colocation if colocation is None else colocation
+        keys = binding_keys(problem.graph.colocation if colocation is None else colocation)
         unit = units_of(keys)
         count = int(unit.max(initial=-1)) + 1
         size = np.zeros(count, dtype=np.int64)
@@ -113,6 +122,8 @@ class Groups:
         self._above = list(range(count))
         self._bytes = size.tolist()
         self._able = able
+        self._keyed = np.zeros(count, dtype=np.bool_)
+        self._keyed[unit[keys >= 0]] = True
         self._most_bytes = most_unit_bytes(problem)
 
     def top(self, i: int) -> int:
@@ -129,11 +140,13 @@ class Groups:
         if a == b:
             return True
         together = self._bytes[a] + self._bytes[b]
-        if together > self._most_bytes or not (self._able[a] & self._able[b]).any():
+        fits = together <= self._most_bytes and bool((self._able[a] & self._able[b]).any())
+        if not fits or (self._keyed[a] and self._keyed[b]):
             return False
         self._above[b] = a
         self._bytes[a] = together
         self._able[a] &= self._able[b]
+        self._keyed[a] |= self._keyed[b]
         return True
 
     def keys(self) -> IntArray:

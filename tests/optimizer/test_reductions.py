@@ -76,8 +76,20 @@ def test_colocated_operators_merge_only_where_no_path_leaves_and_returns():
 
 
 def test_operators_of_different_groups_are_not_fused():
-    made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)], colocation={"A": "x", "B": "y"})
-    assert fuse(Problem(made, cluster()))[0].graph.operator_count == 2
+    keys = {"A": "x", "X": "x", "B": "y", "Y": "y"}
+    made = graph(dict.fromkeys("ABXY", 1.0), [("A", ["B"], 8)], colocation=keys)
+    assert fuse(Problem(made, cluster()))[0].graph.operator_count == 4
+
+
+def test_a_key_of_one_operator_ties_nothing_and_hides_no_other():
+    made = graph(
+        dict.fromkeys("ABC", 1.0),
+        [("A", ["B"], 8)],
+        colocation={"A": "k", "C": "k", "B": "z"},
+    )
+    small, _ = fuse(Problem(made, cluster()))
+    assert names(small) == {"A", "C"}
+    assert small.graph.colocation[0] == small.graph.colocation[1] >= 0
 
 
 def test_fusion_leaves_groups_that_fit_when_the_graph_does_not():

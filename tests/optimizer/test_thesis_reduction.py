@@ -183,15 +183,16 @@ def test_groups_are_the_weakly_connected_components_of_the_ties():
     }
 
 
-def test_a_group_that_meets_a_key_joins_it_and_two_keys_become_one():
-    made = graph(
-        {"A": 1.0, "B": 5.0, "D": 1.0, "P": 0.0, "Q": 0.0, "R": 0.0},
-        edges("AB", "AD"),
-        colocation={"B": "p", "P": "p", "A": "q", "Q": "q"},
-    )
+def test_a_group_that_meets_a_key_joins_it_and_no_tie_makes_two_keys_one():
+    # A's critical successor is B, B's is C. Both ties meet a key; the one of more bytes is kept.
+    tensors = [("A", ["B"], 10), ("A", ["D"], 0), ("B", ["C"], 20), ("B", ["D"], 0)]
+    seconds = {"A": 1.0, "B": 5.0, "C": 5.0, "D": 1.0, "P": 0.0, "Q": 0.0}
+    made = graph(seconds, tensors, colocation={"A": "q", "Q": "q", "C": "p", "P": "p"})
     problem = Problem(made, cluster())
     rates = thesis_rank_rates(problem.cluster)
-    assert together(problem, rank_colocation(problem, rates)) == {"ABPQ"}
+    assert together(problem, rank_colocation(problem, rates)) == {"AQ", "BCP"}
+    free = graph(seconds, tensors, colocation={"C": "p", "P": "p"})
+    assert together(problem, rank_colocation(Problem(free, cluster()), rates)) == {"ABCP"}
 
 
 def test_ties_that_would_not_fit_are_left_out():
