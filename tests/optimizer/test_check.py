@@ -185,7 +185,7 @@ WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
 
 
 @pytest.mark.parametrize(("model", "sharing"), WAYS)
-@settings(max_examples=15, deadline=None, database=None)
+@settings(max_examples=12, deadline=None, database=None)
 @given(st.data())
 def test_check_agrees_with_the_simulator(model, sharing, data):
     """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
@@ -438,7 +438,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     database=None,
     derandomize=True,

@@ -130,7 +130,7 @@ def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
 
 
 @pytest.mark.parametrize("name", get_args(ReductionName))
-@drawn(25)
+@drawn(15)
 @given(st.data())
 def test_undoing_a_reduction_covers_every_operator_and_keeps_its_order(name, data):
     undone_keeps_everything(data.draw(problems(largest=12)), name, data)
