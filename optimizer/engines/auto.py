@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from optimizer.bounds import lower_bound
 from optimizer.engines import heft
+from optimizer.engines.levels import carried
 from optimizer.engines.packing import packed
 from optimizer.engines.reporting import Clock, Reporter
-from optimizer.engines.scoring import Scored
+from optimizer.engines.scoring import Scored, score
 from optimizer.engines.search import Search
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution
@@ -25,12 +26,12 @@ from optimizer.engines.units import (
 )
 from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.reductions.contract import Undo
+from optimizer.reductions.contract import Reduced
 
 # Differences below this are ties (the model is not that exact), and one device wins a tie.
 TIE = 0.01
-# Of the time or moves that a reduced problem is given; the rest refines on the graph as given.
-_REDUCED_PART = 0.5
+# A reduced problem with its undo, made when it is its turn; None where it is not worth it.
+Level = Callable[[], Reduced | None]
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
@@ -41,38 +42,48 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 def search(
     problem: Problem,
-    small: Problem,
-    undo: Undo,
+    levels: Sequence[Level],
     settings: SolveSettings,
     until: float,
     starts: Sequence[Solution],
     reporter: Reporter,
     clock: Clock,
 ) -> Solution:
-    """On the reduced graph, then on the graph as given, from what that found, from `starts` and
-    from new ones; before time.monotonic() is `until`, or as many moves as the settings say."""
-    begun = list(starts)
-    if small.graph.operator_count < problem.graph.operator_count:
-        part = _part(settings, until)
+    """On each reduced graph of `levels`, coarsest first, then on the graph as given, from `starts`,
+    from new ones and from what was found before; before time.monotonic() is `until`, or as many
+    moves as the settings say. Each gets twice as much as the one before."""
+    begun = [*starts, *starting_solutions(problem)]
+    first = score(problem, begun[0], optimise_rates=False)
+    if first.excess == 0.0:
+        reporter.known(incumbent=first.step_seconds)
+    moves = settings.moves
+    for k, level in enumerate(levels):
+        reduced = level()
+        if reduced is None:
+            continue
+        small, undo = reduced
+        share = 1.0 / (2 ** (len(levels) - k + 1) - 1)
+        part = _part(replace(settings, moves=moves), until, share)
+        carry = [carried(problem, small, undo, solution) for solution in begun]
+        end = time.monotonic() + part.time_limit_seconds
         # Memory is counted too high on a reduced graph.
         with contextlib.suppress(InfeasibleError):
-            found = solve(small, part, reporter.search)
+            found = improve(small, part, reporter.search, [*carry, *starting_solutions(small)], end)
             device, priority = undo(found.device, found.priority)
             begun.append(Solution(device, priority, found.rates))
         clock.stage("solve")
         reporter.next_search()
-        settings = replace(settings, moves=part.moves)
-    begun += starting_solutions(problem)
-    settings = replace(settings, time_limit_seconds=max(until - time.monotonic(), 0.0))
-    best = improve(problem, settings, reporter.search, begun, until)
+        moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
+    left = _part(replace(settings, moves=moves), until, 1.0)
+    best = improve(problem, left, reporter.search, begun, until)
     clock.stage("refine" if "solve" in clock.stages else "solve")
     return best
 
 
-def _part(settings: SolveSettings, until: float) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * _REDUCED_PART))
+def _part(settings: SolveSettings, until: float, share: float) -> SolveSettings:
+    moves = None if settings.moves is None else max(1, int(settings.moves * share))
     left = max(until - time.monotonic(), 0.0)
-    return replace(settings, moves=moves, time_limit_seconds=left * _REDUCED_PART)
+    return replace(settings, moves=moves, time_limit_seconds=left * share)
 
 
 def improve(

@@ -14,6 +14,7 @@ from optimizer.check import check
 from optimizer.engines import auto, heft, single
 from optimizer.engines.assemble import assemble
 from optimizer.engines.formulations import engine as formulation
+from optimizer.engines.levels import level_sizes, milder
 from optimizer.engines.reporting import Clock, Reporter
 from optimizer.engines.scoring import score
 from optimizer.engines.single import best_single
@@ -23,6 +24,7 @@ from optimizer.names import EngineName, ReductionName
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
+from optimizer.reductions.contract import Undo
 
 ENGINES: dict[EngineName, Solve] = {
     "auto": auto.solve,
@@ -86,7 +88,8 @@ def place(
         clock.stage("reduce")
         if engine == "auto":
             until = _search_until(problem, settings, clock)
-            solution = auto.search(problem, small, undo, settings, until, starts, reporter, clock)
+            levels = _levels(problem, small, undo, reduction)
+            solution = auto.search(problem, levels, settings, until, starts, reporter, clock)
         else:
             found = ENGINES[engine](small, settings, reporter.aside)
             device, priority = undo(found.device, found.priority)
@@ -111,6 +114,19 @@ def place(
     if violations:
         raise AssertionError(f"engine {engine} broke a rule: {violations[0]}")
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
+
+
+def _levels(
+    problem: Problem, small: Problem, undo: Undo, reduction: ReductionName
+) -> list[auto.Level]:
+    """The reduced problem, and under `auto` milder ones between it and the graph as given."""
+    few, many = small.graph.operator_count, problem.graph.operator_count
+    if few == many:
+        return []
+    levels: list[auto.Level] = [lambda: (small, undo)]
+    if reduction == "auto":
+        levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
+    return levels
 
 
 def _closing_seconds(problem: Problem, settings: SolveSettings) -> float:
