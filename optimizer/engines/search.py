@@ -25,7 +25,7 @@ from optimizer.sharing import decides_rates
 CHAINS = 2
 _ROUNDS = 6
 _CHUNKS = 12
-_MOVES_PER_OPERATOR = 200
+_MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (2_000, 400_000)
 _ROUND_PART = 0.25
 _CHUNK_SECONDS = 0.4
