@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optimizer.engines.blocks import repeated_blocks
+from optimizer.engines.layering import spectral_order, tail_groups
 from optimizer.engines.units import unit_of_operator, unit_rows
 from optimizer.graph import IntArray
 from optimizer.problem import Problem
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _CHAIN_LENGTHS = (2, 4, 16)
 _BALL_SIZES = (5, 12, 30)
+_STRETCHES = (8, 24, 80, 240)
 _ALPHA_QUANTILES = (0.0, 0.5, 0.8)
 # Above this many operators fusion at several thresholds takes seconds; the other sets must do.
 _FUSE_UP_TO = 20_000
@@ -25,14 +27,16 @@ Rows = tuple[IntArray, IntArray]
 
 def make_neighbourhood(problem: Problem) -> Neighbourhood:
     """Single units, units with one consumer's, chains along the consumer of the largest tensor,
-    the clusters that operator fusion finds at several thresholds, and balls around units. Units
-    are whole co-location groups, so no move separates one. With them the repeated blocks."""
+    the clusters that operator fusion finds at several thresholds, balls around units, stretches of
+    the order that runs through the model, and the tails of the main chain. Units are whole
+    co-location groups, so no move separates one. With them the repeated blocks."""
     from optimizer.kernels.proposals import Neighbourhood
 
     unit = unit_of_operator(problem)
     unit_start, unit_members = unit_rows(unit)
     count = len(unit_start) - 1
     rows = [_singles(count), *_along_tensors(problem, unit, count)]
+    rows += [*_stretches(spectral_order(problem.graph, unit)), _tails(problem, unit)]
     if problem.graph.operator_count <= _FUSE_UP_TO:
         rows.append(_clusters(problem, unit))
     start, units = _joined(rows, count)
@@ -73,6 +77,22 @@ def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
     np.cumsum(np.bincount(ends[0], minlength=count), out=near_start[1:])
     found.append(balls(near_start, ends[1][order], np.array(_BALL_SIZES)))
     return found
+
+
+def _stretches(order: IntArray) -> list[Rows]:
+    """Neighbours in the order, in windows that overlap by half."""
+    found = []
+    for size in _STRETCHES:
+        first = np.arange(0, max(len(order) - size + 1, 0), size // 2)
+        units = order[(first[:, None] + np.arange(size)[None, :]).reshape(-1)]
+        found.append((np.arange(0, len(units) + 1, size, dtype=np.int64), units))
+    return found
+
+
+def _tails(problem: Problem, unit: IntArray) -> Rows:
+    rows = [np.unique(unit[group]) for group in tail_groups(problem.graph)]
+    start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return start, np.concatenate([np.empty(0, dtype=np.int64), *rows])
 
 
 def _clusters(problem: Problem, unit: IntArray) -> Rows:

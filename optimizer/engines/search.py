@@ -18,6 +18,7 @@ import numpy as np
 from optimizer.bounds import lower_bound
 from optimizer.engines.scoring import Scored, score
 from optimizer.engines.solution import Progress, Report, Solution
+from optimizer.engines.structured import structured_starts
 from optimizer.engines.walking import Chain, Found, Walker
 from optimizer.problem import Problem, SolveSettings
 from optimizer.sharing import decides_rates
@@ -63,7 +64,10 @@ class Search:
         self.chains: list[Chain] = []
 
     def run(self, starts: Sequence[Solution]) -> Scored:
-        """The best found from at least one start; infeasible only where nothing feasible was."""
+        """The best found from at least one start, and those that the graph's structure suggests;
+        infeasible only where nothing feasible was."""
+        suggested = structured_starts(self.problem, lambda s: self.walker.cost(s).key)
+        starts = [*starts, *suggested]
         ranked = sorted((self.walker.cost(s) for s in starts), key=lambda found: found.key)
         self.best = self._scored(ranked[0].solution)
         self._say()

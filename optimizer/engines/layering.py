@@ -1,0 +1,85 @@
+"""What a training step looks like from afar: an order of its units through the model, in which a
+layer's forward and backward halves are neighbours, and the tails that hang off its main chain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optimizer.graph import FloatArray, IntArray, OperatorGraph
+
+# Components smaller than this keep their recorded order.
+_LEAST_TO_ORDER = 8
+# Of the largest degree: pushes the Laplacian off singularity, so that it can be factorised.
+_SHIFT = 1e-6
+
+
+def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
+    """int64[units]: units by the Fiedler vector of the graph without directions (Fiedler 1973), one
+    component after the other, the largest first.
+
+    Tensors pull their ends together by the root of their bytes. Forward and backward operators of a
+    layer hold on to each other by its activations, so that the order runs along the layers, and
+    neighbours in it are cheap to keep on one server.
+    """
+    from scipy.sparse import csgraph, csr_matrix
+
+    count = int(unit.max(initial=-1)) + 1
+    source, target, tensor = graph.edges
+    u, v = unit[source], unit[target]
+    between = u != v
+    pull = np.sqrt(graph.tensor_bytes[tensor][between].astype(np.float64)) + 1.0
+    half = csr_matrix((pull, (u[between], v[between])), shape=(count, count))
+    joined = half + half.T
+    _, label = csgraph.connected_components(joined, directed=False)
+    order: list[IntArray] = []
+    for k in np.argsort(-np.bincount(label), kind="stable").tolist():
+        members = np.flatnonzero(label == k)
+        if len(members) >= _LEAST_TO_ORDER:
+            members = members[np.argsort(_fiedler(joined[members][:, members]), kind="stable")]
+        order.append(members.astype(np.int64))
+    return np.concatenate(order) if order else np.empty(0, dtype=np.int64)
+
+
+def _fiedler(joined: object) -> FloatArray:
+    """float64[units]: the eigenvector of the second smallest eigenvalue of the Laplacian, its sign
+    fixed by its first entry that is not 0."""
+    from scipy.sparse import csgraph, diags
+    from scipy.sparse.linalg import eigsh
+
+    laplacian = csgraph.laplacian(joined).tocsc()
+    size = laplacian.shape[0]
+    shift = _SHIFT * float(laplacian.diagonal().max())
+    raised = laplacian + diags(np.full(size, shift))
+    begin = np.linspace(-1.0, 1.0, size)  # no random start: the same graph gives the same order
+    _, vectors = eigsh(raised.tocsc(), k=2, sigma=0.0, which="LM", v0=begin, tol=1e-6)
+    vector: FloatArray = vectors[:, 1]
+    sign = np.sign(vector[np.flatnonzero(np.abs(vector) > 1e-12)[0]])
+    return vector * sign
+
+
+def tail_groups(graph: OperatorGraph) -> list[list[int]]:
+    """Operators by the co-location group at their end: the group's last operators, and whatever
+    has all of its readers there. In a training step: a weight's update with its gradient.
+
+    Only groups with a reader-less operator; in the order of their first tail operator.
+    """
+    key = graph.colocation.tolist()
+    home = [-1] * graph.operator_count  # the key of the group at whose end an operator hangs
+    for i in graph.topological_order[::-1].tolist():
+        readers = {
+            c for e in graph.output_tensors(i).tolist() for c in graph.tensor_consumers(e).tolist()
+        }
+        if not readers:
+            home[i] = key[i]
+            continue
+        ends = {home[c] for c in readers}
+        if len(ends) == 1 and (key[i] < 0 or key[i] in ends):
+            home[i] = ends.pop()
+    groups: dict[int, list[int]] = {}
+    for i in graph.topological_order.tolist():
+        if home[i] >= 0:
+            groups.setdefault(home[i], []).append(i)
+    for i, k in enumerate(key):
+        if k in groups and home[i] != k:
+            groups[k].append(i)
+    return list(groups.values())

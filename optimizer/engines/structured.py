@@ -1,0 +1,132 @@
+"""Starts that a training step's structure suggests.
+
+Blocks: the order that runs through the model is cut into one piece for each device, so that layers
+stay whole and only what passes between pieces travels; the cuts are moved until the simulated step
+no longer gains. Tails: the main chain stays on the fastest device, weights with their gradients and
+updates go to the others, as many as pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from optimizer.engines.layering import spectral_order, tail_groups
+from optimizer.engines.solution import Solution
+from optimizer.engines.units import (
+    typical_transfer_seconds,
+    unit_of_operator,
+    unit_sums,
+    upward_rank,
+)
+from optimizer.graph import FloatArray, IntArray
+from optimizer.problem import Problem
+
+# (excess, step seconds) of a solution; smaller is better.
+Cost = Callable[[Solution], tuple[float, float]]
+
+_SHIFTS = (0.5, 0.2, 0.08, 0.03)
+_PARTS = (0.15, 0.3, 0.5, 0.75, 1.0)
+_KEPT = 2
+
+
+def structured_starts(problem: Problem, cost: Cost) -> list[Solution]:
+    """The best few of each kind, none where there is one device or nothing to cut."""
+    devices = len(problem.cluster.devices)
+    if devices < 2 or problem.graph.operator_count < 2 * devices:
+        return []
+    rank = upward_rank(problem, typical_transfer_seconds(problem))
+    blocks = [_best_cuts(problem, rank, cost, used) for used in _counts(devices)]
+    tails = [Solution(device, rank, None) for device in _tails(problem)]
+    return [*_best(blocks, cost), *_best(tails, cost)]
+
+
+def _best(solutions: Sequence[Solution], cost: Cost) -> list[Solution]:
+    return sorted(solutions, key=cost)[:_KEPT]
+
+
+def _counts(devices: int) -> list[int]:
+    """How many devices to use: 2, 3, 4, then in doublings."""
+    return sorted({*range(2, min(devices, 4) + 1), *(2**k for k in range(3, 12)), devices}
+                  & set(range(2, devices + 1)))  # fmt: skip
+
+
+def _fastest_first(problem: Problem) -> IntArray:
+    """int64[D]: devices that run everything before those that do not, then by speed."""
+    lacking = (~np.isfinite(problem.seconds)).sum(axis=0)
+    total = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).sum(axis=0)
+    return np.lexsort((total, lacking)).astype(np.int64)
+
+
+def _best_cuts(problem: Problem, rank: FloatArray, cost: Cost, used: int) -> Solution:
+    """Cuts at equal work, then each moved for as long as that gains, in ever smaller shifts."""
+    unit = unit_of_operator(problem)
+    order = spectral_order(problem.graph, unit)
+    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+    work = unit_sums(unit, finite.mean(axis=1))[order]
+    middle = np.cumsum(work) - work / 2
+    middle /= max(float(work.sum()), 1e-300)
+    devices = _fastest_first(problem)[:used]
+
+    def solution(cuts: FloatArray) -> Solution:
+        home = np.empty(len(order), dtype=np.int64)
+        home[order] = devices[np.searchsorted(cuts, middle, side="right")]
+        return Solution(home[unit], rank, None)
+
+    cuts = np.arange(1, used) / used
+    best = cost(solution(cuts))
+    for shift in _SHIFTS:
+        gains = True
+        while gains:
+            gains = False
+            for moved in _moved(cuts, shift / used):
+                tried = cost(solution(moved))
+                if tried < best:
+                    best, cuts, gains = tried, moved, True
+    return solution(cuts)
+
+
+def _moved(cuts: FloatArray, shift: float) -> Iterator[FloatArray]:
+    """Each cut, and all of them, a shift to either side; where they still are in order."""
+    for which in [*(slice(k, k + 1) for k in range(len(cuts))), slice(None)]:
+        for step in (shift, -shift):
+            moved = cuts.copy()
+            moved[which] += step
+            if (np.diff(np.concatenate([[0.0], moved, [1.0]])) >= 0).all():
+                yield moved
+
+
+def _tails(problem: Problem) -> Iterator[IntArray]:
+    """Device arrays int64[n]: tails of most work per byte first, spread in the order of the step."""
+    graph = problem.graph
+    groups = tail_groups(graph)
+    fast = _fastest_first(problem)
+    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).mean(axis=1)
+    work = np.array([float(finite[group].sum()) for group in groups])
+    if not groups:
+        return
+    byte = np.array([_bytes_in(problem, group) for group in groups])
+    by_worth = np.argsort(-work / (byte + 1.0), kind="stable")
+    reached = np.cumsum(work[by_worth])
+    for used in _counts(len(fast)):
+        for part in _PARTS:
+            taken = (
+                np.sort(by_worth[reached <= part * reached[-1] * (1 + 1e-9)]) if len(groups) else []
+            )
+            device = np.full(graph.operator_count, fast[0], dtype=np.int64)
+            load = np.zeros(used - 1)
+            for g in taken:
+                lightest = int(load.argmin())
+                load[lightest] += work[g]
+                device[groups[g]] = fast[1 + lightest]
+            yield device
+
+
+def _bytes_in(problem: Problem, group: list[int]) -> float:
+    """Of the tensors that the group reads and does not make."""
+    graph, inside = problem.graph, set(group)
+    start, tensors = graph.inputs
+    read = {e for i in group for e in tensors[start[i] : start[i + 1]].tolist()}
+    made = graph.tensor_producer
+    return float(sum(int(graph.tensor_bytes[e]) for e in read if int(made[e]) not in inside))
