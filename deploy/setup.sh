@@ -56,5 +56,7 @@ fi
 say "installing the locked packages"
 pip install -r requirements.lock
 pip install --no-deps --no-build-isolation --editable .
+say "compiling the search (about a minute, once)"
+.venv/bin/python -m optimizer.warm_up
 printf '%s' "$wanted" >"$stamp"
 say "done: .venv/bin/controller --help"

@@ -78,13 +78,14 @@ def placement_lines(placement: Placement) -> list[str]:
     return lines + _pair_lines(placement)
 
 
-def considered_lines(considered: Sequence[Placement]) -> list[str]:
-    """What each sharing came to, the shortest step first."""
+def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[str]:
+    """What each sharing came to, the shortest step first; steps within 1 % are ties."""
     return [
         "sharings, each with a placement of its own:",
         *(
             f"  {one.sharing:<10} step {format_step(one.step_seconds)}, bound "
             f"{format_step(one.bound_seconds)}, {len(one.devices_used)} devices"
+            + (", taken" if one is taken else "")
             for one in sorted(considered, key=lambda one: one.step_seconds)
         ),
     ]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from optimizer.cluster import Cluster
+from optimizer.engines.best_sharing import place_under_best_sharing
 from optimizer.engines.registry import place
-from optimizer.engines.sharing_choice import place_under_best_sharing
 from optimizer.engines.solution import Progress
 from optimizer.graph import load_graph
 from optimizer.names import Sharing

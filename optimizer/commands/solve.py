@@ -115,7 +115,7 @@ def _solve(options: argparse.Namespace) -> int:
         return DONE
     lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
     if len(considered) > 1:
-        lines += considered_lines(considered)
+        lines += considered_lines(considered, placement)
     print("\n".join(lines))
     if options.out is not None:
         print(f"written to {options.out}")
@@ -126,8 +126,8 @@ def _placed(
     problem: Problem, options: argparse.Namespace
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the answer, one placement for each sharing that was tried)."""
+    from optimizer.engines.best_sharing import place_under_best_sharing
     from optimizer.engines.registry import place
-    from optimizer.engines.sharing_choice import place_under_best_sharing
     from optimizer.problem import SolveSettings
 
     settings = SolveSettings(

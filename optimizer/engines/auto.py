@@ -11,6 +11,7 @@ import numpy as np
 
 from optimizer.bounds import lower_bound
 from optimizer.engines import heft
+from optimizer.engines.costing import Costing
 from optimizer.engines.levels import carried
 from optimizer.engines.packing import packed
 from optimizer.engines.reporting import Clock, Reporter
@@ -18,6 +19,7 @@ from optimizer.engines.scoring import Scored, score
 from optimizer.engines.search import Search
 from optimizer.engines.single import best_single
 from optimizer.engines.solution import Report, Solution
+from optimizer.engines.structured import structured_starts
 from optimizer.engines.units import (
     typical_transfer_seconds,
     unit_of_operator,
@@ -53,7 +55,9 @@ def search(
     from new ones and from what was found before; before time.monotonic() is `until`, or as many
     moves as the settings say. Each gets twice as much as the one before."""
     begun = [*starts, *starting_solutions(problem)]
-    first = score(problem, begun[0], optimise_rates=False)
+    cost = Costing(problem).cost
+    best_first = min(begun, key=lambda solution: cost(solution).key)
+    first = score(problem, best_first, optimise_rates=False)
     if first.excess == 0.0:
         reporter.known(incumbent=first.step_seconds)
     moves = settings.moves
@@ -68,7 +72,9 @@ def search(
         end = time.monotonic() + part.time_limit_seconds
         # Memory is counted too high on a reduced graph.
         with contextlib.suppress(InfeasibleError):
-            found = improve(small, part, reporter.search, [*carry, *starting_solutions(small)], end)
+            found = improve(
+                small, part, reporter.elsewhere, [*carry, *starting_solutions(small)], end
+            )
             device, priority = undo(found.device, found.priority)
             begun.append(Solution(device, priority, found.rates))
         clock.stage("solve")
@@ -110,9 +116,11 @@ def improve(
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """HEFT and, in case memory forbids what it finds, packings; at least one."""
+    """HEFT, what the graph's structure suggests and, in case memory forbids these, packings; at
+    least one."""
     rank = upward_rank(problem, typical_transfer_seconds(problem))
-    found = []
+    costing = Costing(problem)
+    found = structured_starts(problem, lambda solution: costing.cost(solution).key)
     # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.solve(problem, SolveSettings()))

@@ -54,7 +54,8 @@ def _fiedler(joined: object) -> FloatArray:
     _, vectors = eigsh(raised.tocsc(), k=2, sigma=0.0, which="LM", v0=begin, tol=1e-6)
     vector: FloatArray = vectors[:, 1]
     sign = np.sign(vector[np.flatnonzero(np.abs(vector) > 1e-12)[0]])
-    return vector * sign
+    turned: FloatArray = vector * sign
+    return turned
 
 
 def tail_groups(graph: OperatorGraph) -> list[list[int]]:

@@ -46,8 +46,9 @@ _NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
     "thesis-p3": "thesis",
 }
 
-# Of the time limit, what a stronger bound may take where the gap is still open.
-_BOUND_PART = 0.25
+# Of the time limit, what a stronger bound may take where the gap is still open: more on graphs so
+# small that the search has long converged by then.
+_BOUND_PART, _BOUND_PART_SMALL, _SMALL = 0.25, 0.5, 600
 # With more operators even its first model takes too long.
 _BOUND_UP_TO = 6_000
 # Seconds per operator that writing the answer down and checking it take, and what part of the time
@@ -139,8 +140,12 @@ def _strengthens(problem: Problem, settings: SolveSettings) -> bool:
     return settings.moves is None and problem.graph.operator_count <= _BOUND_UP_TO
 
 
+def _bound_part(problem: Problem) -> float:
+    return _BOUND_PART_SMALL if problem.graph.operator_count <= _SMALL else _BOUND_PART
+
+
 def _search_until(problem: Problem, settings: SolveSettings, clock: Clock) -> float:
-    part = 1.0 - (_BOUND_PART if _strengthens(problem, settings) else 0.0)
+    part = 1.0 - (_bound_part(problem) if _strengthens(problem, settings) else 0.0)
     limit = part * settings.time_limit_seconds - _closing_seconds(problem, settings)
     return clock.began + limit
 
@@ -157,7 +162,8 @@ def _stronger(
         return bound
     left = clock.began + settings.time_limit_seconds - time.monotonic()
     seconds = min(
-        left - _closing_seconds(problem, settings), _BOUND_PART * settings.time_limit_seconds
+        left - _closing_seconds(problem, settings),
+        _bound_part(problem) * settings.time_limit_seconds,
     )
     if seconds > 0:
         bound = strong_bound(

@@ -29,8 +29,7 @@ class Clock:
 class Reporter:
     """One report of everything that several stages say, at least every second while it is entered.
 
-    The incumbent never rises and the bound never falls; a search of a reduced graph counts too,
-    though what it found may come out a little different on the graph as given.
+    The incumbent never rises and the bound never falls; both are of the graph as given.
     """
 
     def __init__(self, progress: Report | None, clock: Clock) -> None:
@@ -61,8 +60,12 @@ class Reporter:
         self._say(incumbent, bound, 0)
 
     def search(self, progress: Progress) -> None:
-        """From a search of the graph as given, or of a reduced one, whose bound does not count."""
+        """From a search of the graph as given."""
         self._say(progress.incumbent_seconds, 0.0, progress.moves)
+
+    def elsewhere(self, progress: Progress) -> None:
+        """From a search of a reduced graph, whose steps are not the problem's: its moves count."""
+        self._say(float("inf"), 0.0, progress.moves)
 
     def aside(self, progress: Progress) -> None:
         """From an engine that optimises a model of its own, whose step and bound are not the

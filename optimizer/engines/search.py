@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from optimizer.bounds import lower_bound
+from optimizer.engines.costing import Found
 from optimizer.engines.scoring import Scored, score
 from optimizer.engines.solution import Progress, Report, Solution
-from optimizer.engines.structured import structured_starts
-from optimizer.engines.walking import Chain, Found, Walker
+from optimizer.engines.walking import Chain, Walker
 from optimizer.problem import Problem, SolveSettings
 from optimizer.sharing import decides_rates
 
@@ -64,11 +64,8 @@ class Search:
         self.chains: list[Chain] = []
 
     def run(self, starts: Sequence[Solution]) -> Scored:
-        """The best found from at least one start, and those that the graph's structure suggests;
-        infeasible only where nothing feasible was."""
-        suggested = structured_starts(self.problem, lambda s: self.walker.cost(s).key)
-        starts = [*starts, *suggested]
-        ranked = sorted((self.walker.cost(s) for s in starts), key=lambda found: found.key)
+        """The best found from at least one start; infeasible only where nothing feasible was."""
+        ranked = sorted((self.walker.costing.cost(s) for s in starts), key=lambda found: found.key)
         self.best = self._scored(ranked[0].solution)
         self._say()
         self.chains = [self.walker.chain(self.best.solution) for _ in range(CHAINS)]
@@ -115,7 +112,11 @@ class Search:
         """The best state of each chain, best first. Chunks, so that time is looked at."""
         assert self.best is not None
         step = self.best.step_seconds
-        scale = min(step, self.walker.reference) if np.isfinite(step) else self.walker.reference
+        scale = (
+            min(step, self.walker.costing.reference)
+            if np.isfinite(step)
+            else self.walker.costing.reference
+        )
         best: list[Found | None] = [None] * CHAINS
         done, chunk = 0, 0
         while done < budget and not (chunk and self._out_of_time()):

@@ -23,16 +23,16 @@ from optimizer.engines.units import (
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem
 
-# (excess, step seconds) of a solution; smaller is better.
-Cost = Callable[[Solution], tuple[float, float]]
-
 _SHIFTS = (0.5, 0.2, 0.08, 0.03)
 _PARTS = (0.15, 0.3, 0.5, 0.75, 1.0)
 _KEPT = 2
 
+# (excess, seconds) of a solution; smaller is better.
+Cost = Callable[[Solution], tuple[float, float]]
+
 
 def structured_starts(problem: Problem, cost: Cost) -> list[Solution]:
-    """The best few of each kind, none where there is one device or nothing to cut."""
+    """The best few of each kind, by cost; none where there is one device or nothing to cut."""
     devices = len(problem.cluster.devices)
     if devices < 2 or problem.graph.operator_count < 2 * devices:
         return []
@@ -98,25 +98,23 @@ def _moved(cuts: FloatArray, shift: float) -> Iterator[FloatArray]:
 
 
 def _tails(problem: Problem) -> Iterator[IntArray]:
-    """Device arrays int64[n]: tails of most work per byte first, spread in the order of the step."""
+    """Device arrays int64[n]: tails of most work per byte, spread in the order of the step."""
     graph = problem.graph
     groups = tail_groups(graph)
     fast = _fastest_first(problem)
     finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).mean(axis=1)
-    work = np.array([float(finite[group].sum()) for group in groups])
     if not groups:
         return
-    byte = np.array([_bytes_in(problem, group) for group in groups])
-    by_worth = np.argsort(-work / (byte + 1.0), kind="stable")
+    work = np.array([float(finite[group].sum()) for group in groups])
+    read = np.array([_bytes_in(problem, group) for group in groups])
+    by_worth = np.argsort(-work / (read + 1.0), kind="stable")
     reached = np.cumsum(work[by_worth])
     for used in _counts(len(fast)):
         for part in _PARTS:
-            taken = (
-                np.sort(by_worth[reached <= part * reached[-1] * (1 + 1e-9)]) if len(groups) else []
-            )
+            within = reached <= part * reached[-1] * (1 + 1e-9)
             device = np.full(graph.operator_count, fast[0], dtype=np.int64)
             load = np.zeros(used - 1)
-            for g in taken:
+            for g in np.sort(by_worth[within]).tolist():
                 lightest = int(load.argmin())
                 load[lightest] += work[g]
                 device[groups[g]] = fast[1 + lightest]

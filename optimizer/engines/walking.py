@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from optimizer.engines.costing import Costing, Found
 from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.engines.solution import Solution
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem
 from optimizer.rates import starting_rates
-from optimizer.sharing import decides_rates, rates_in_force
+from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
 
 if TYPE_CHECKING:
-    from optimizer.kernels.anneal import Scoring
     from optimizer.kernels.proposals import Guide
 
 # How often each kind of move is tried at first, in the order of kernels.proposals.
@@ -25,27 +25,6 @@ _FIRST_WEIGHTS = (0.30, 0.15, 0.12, 0.03, 0.12, 0.08, 0.05, 0.08, 0.07)
 _LEAST_PART, _FADING = 0.4, 0.5
 # Part of a pair's traffic that pairs without any are taken to have, so that a move may open one.
 _TRACE = 1e-4
-
-
-@dataclass(frozen=True)
-class Found:
-    """A state with what it costs: seconds, the charge for memory included. rates are those that it
-    was found under, None where they follow the traffic or are no decision."""
-
-    device: IntArray
-    priority: FloatArray
-    rates: FloatArray | None
-    cost: float
-    excess: float
-
-    @property
-    def key(self) -> tuple[float, float]:
-        """Smaller is better: feasible before fast."""
-        return (self.excess, self.cost)
-
-    @property
-    def solution(self) -> Solution:
-        return Solution(self.device, self.priority, self.rates)
 
 
 @dataclass
@@ -80,15 +59,13 @@ class Walker:
 
     def __init__(self, problem: Problem) -> None:
         from optimizer.kernels.construct import longest_tails
-        from optimizer.kernels.tables import CHANNELS, make_tables
+        from optimizer.kernels.tables import CHANNELS
 
         graph = problem.graph
         self.problem = problem
-        self.tables = make_tables(problem)
+        self.costing = Costing(problem)
+        self.tables = self.costing.tables
         self.neighbourhood = make_neighbourhood(problem)
-        finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
-        self.reference = max(float(finite.max(axis=1, initial=0.0).sum()), 1e-9)
-        self.check_memory = _memory_may_bind(problem)
         self.is_first_come = self.tables.discipline == CHANNELS
         fastest = problem.seconds.min(axis=1, initial=np.inf)
         self.tails = longest_tails(
@@ -107,27 +84,6 @@ class Walker:
         chain.restart(start)
         return chain
 
-    def cost(self, solution: Solution) -> Found:
-        """One state, with rates by the rule where they are decided."""
-        from optimizer.kernels.anneal import cost
-
-        priority = np.ascontiguousarray(solution.priority, dtype=np.float64)
-        device = np.ascontiguousarray(solution.device, dtype=np.int64)
-        seconds, excess = cost(self.tables, self._scoring(None), device, priority)
-        return Found(device, priority, solution.rates, seconds, excess)
-
-    def _scoring(self, rates: FloatArray | None) -> Scoring:
-        from optimizer.kernels.anneal import Scoring
-
-        decided = decides_rates(self.problem)
-        if rates is None:
-            servers, rails = self.tables.nic_rates.shape
-            rates = np.zeros((servers, servers, rails))
-            if not decided:
-                rates = np.ascontiguousarray(rates_in_force(self.problem, None))
-            return Scoring(decided, self.check_memory, self.reference, rates)
-        return Scoring(False, self.check_memory, self.reference, rates)
-
     def walk(
         self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
     ) -> Found:
@@ -144,10 +100,11 @@ class Walker:
         from optimizer.kernels.anneal_held import anneal_held
 
         decided = decides_rates(self.problem)
-        rates = self.held_rates(chain) if decided else self._scoring(None).rates
+        rates = self.held_rates(chain) if decided else self.costing.scoring(None).rates
         device, priority = chain.device.copy(), chain.priority.copy()
         seconds, excess = anneal_held(
-            self.tables, rates, self.check_memory, self.reference, self.neighbourhood, self.tails,
+            self.tables, rates, self.costing.check_memory, self.costing.reference,
+            self.neighbourhood, self.tails,
             chain.device, chain.priority, device, priority, moves, hot, cold, seed,
             chain.weights, chain.tries, chain.wins,
         )  # fmt: skip
@@ -161,7 +118,7 @@ class Walker:
         rates = self.held_rates(chain) if hold and decides_rates(self.problem) else None
         device, priority = chain.device.copy(), chain.priority.copy()
         seconds, excess = anneal(
-            self.tables, self._scoring(rates), self.neighbourhood, self.guide(chain),
+            self.tables, self.costing.scoring(rates), self.neighbourhood, self.guide(chain),
             chain.device, chain.priority, device, priority, moves, hot, cold, seed,
             chain.weights, chain.tries, chain.wins,
         )  # fmt: skip
@@ -204,11 +161,3 @@ class Walker:
             self.tables, chain.device, order, timeline.start, timeline.finish, there
         )
         return Guide(order, place, path, reason)
-
-
-def _memory_may_bind(problem: Problem) -> bool:
-    graph = problem.graph
-    readers = np.diff(graph.consumers_start)
-    most = graph.weight_bytes.sum() + graph.activation_bytes.sum()
-    most += graph.workspace_bytes.sum() + (graph.tensor_bytes * (readers > 0)).sum()
-    return bool(most > problem.cluster.memory_bytes.min())

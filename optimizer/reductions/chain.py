@@ -22,7 +22,7 @@ from optimizer.reductions.merging import group_count
 Reduction = Callable[[Problem], Reduced]
 
 # Above this many operators `auto` reduces at all, and it reduces to about this many.
-REDUCE_ABOVE = 100
+REDUCE_ABOVE = 300
 REDUCE_TO = 500
 # A reduction that leaves more than this part of the operators only costs a projection.
 _WORTH_IT = 0.9

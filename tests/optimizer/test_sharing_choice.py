@@ -8,7 +8,8 @@ import pytest
 
 from cases import cluster, graph
 from optimizer.cli import main
-from optimizer.engines.sharing_choice import place_under_best_sharing
+from optimizer.engines.auto import TIE
+from optimizer.engines.best_sharing import place_under_best_sharing
 from optimizer.graph import save_graph
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
@@ -18,11 +19,11 @@ from test_engines import layered
 SETTINGS = SolveSettings(gap=0.0, moves=400)
 
 
-def test_the_shortest_step_of_all_is_taken() -> None:
+def test_the_shortest_step_of_all_is_taken_but_for_ties() -> None:
     problem = Problem(layered(3, 2), cluster(3, (8e7, 8e7)))
     best, considered = place_under_best_sharing(problem, get_args(Sharing), "auto", SETTINGS)
     assert [one.sharing for one in considered] == list(get_args(Sharing))
-    assert best.step_seconds == min(one.step_seconds for one in considered)
+    assert best.step_seconds <= min(one.step_seconds for one in considered) * (1 + TIE)
     assert best in considered
 
 
@@ -39,7 +40,7 @@ def test_nowhere_feasible_is_said_once() -> None:
     problem = Problem(work, cluster(2, memory=1000))
     with pytest.raises(InfeasibleError, match="add devices or memory"):
         place_under_best_sharing(problem, get_args(Sharing), "auto", SETTINGS)
-    with pytest.raises(ValueError, match="no sharing is named"):
+    with pytest.raises(ValueError, match="at least one sharing"):
         place_under_best_sharing(problem, (), "auto", SETTINGS)
 
 
@@ -52,5 +53,6 @@ def test_the_command_shows_them_all_and_writes_the_best(tmp_path, capsys) -> Non
     said = capsys.readouterr().out
     table = said[said.index("sharings, each") :].splitlines()[1:6]
     assert {line.split()[0] for line in table} == set(get_args(Sharing))
-    assert table[0].split()[0] == load_placement(out).sharing
+    taken = [line.split()[0] for line in table if line.endswith(", taken")]
+    assert taken == [load_placement(out).sharing]
     assert main(["check", str(tmp_path / "g.json"), str(out)]) == 0

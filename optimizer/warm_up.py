@@ -1,0 +1,60 @@
+"""Compiles what the search compiles, once per machine and version: `python -m optimizer.warm_up`.
+
+The first search would otherwise spend its time on it. Two small problems under several sharings and
+models touch every compiled function; what is compiled already is only loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.engines.registry import place
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.names import Model, Sharing
+from optimizer.problem import Problem, SolveSettings
+
+_CASES: tuple[tuple[Sharing, Model], ...] = (
+    ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
+)  # fmt: skip
+# Enough operators to be reduced, and memory for half of them.
+_OPERATORS, _BYTES = 320, 1_000
+
+
+def main() -> None:
+    began = time.monotonic()
+    print("compiling the search (once per machine and version)", file=sys.stderr, flush=True)
+    graph = _graph()
+    for sharing, model in _CASES:
+        problem = Problem(graph, _cluster(), sharing, model)
+        place(problem, "auto", SolveSettings(gap=0.0, moves=480))
+    print(f"compiled in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def _graph() -> OperatorGraph:
+    rows = [
+        OperatorRow(f"o{i}", "op", {"device": 1e-3}, weight_bytes=_BYTES) for i in range(_OPERATORS)
+    ]
+    tensors = [
+        TensorRow(f"o{i}", tuple(f"o{j}" for j in (i + 3, i + 7) if j < _OPERATORS), 100_000)
+        for i in range(_OPERATORS - 3)
+    ]
+    return build_graph(rows, tensors, name="warm-up")
+
+
+def _cluster() -> Cluster:
+    memory = _OPERATORS * _BYTES // 2 + 4_000_000
+    servers = tuple(
+        Server(
+            name=f"s{k}",
+            devices=(Device(type="device", memory_bytes=memory),),
+            nics=(Nic(rail="a", rate_bits_per_second=1e10),),
+        )
+        for k in range(3)
+    )
+    return Cluster(servers=servers, setup_latency_seconds=2e-5, intra_server_bits_per_second=1e11)
+
+
+if __name__ == "__main__":
+    main()
