@@ -85,7 +85,7 @@ def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[
         *(
             f"  {one.sharing:<10} step {format_step(one.step_seconds)}, bound "
             f"{format_step(one.bound_seconds)}, {len(one.devices_used)} devices"
-            + (", taken" if one is taken else "")
+            + (", taken" if one.sharing == taken.sharing else "")
             for one in sorted(considered, key=lambda one: one.step_seconds)
         ),
     ]
