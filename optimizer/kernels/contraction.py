@@ -44,7 +44,7 @@ class Merging(NamedTuple):
     mark, scratch, other int64[n]: working space. clock int64[2]: how many searches there were, and
     how much the last one found; nodes int64[1]: how many remain. most_bytes: no unit grows beyond
     it; join_keys: whether a merge may make two groups one; most_seconds float64[1]: no group grows
-    beyond it.
+    beyond it, and of the nodes that Algorithm 1 makes only chains do.
     """
 
     home: IntArray
@@ -221,6 +221,9 @@ def fuses(out_degree_i: int, in_degree_j: int, p_i: float, p_j: float, alpha: fl
 def _fuses_now(m: Merging, i: int, j: int, alpha: float) -> bool:
     out_degree = 2 if _only_following(m, i) == _SEVERAL else 1
     in_degree = 2 if _only_preceding(m, j) == _SEVERAL else 1
+    heavy = m.delay[i] + m.delay[j] > m.most_seconds[0]
+    if heavy and out_degree + in_degree > 2:
+        return False
     return fuses(out_degree, in_degree, m.delay[i], m.delay[j], alpha) and may_merge(m, i, j)
 
 
@@ -432,15 +435,13 @@ def fuse_within(m: Merging, edges: IntArray, alpha: float) -> None:
 
 
 @compiled
-def merge_alike(m: Merging, operators: IntArray, start: IntArray, least: int) -> None:
+def merge_alike(m: Merging, operators: IntArray, start: IntArray) -> None:
     """Of each group operators[start[g]:start[g + 1]], in order, each one into the first of the last
-    few nodes of that group that it can join without a cycle, until `least` nodes are left."""
+    few nodes of that group that it can join without a cycle."""
     kept = np.empty(_NODES_TRIED, dtype=np.int64)
     for g in range(len(start) - 1):
         count = 0
         for k in range(start[g], start[g + 1]):
-            if m.nodes[0] <= least:
-                return
             x = root(m.home, operators[k])
             joined = False
             for t in range(min(count, _NODES_TRIED)):
@@ -449,15 +450,3 @@ def merge_alike(m: Merging, operators: IntArray, start: IntArray, least: int) ->
             if not joined:
                 kept[count % _NODES_TRIED] = x
                 count += 1
-
-
-@compiled
-def coarsen(m: Merging, edges: IntArray, most_seconds: float, least: int) -> None:
-    """Edges in the order given, merged where that makes no cycle and no node of more than
-    most_seconds, until `least` nodes are left or the edges end."""
-    for e in edges:
-        if m.nodes[0] <= least:
-            return
-        i, j = root(m.home, m.source[e]), root(m.home, m.target[e])
-        if i != j and m.delay[i] + m.delay[j] <= most_seconds:
-            merge_acyclic(m, i, j)

@@ -44,12 +44,12 @@ def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
 
 
 def reduce_mildly(problem: Problem) -> Reduced:
-    """By size: nothing for a small graph or where little would be gained, else chains and what is
-    co-located, else as mildly as brings it to about REDUCE_TO operators."""
+    """By size: nothing for a small graph or where little would be gained, else chains and operators
+    without cost, else as mildly as brings it to about REDUCE_TO operators."""
     count = problem.graph.operator_count
     if count <= REDUCE_ABOVE:
         return apply_chain(problem, ())
-    reduced = apply_chain(problem, (merge_colocated, fuse))
+    reduced = fuse(problem)
     if reduced[0].graph.operator_count > REDUCE_TO:
         reduced = reduce_to(problem, REDUCE_TO)
     worth_it = reduced[0].graph.operator_count <= _WORTH_IT * count

@@ -5,45 +5,51 @@ from __future__ import annotations
 import numpy as np
 
 from optimizer.problem import Problem
-from optimizer.reductions.colocation import merge_keys
 from optimizer.reductions.contract import Reduced, contract
 from optimizer.reductions.merging import MergingGraph, operator_delay
 
-# From one threshold to the next, as from the lightest operator up to the whole step.
-_ALPHA_FACTOR = 2.0**0.5
+# No node is to weigh more than this many equal parts of the step at first, …
+_EVEN_PARTS = 2.0
+# … and the critical path is to grow by no more than this part. Both limits rise by these factors
+# after a pass that merged fewer than one node in _FEW.
+_SLACK = 0.01
+_WEIGHT_FACTOR, _SLACK_FACTOR = 2.0**0.5, 2.0
+_FEW = 50
 
 
 def reduce_to(problem: Problem, target_operators: int) -> Reduced:
     """About that many operators, coarser by as little as that takes.
 
-    What is co-located becomes one operator where that makes no cycle, and Algorithm 1 runs with a
-    rising alpha. Once alpha passes twice the mean weight of target_operators equal parts, edges
-    that Algorithm 1 never merges do so too, those of most bytes first, unless that makes a cycle
-    or an operator of more than alpha. Operators of two co-location keys may become one, within
-    such a part or alpha: then the two keys do. Merging stops as soon as the target is met; where
-    memory, unlike devices or missing edges forbid to merge on, more operators are left.
-    Raises ValueError for a target below 1.
+    First chains and operators without cost (Algorithm 1 with alpha 0). Then passes over all edges,
+    those of most bytes first, and over pairs with a common neighbour: two nodes become one where
+    that makes no cycle, no node too heavy beside an equal part of the step, and no path too long
+    beside the critical one; both limits rise as slowly as the target allows. Operators of two
+    co-location keys may become one within the same limit of weight: then the two keys do. Merging
+    stops as soon as the target is met; where memory, unlike devices or missing edges forbid to
+    merge on, more operators are left. Raises ValueError for a target below 1.
     """
     from optimizer.kernels import contraction
+    from optimizer.kernels.coarsening import coarsen, critical_path
 
     if target_operators < 1:
         raise ValueError(f"target_operators is {target_operators}; at least 1 can be left")
     graph = MergingGraph(problem, join_keys=True)
     tables = graph.tables
-    delay = operator_delay(problem)
-    total = float(delay.sum())
-    even_part = 2.0 * total / target_operators
-    merge_keys(graph, target_operators)
-    tables.most_seconds[0] = even_part
+    total = float(operator_delay(problem).sum())
+    critical = critical_path(tables)
+    most_seconds, slack = _EVEN_PARTS * total / target_operators, _SLACK
+    tables.most_seconds[0] = most_seconds
     contraction.fuse(tables, 0.0, target_operators)
-    heaviest_edges = np.lexsort((graph.edges_in_order().argsort(), -graph.edge_bytes))
-    alpha = float(delay[delay > 0].min(initial=total))
+    heaviest_first = np.lexsort((graph.edges_in_order().argsort(), -graph.edge_bytes))
     while graph.node_count > target_operators:
-        tables.most_seconds[0] = max(alpha, even_part)
-        contraction.fuse(tables, alpha, target_operators)
-        if alpha >= even_part:
-            contraction.coarsen(tables, heaviest_edges, alpha, target_operators)
-        if alpha >= total:
+        before = graph.node_count
+        unlimited = most_seconds >= total and critical * (1 + slack) >= total
+        longest = np.inf if unlimited else critical * (1 + slack)
+        tables.most_seconds[0] = np.inf if unlimited else most_seconds
+        coarsen(tables, heaviest_first, tables.most_seconds[0], longest, target_operators)
+        merged = before - graph.node_count
+        if unlimited and merged == 0:
             break
-        alpha = min(alpha * _ALPHA_FACTOR, total)
+        if merged * _FEW < before:
+            most_seconds, slack = most_seconds * _WEIGHT_FACTOR, slack * _SLACK_FACTOR
     return contract(problem, graph.groups(), graph.keys())

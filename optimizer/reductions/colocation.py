@@ -14,17 +14,12 @@ from optimizer.reductions.merging import MergingGraph
 
 
 def merge_colocated(problem: Problem) -> Reduced:
-    graph = MergingGraph(problem)
-    merge_keys(graph, 0)
-    return contract(problem, graph.groups())
-
-
-def merge_keys(graph: MergingGraph, least: int) -> None:
-    """The same in place, until `least` nodes are left."""
     from optimizer.kernels import contraction
 
+    graph = MergingGraph(problem)
     keys = graph.colocation
     by_key = np.lexsort((graph.edge_position, keys))
     by_key = by_key[keys[by_key] >= 0]
     start = np.flatnonzero(np.diff(keys[by_key], prepend=-1, append=-1))
-    contraction.merge_alike(graph.tables, by_key, start, least)
+    contraction.merge_alike(graph.tables, by_key, start)
+    return contract(problem, graph.groups())

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, graph, graphs
 from optimizer.kernels import contraction
+from optimizer.kernels.coarsening import coarsen, critical_path
 from optimizer.kernels.contraction import fuses
 from optimizer.problem import Problem
 from optimizer.reductions.coarsen import reduce_to
+from optimizer.reductions.contract import contract
 from optimizer.reductions.fusion import fused_groups, operator_delay
 from optimizer.reductions.iterate import fused_within
 from optimizer.reductions.merging import MergingGraph, distinct_edges, recorded_position
+from optimizer.reductions.report import critical_path_seconds
 
 
 def between(problem, group):
@@ -87,12 +91,62 @@ def test_fusion_within_groups_ends_where_algorithm_2_finds_no_edge(made, alpha, 
 @settings(max_examples=30, deadline=None)
 @given(graphs(largest=14), st.integers(1, 8))
 def test_coarsening_meets_its_target_or_ends_at_missing_edges(made, target):
-    problem = Problem(made, cluster())
-    small, _ = reduce_to(problem, target)
+    small, _ = reduce_to(Problem(made, cluster()), target)
     count = small.graph.operator_count
     assert count >= min(target, made.operator_count)
     if count > target:
         assert not len(small.graph.consumers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(largest=14), st.sampled_from([0.1, 0.3, np.inf]), st.sampled_from([1.0, 1.2, np.inf]))
+def test_a_pass_merges_each_node_once_within_its_limits(made, most_seconds, factor):
+    problem = Problem(made, cluster())
+    merging = MergingGraph(problem, np.full(made.operator_count, -1))
+    longest = critical_path(merging.tables)
+    assert longest == pytest.approx(critical_path_seconds(problem))
+    coarsen(merging.tables, merging.edges_in_order(), most_seconds, factor * longest, 1)
+    group = merging.groups()
+    left = between(problem, group)
+    assert nx.is_directed_acyclic_graph(left)
+    delays = operator_delay(problem)
+    merged = [np.flatnonzero(group == g) for g in left.nodes if (group == g).sum() > 1]
+    assert all(len(members) == 2 for members in merged)
+    assert all(delays[members].sum() <= most_seconds * (1 + 1e-9) for members in merged)
+    # Each pair by itself keeps within the path that was allowed.
+    for i, j in merged:
+        alone = contract(problem, np.where(np.arange(len(group)) == j, i, np.arange(len(group))))
+        through = path_through(alone[0], made.ids[min(i, j)])
+        assert through <= factor * longest * (1 + 1e-9)
+
+
+def path_through(problem, name):
+    """Seconds of the longest path through that operator."""
+    whole = between(problem, np.arange(problem.graph.operator_count))
+    delays, i = operator_delay(problem), problem.graph.index_of[name]
+    ends = []
+    for step in (whole, whole.reverse()):
+        best = {i: 0.0}
+        for x in nx.topological_sort(step.subgraph(nx.descendants(step, i) | {i})):
+            for y in step.successors(x):
+                best[y] = max(best.get(y, 0.0), best[x] + delays[y])
+        ends.append(max(best.values()))
+    return sum(ends) + delays[i]
+
+
+def test_coarsening_keeps_what_runs_in_parallel_apart():
+    # Two branches of 20 operators of 1 s, joined at both ends, in twelve
+    # parts: a node of both sides of the fork would put them one after the other.
+    names = [f"{side}{k}" for side in "ab" for k in range(20)]
+    chain = [(f"{s}{k}", [f"{s}{k + 1}"], 8) for s in "ab" for k in range(19)]
+    # Every operator is also read at the end, so that no edge is Algorithm 1's.
+    ends = [("in", ["a0", "b0"], 8), *((name, ["out"], 8) for name in names)]
+    ends += [(f"x{s}", [f"{s}{k}" for k in range(20)], 8) for s in "ab"]
+    seconds = {"in": 0.1, **dict.fromkeys(names, 1.0), "out": 0.1, "xa": 0.1, "xb": 0.1}
+    problem = Problem(graph(seconds, [*chain, *ends]), cluster())
+    small, _ = reduce_to(problem, 12)
+    assert small.graph.operator_count == 12
+    assert critical_path_seconds(small) <= 1.1 * critical_path_seconds(problem)
 
 
 def test_a_long_chain_and_a_wide_fork_fuse_into_one():
