@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cases import cluster, clusters, graph, graphs
 from optimizer.kernels.contraction import fuses
 from optimizer.problem import Problem
-from optimizer.reductions.chain import apply_chain, reduce_by_name
+from optimizer.reductions.chain import REDUCE_ABOVE, apply_chain, reduce_by_name
 from optimizer.reductions.colocation import merge_colocated
 from optimizer.reductions.contract import contract
 from optimizer.reductions.fusion import fuse
@@ -159,16 +159,18 @@ def test_undoing_gives_a_decision_for_the_whole_graph(made, where, alpha, data):
 
 
 def test_names_of_reductions():
+    count = REDUCE_ABOVE + 1
     made = graph(
-        {f"o{i}": 1.0 for i in range(150)}, [(f"o{i}", [f"o{i + 1}"], 8) for i in range(149)]
+        {f"o{i}": 1.0 for i in range(count)},
+        [(f"o{i}", [f"o{i + 1}"], 8) for i in range(count - 1)],
     )
     problem = Problem(made, cluster())
-    assert reduce_by_name(problem, "none")[0].graph.operator_count == 150
+    assert reduce_by_name(problem, "none")[0].graph.operator_count == count
     assert reduce_by_name(problem, "none")[2] == "none"
     for name in ("auto", "chain", "fusion", "thesis", "icc"):
         small, _, words = reduce_by_name(problem, name)
         assert small.graph.operator_count == 1
-        assert words == f"{name}: 150 -> 1 operators, 0 groups"
+        assert words == f"{name}: {count} -> 1 operators, 0 groups"
     with pytest.raises(ValueError, match="accepted: auto, none, chain, fusion, thesis, icc"):
         reduce_by_name(problem, "magic")
 
