@@ -1,13 +1,15 @@
 """Repeated blocks of a graph: the layers of a deep model, found by what they look like.
 
-Each operator gets a label from its type, signature, costs and sizes, refined a few times by the
-labels around it (Weisfeiler-Leman). Operators of one label are the same position of several blocks,
+Each operator gets a label from its type, signature and sizes (and its times where there are no
+signatures: measured times of like operators differ), refined a few times by the labels around it
+(Weisfeiler-Leman). Operators of one label are the same position of several blocks,
 in the order of the graph; the backward half of a model meets its layers in reverse, which the edges
 between positions tell.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 
 import numpy as np
@@ -15,10 +17,13 @@ from numpy.typing import NDArray
 
 from optimizer.graph import IntArray, OperatorGraph
 
+# A signature names its operands, which are others in every block.
+_OPERAND = re.compile(r"%\w+")
 _REFINEMENTS = 3
 _LEAST_BLOCKS = 3
 # So many operators of one block may look alike.
 _MOST_ALIKE = 16
+_NEARLY = 0.8
 _Hashes = NDArray[np.uint64]
 
 
@@ -43,7 +48,7 @@ def repeated_blocks(graph: OperatorGraph) -> IntArray:
 
 
 def _block_count(counts: IntArray) -> int | None:
-    """How many blocks explain most operators; the more blocks, the better among equals."""
+    """The most blocks that explain nearly as many operators as any number does."""
     sizes = Counter(counts.tolist())
     covered = {
         times: sum(
@@ -54,7 +59,9 @@ def _block_count(counts: IntArray) -> int | None:
         for times in sizes
         if times >= _LEAST_BLOCKS
     }
-    return max(covered, key=lambda times: (covered[times], times)) if covered else None
+    most = max(covered.values(), default=0)
+    near = [times for times, operators in covered.items() if operators >= _NEARLY * most]
+    return max(near, default=None)
 
 
 def _mixed(values: _Hashes) -> _Hashes:
@@ -67,11 +74,13 @@ def _mixed(values: _Hashes) -> _Hashes:
 
 def _labels(graph: OperatorGraph) -> _Hashes:
     """uint64[n], equal for operators that look alike as far as _REFINEMENTS edges away."""
-    pairs = list(zip(graph.types, graph.signatures, strict=True))
+    signatures = [_OPERAND.sub("%", signature) for signature in graph.signatures]
+    pairs = list(zip(graph.types, signatures, strict=True))
     number = {pair: k for k, pair in enumerate(dict.fromkeys(pairs))}
     label = np.array([number[pair] for pair in pairs], dtype=np.uint64)
     columns = [graph.weight_bytes, graph.activation_bytes, graph.workspace_bytes]
-    columns += [np.ascontiguousarray(c).view(np.int64) for c in graph.seconds.T.copy()]
+    if not any(signatures):
+        columns += [np.ascontiguousarray(c).view(np.int64) for c in graph.seconds.T.copy()]
     for column in columns:
         label = _mixed(label + _mixed(column.astype(np.uint64)))
     source, target, tensor = graph.edges

@@ -247,6 +247,13 @@ def test_layers_are_found_as_blocks_in_their_order():
     assert repeated_blocks(layered(12, 1)).size == 0  # no two layers cost the same
 
 
+def test_measured_blocks_are_alike_by_their_signatures_whose_operands_have_other_names():
+    measured = layered(12, 1)
+    said = tuple(f"float32[8] (%{name}, 1)" for name in measured.ids)
+    table = repeated_blocks(dataclasses.replace(measured, signatures=said))
+    assert table.shape[1] >= 8
+
+
 def test_the_best_sharing_is_taken_and_the_first_of_equals():
     problem = Problem(layered(3, 3), cluster(3, (8e6, 8e6), latency=1e-4))
     names = ("even", "strict", "unshaped")
