@@ -389,6 +389,19 @@ def keep(
             e = tables.outputs[o]
             for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
                 old.input_at[slots[k]] = new.input_at[slots[k]]
+    # Later events are as they were, but what they wait for may have come in another order.
+    for q in range(begin, until):
+        i = old.order[q]
+        for o in range(tables.outputs_start[i], tables.outputs_start[i + 1]):
+            e = tables.outputs[o]
+            for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
+                c = tables.consumers[k]
+                if old.place[c] < until:
+                    continue
+                last = -1
+                for p in range(tables.inputs_start[c], tables.inputs_start[c + 1]):
+                    last = max(last, old.place[tables.producer[tables.inputs[p]]])
+                old.ready[old.place[c]] = last
     devices, rails = new.free.shape[1], new.free.shape[3]
     for k in range(begin // old.every, (until + old.every - 1) // old.every):
         old.ends[k] = new.ends[k]

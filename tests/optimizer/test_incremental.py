@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cases import clusters, devices_of, graphs
+from cases import cluster, clusters, devices_of, graphs
 from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.problem import Problem
 from optimizer.sharing import rates_in_force
 from optimizer.simulate import recorded_priority
+from test_engines import layered
+
+
+@numba.njit
+def _seed_compiled(seed: int) -> None:
+    """Compiled code draws from a generator of its own."""
+    np.random.seed(seed)
 
 
 class _Walk:
@@ -59,12 +67,23 @@ class _Walk:
         return step, start, finish
 
 
+def ready_by_order(walk: _Walk) -> np.ndarray:
+    """For each event, the last event that starts a producer of its operator's inputs."""
+    tables, old = walk.tables, walk.old
+    last = [
+        max((int(old.place[tables.producer[e]]) for e in inputs.tolist()), default=-1)
+        for inputs in np.split(tables.inputs, tables.inputs_start[1:-1])
+    ]
+    return np.array(last)[old.order]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_resumed_simulation_equals_a_whole_one(data):
     from optimizer.kernels.incremental import first_affected, keep, resume
     from optimizer.kernels.proposals import KINDS, Guide, critical_path, propose
 
+    _seed_compiled(data.draw(st.integers(0, 1000)))
     problem = Problem(data.draw(graphs(largest=60)), data.draw(clusters()), "even")
     walk = _Walk(problem, data.draw(devices_of(problem)))
     walk.all()
@@ -105,6 +124,7 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
             walk.device, walk.priority, walk.channels = device, priority, channels
             assert (old.start == start).all() and (old.finish == finish).all()
             assert (old.order[old.place] == np.arange(n)).all()
+            assert (old.ready == ready_by_order(walk)).all()
         else:
             # What is given up early would have exceeded the limit.
             walk.turn += 1
@@ -114,3 +134,37 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
                 walk.scratch, load, op, count, first, limit, walk.turn,
             )  # fmt: skip
             assert step == np.inf or wanted <= limit
+
+
+def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
+    """On a graph of many marks, where most moves stop being simulated long before its end."""
+    from optimizer.kernels.incremental import first_affected, keep, resume
+
+    made = layered(40, 3, seed=1)
+    problem = Problem(made, cluster(3, (1e9,)), "even")
+    n = made.operator_count
+    random = np.random.default_rng(0)
+    walk = _Walk(problem, random.integers(0, 3, n))
+    walk.all()
+    stopped = 0
+    for turn in range(2, 1_002):
+        op, to = random.integers(0, n, 1), random.integers(0, 3, 1)
+        if to[0] == walk.device[op[0]]:
+            continue
+        first = first_affected(walk.tables, walk.old, walk.device, walk.priority, op, to, 1, 0.0)
+        device = walk.device.copy()
+        device[op[0]] = to[0]
+        channels = walk.used(device)
+        if (channels != walk.channels).any():
+            first = 0
+        load = np.bincount(device, weights=problem.seconds[np.arange(n), device], minlength=3)
+        step, begin, until = resume(
+            walk.tables, walk.slots, np.zeros(n), device, walk.priority, channels, walk.old,
+            walk.new, walk.scratch, load, op, 1, first, np.inf, turn,
+        )  # fmt: skip
+        keep(walk.tables, walk.slots, walk.old, walk.new, begin, until)
+        walk.device, walk.channels = device, channels
+        stopped += until < n
+        assert (walk.old.ready == ready_by_order(walk)).all()
+        assert step == walk.from_nothing(device, walk.priority)[0]
+    assert stopped > 50
