@@ -67,11 +67,13 @@ class Problem:
 @dataclass(frozen=True)
 class SolveSettings:
     """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
-    (`moves`) gives the same answer; with a time limit alone it need not. solver: of the published
+    (`moves`) gives the same answer; with a time limit alone it need not. certify: the part of the
+    time that may go into a stronger bound; None: by the graph's size. solver: of the published
     formulations."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
     seed: int = 0
     moves: int | None = None
+    certify: float | None = None
     solver: SolverName = "highs"

@@ -25,6 +25,8 @@ from optimizer.simulate import simulate
 
 # Of the time or moves, what searches from another sharing's placement may take together.
 _CROSSING_PART = 0.2
+# And what the bound of the best may take, where no budget of moves is given: proven once.
+_PROOF_PART = 0.2
 # Another sharing's placement is worth a search where it is better by this part.
 _WORTH_IT = 1e-3
 
@@ -47,8 +49,11 @@ def place_under_best_sharing(
     if not sharings:
         raise ValueError("name at least one sharing")
     report = _Offset(progress)
-    crossing = _CROSSING_PART if engine == "auto" and len(sharings) > 1 else 0.0
-    part = _part(settings, (1.0 - crossing) / len(sharings))
+    searches = engine == "auto" and len(sharings) > 1
+    crossing, proof = (_CROSSING_PART, _PROOF_PART) if searches else (0.0, 0.0)
+    if searches:
+        settings = replace(settings, certify=0.0)
+    part = _part(settings, (1.0 - crossing - proof) / len(sharings))
     found: dict[Sharing, Placement] = {}
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
@@ -66,7 +71,22 @@ def place_under_best_sharing(
     every = tuple(found.values())
     least = min(placement.step_seconds for placement in every)
     best = next(p for p in every if p.step_seconds <= least * (1 + TIE))
+    if searches and settings.moves is None:
+        part = replace(_part(settings, proof), certify=1.0)
+        proven = _proven(problem, best, part, report)
+        every = tuple(proven if p is best else p for p in every)
+        best = proven
     return best, every
+
+
+def _proven(
+    problem: Problem, best: Placement, settings: SolveSettings, report: _Offset
+) -> Placement:
+    """The same placement, or one as good, with the strongest bound that the time allows."""
+    shared = replace(problem, sharing=best.sharing)
+    starts = [solution_of(problem, best)]
+    proven = place(shared, "auto", settings, "none", report.next(), starts)
+    return proven if proven.step_seconds <= best.step_seconds * (1 + 1e-9) else best
 
 
 def _part(settings: SolveSettings, part: float) -> SolveSettings:

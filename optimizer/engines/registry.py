@@ -140,12 +140,14 @@ def _strengthens(problem: Problem, settings: SolveSettings) -> bool:
     return settings.moves is None and problem.graph.operator_count <= _BOUND_UP_TO
 
 
-def _bound_part(problem: Problem) -> float:
+def _bound_part(problem: Problem, settings: SolveSettings) -> float:
+    if settings.certify is not None:
+        return settings.certify
     return _BOUND_PART_SMALL if problem.graph.operator_count <= _SMALL else _BOUND_PART
 
 
 def _search_until(problem: Problem, settings: SolveSettings, clock: Clock) -> float:
-    part = 1.0 - (_bound_part(problem) if _strengthens(problem, settings) else 0.0)
+    part = 1.0 - (_bound_part(problem, settings) if _strengthens(problem, settings) else 0.0)
     limit = part * settings.time_limit_seconds - _closing_seconds(problem, settings)
     return clock.began + limit
 
@@ -163,7 +165,7 @@ def _stronger(
     left = clock.began + settings.time_limit_seconds - time.monotonic()
     seconds = min(
         left - _closing_seconds(problem, settings),
-        _bound_part(problem) * settings.time_limit_seconds,
+        _bound_part(problem, settings) * settings.time_limit_seconds,
     )
     if seconds > 0:
         bound = strong_bound(
