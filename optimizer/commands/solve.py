@@ -131,7 +131,11 @@ def _placed(
     from optimizer.problem import SolveSettings
 
     settings = SolveSettings(
-        options.gap, options.time_limit, options.seed, options.moves, options.solver
+        gap=options.gap,
+        time_limit_seconds=options.time_limit,
+        seed=options.seed,
+        moves=options.moves,
+        solver=options.solver,
     )
     how = options.engine, settings, options.reduction, ProgressLines()
     if options.sharing == "auto":

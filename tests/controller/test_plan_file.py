@@ -138,7 +138,7 @@ MISTAKES = {
         "is no folder",
     ),
     "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
-    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'heft' or 'single'"),
+    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'heft', 'single'"),
     "sharing": (_set("network", "sharing", to="job"), "network.sharing", "'strict'"),
     "tolerance": (
         _set("network", "verify", "tolerance", to="200%"),
