@@ -68,12 +68,14 @@ def _draw(by_operators, by_servers, file: Path) -> None:
     for axis, (points, label) in zip(axes, sides, strict=True):
         x = [n for n, _ in points]
         axis.plot(x, [r.engine_seconds for _, r in points], "o-", color="tab:blue", label="seconds")
-        axis.set(xscale="log", yscale="log", xlabel=label, ylabel="seconds")
+        axis.set(xscale="log", xlabel=label, ylabel="seconds", ylim=(0, None))
+        axis.set_xticks(x, [str(n) for n in x])
+        axis.minorticks_off()
         memory = axis.twinx()
         peaks = [r.peak_memory_bytes / 2**20 for _, r in points]
         memory.plot(x, peaks, "s--", color="tab:orange", label="MiB")
-        memory.set(yscale="log", ylabel="peak MiB")
-        axis.grid(visible=True, which="both", alpha=0.3)
+        memory.set(ylabel="peak MiB", ylim=(0, None))
+        axis.grid(visible=True, alpha=0.3)
     figure.suptitle(f"auto, strict, {MOVES} moves: time (solid) and memory (dashed)")
     figure.tight_layout()
     figure.savefig(file, dpi=110)

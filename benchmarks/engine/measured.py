@@ -94,7 +94,7 @@ def solve(ask: Ask) -> Result:
 
 
 def _run(request: dict[str, Any], out: Path) -> Result:
-    answer, wall, peak = timed(
+    answer, wall = timed(
         [sys.executable, "-m", "benchmarks.engine.traced"], json.dumps({**request, "out": str(out)})
     )
     found = json.loads(answer)
@@ -103,27 +103,21 @@ def _run(request: dict[str, Any], out: Path) -> Result:
         trace=tuple(found.get("trace", ())),
         engine_seconds=found.get("engine_seconds", wall),
         wall_seconds=wall,
-        peak_memory_bytes=peak,
+        peak_memory_bytes=found["peak_memory_bytes"],
         considered=found.get("considered", {}),
         file=str(out),
     )
 
 
-def timed(argv: list[str], text: str = "") -> tuple[str, float, int]:
-    """(what it printed, wall seconds, peak resident bytes). Raises RuntimeError where it fails."""
+def timed(argv: list[str], text: str = "") -> tuple[str, float]:
+    """(what it printed, wall seconds). Raises RuntimeError where it fails."""
     began = time.monotonic()
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(text)
-        process.stdin.close()
-        printed = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}")
-    return printed, time.monotonic() - began, usage.ru_maxrss * 1024
+    done = subprocess.run(
+        argv, input=text, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}")
+    return done.stdout, time.monotonic() - began
 
 
 def _digest(path: Path) -> str:

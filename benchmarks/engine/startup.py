@@ -28,20 +28,12 @@ def table() -> Table:
             ]  # fmt: skip
             timed(argv)  # compiles what is not compiled yet
             for _ in range(RUNS):
-                printed, wall, peak = timed(argv)
+                printed, wall = timed(argv)
                 engine = sum(json.loads(printed)["wall_seconds"].values())
-                rows.append(
-                    [
-                        name,
-                        f"{wall:.2f}",
-                        f"{engine:.2f}",
-                        f"{wall - engine:.2f}",
-                        f"{peak / 2**20:.0f}",
-                    ]
-                )
+                rows.append([name, f"{wall:.2f}", f"{engine:.2f}", f"{wall - engine:.2f}"])
     return Table(
         title="7. The command beside the engine",
-        columns=("graph", "command s", "engine s", "difference s", "peak MiB"),
+        columns=("graph", "command s", "engine s", "difference s"),
         rows=rows,
         notes=(f"optimizer solve, 2000 moves, {time.strftime('%Y-%m-%d')}; process start to end.",),
     )

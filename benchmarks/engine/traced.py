@@ -29,7 +29,13 @@ def main() -> None:
         answer = _solve(ask)
     except ValueError as refusal:  # infeasible, too large, or no incumbent in time: an answer
         answer = {"refusal": f"{type(refusal).__name__}: {refusal}"}
-    print(json.dumps(answer))
+    print(json.dumps({**answer, "peak_memory_bytes": _peak_memory_bytes()}))
+
+
+def _peak_memory_bytes() -> int:
+    """Of this program: what the parent's accounting says begins with the parent's own size."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def _solve(ask: dict[str, Any]) -> dict[str, Any]:
