@@ -125,6 +125,7 @@ def _digest(path: Path) -> str:
 
 
 def sources_digest() -> str:
-    """Of everything that a solve depends on."""
-    files = sorted((ROOT / "optimizer").rglob("*.py"))
+    """Of everything that a solve, and how it is measured, depends on."""
+    here = Path(__file__).parent
+    files = [*sorted((ROOT / "optimizer").rglob("*.py")), here / "traced.py", here / "measured.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
