@@ -3,7 +3,8 @@
 # make test    everything, as a new user's machine would see it (root; under 20 minutes)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
-.PHONY: setup demo test check bench bench-engine lock
+# make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
+.PHONY: setup demo test check bench bench-engine bench-job lock
 BIN := .venv/bin
 
 setup:
@@ -25,10 +26,13 @@ static:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-engine
+bench: bench-engine bench-job
 
 bench-engine: setup
 	$(BIN)/python -m benchmarks.engine --report docs/benchmarks
+
+bench-job: setup
+	$(BIN)/python -m benchmarks.job --report docs/benchmarks
 
 lock:
 	deploy/lock.sh

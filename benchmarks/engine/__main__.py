@@ -9,38 +9,23 @@ FOLDER/engine.md with the tables and pictures.
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.engine.measured import ROOT
-from benchmarks.engine.table import Table
+from benchmarks.report import commit, machine, options
+from benchmarks.table import Table
 
 
 def main() -> None:
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument(
-        "--items", type=int, nargs="+", choices=range(1, 8), default=list(range(1, 8))
-    )
-    parser.add_argument("--report", type=Path, help="folder for engine.md and pictures")
-    options = parser.parse_args()
-    if options.report is not None:
-        options.report.mkdir(parents=True, exist_ok=True)
+    asked = options("python -m benchmarks.engine", __doc__, range(1, 8), "engine.md")
     tables = []
-    for item in options.items:
-        made = list(_tables(item, options.report))
+    for item in asked.items:
+        made = list(_tables(item, asked.report))
         print("\n".join(table.text() for table in made), flush=True)
         tables += made
-    if options.report is not None:
-        _write(tables, options.report)
+    if asked.report is not None:
+        _write(tables, asked.report)
 
 
 def _tables(item: int, pictures: Path | None) -> Iterable[Table]:
@@ -59,14 +44,12 @@ def _tables(item: int, pictures: Path | None) -> Iterable[Table]:
 
 
 def _write(tables: list[Table], folder: Path) -> None:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     head = [
         "# The engine, measured",
         "",
-        f"`make bench-engine` at commit {commit}, {os.cpu_count()} cores ({platform.machine()}), "
-        f"Python {platform.python_version()}; seed 0. Times of operators are modelled (RTX 4080 "
-        "Super), not measured. Compare ratios; seconds are this machine's.",
+        f"`make bench-engine` at commit {commit()}, {machine()}; seed 0. "
+        "Times of operators are modelled (RTX 4080 Super), not measured. Compare ratios; "
+        "seconds are this machine's.",
         "",
     ]
     body = [table.markdown() for table in tables]

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.plain import list_schedule
 from benchmarks.engine.setting import captured_file, cluster, graph_of, layered_file
-from benchmarks.engine.table import Table, mebibytes
+from benchmarks.table import Table, mebibytes
 from optimizer.engines.units import typical_transfer_seconds, upward_rank
 from optimizer.problem import Problem
 from optimizer.rates import starting_rates

@@ -15,8 +15,8 @@ from benchmarks.engine.setting import (
     graph_file,
     graph_of,
 )
-from benchmarks.engine.table import Table, mebibytes, milliseconds
 from benchmarks.graphs import published
+from benchmarks.table import Table, mebibytes, milliseconds
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
 

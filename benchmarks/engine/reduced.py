@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of
-from benchmarks.engine.table import Table, milliseconds
+from benchmarks.table import Table, milliseconds
 from optimizer.names import ReductionName
 from optimizer.problem import Problem
 from optimizer.reductions.report import reduction_report

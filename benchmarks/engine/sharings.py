@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.setting import captured_file, cluster, graph_of
-from benchmarks.engine.table import Table
+from benchmarks.table import Table
 from optimizer.graph import OperatorGraph
 from optimizer.names import Sharing
 from optimizer.placement import Placement

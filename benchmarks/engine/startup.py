@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.engine.measured import timed
 from benchmarks.engine.setting import DEVICE, captured_file
-from benchmarks.engine.table import Table
+from benchmarks.table import Table
 
 RUNS = 3
 
