@@ -8,6 +8,7 @@
     execute     how one operator runs, on whatever rank: seeds, layouts
     updates     one optimizer step for one parameter
     operators   the rewritten graph as an OperatorGraph
+    state       what a checkpoint calls parameters and buffers
     sources     which files it came from
     step        capture(): all of it
 

@@ -30,14 +30,16 @@ REPLICATED_BYTES = 1 << 20
 class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
-    parameters and buffers: real values by node name. writers: node name of each update or copy to
-    the node name of what it writes. inputs: node name to position.
+    parameters and buffers: real values by node name. names: how the module that was exported calls
+    each of them, by node name; several where parameters are tied. writers: node name of each update
+    or copy to the node name of what it writes. inputs: node name to position.
     """
 
     graph: fx.Graph
     constants: Mapping[str, torch.Tensor]
     parameters: Mapping[str, torch.Tensor]
     buffers: Mapping[str, torch.Tensor]
+    names: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, int]
     writers: Mapping[str, str]
     loss: str
@@ -51,8 +53,9 @@ def placeable(joint: JointGraph) -> PlaceableGraph:
     constants = {**joint.constants, **_constants_of_placeholders(joint)}
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
-    parameters, writers = _parameters_and_updates(joint)
-    buffers = _buffers_and_copies(joint, writers)
+    names: dict[str, tuple[str, ...]] = {}
+    parameters, writers = _parameters_and_updates(joint, names)
+    buffers = _buffers_and_copies(joint, writers, names)
     inputs = {}
     for position, node in joint.inputs.items():
         if node.users:
@@ -64,6 +67,7 @@ def placeable(joint: JointGraph) -> PlaceableGraph:
         constants={k: v for k, v in constants.items() if _is_read(graph, k)},
         parameters=parameters,
         buffers=buffers,
+        names=names,
         inputs=inputs,
         writers=writers,
         loss=joint.loss.name,
@@ -157,7 +161,7 @@ def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _parameters_and_updates(
-    joint: JointGraph,
+    joint: JointGraph, names_of: dict[str, tuple[str, ...]]
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Merges tied parameters (one object under several names), and adds one update for each."""
     graph = joint.graph
@@ -177,6 +181,7 @@ def _parameters_and_updates(
             continue
         _rename(first, "parameter", names[0])
         values[first.name] = joint.values[names[0]].detach()
+        names_of[first.name] = tuple(names)
         if gradients:
             total = gradients[0]
             for gradient in gradients[1:]:
@@ -196,7 +201,9 @@ def _sum_of(graph: fx.Graph, a: fx.Node, b: fx.Node) -> fx.Node:
     return total
 
 
-def _buffers_and_copies(joint: JointGraph, writers: dict[str, str]) -> dict[str, torch.Tensor]:
+def _buffers_and_copies(
+    joint: JointGraph, writers: dict[str, str], names_of: dict[str, tuple[str, ...]]
+) -> dict[str, torch.Tensor]:
     values: dict[str, torch.Tensor] = {}
     for name, node in joint.buffers.items():
         new = joint.new_buffers.get(name)
@@ -204,6 +211,7 @@ def _buffers_and_copies(joint: JointGraph, writers: dict[str, str]) -> dict[str,
             continue
         _rename(node, "buffer", name)
         values[node.name] = joint.values[name].detach()
+        names_of[node.name] = (name,)
         if new is not None:
             copy = joint.graph.call_function(aten.copy_.default, (node, new))
             copy.meta["val"] = None

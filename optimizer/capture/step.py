@@ -15,6 +15,7 @@ from optimizer.capture.protocol import ModelWithLoss, Tensors, load_training_ste
 from optimizer.capture.refusals import refuse_what_cannot_run
 from optimizer.capture.rewrite import PlaceableGraph, placeable
 from optimizer.capture.sources import source_digests
+from optimizer.capture.state import StateNames, state_names
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import OperatorGraph
 
@@ -27,6 +28,7 @@ class CapturedStep:
     code        the nodes, the real parameters and buffers before the first step, constants, loss
     analysis    layouts, which operators allocate, draw random numbers, share memory
     batches     step number -> inputs, by position
+    names       where a checkpoint keeps parameters and buffers, see state_names()
     """
 
     optimizer: OptimizerChoice
@@ -35,6 +37,7 @@ class CapturedStep:
     code: PlaceableGraph
     analysis: Analysis
     batches: Callable[[int], Tensors]
+    names: StateNames
 
     @property
     def nodes(self) -> Mapping[str, fx.Node]:
@@ -84,4 +87,5 @@ def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) 
         code=code,
         analysis=analysis,
         batches=step.batches,
+        names=state_names(step, code),
     )

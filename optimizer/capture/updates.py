@@ -52,6 +52,15 @@ class OptimizerChoice:
         return parameter_bytes if self.all_options["momentum"] else 0
 
     @property
+    def torch_options(self) -> Mapping[str, object]:
+        """As an entry of param_groups of torch.optim has them."""
+        options = dict(self.all_options)
+        if self.name == "adamw":
+            betas = (options.pop("beta1"), options.pop("beta2"))
+            return {"lr": self.lr, "betas": betas, **options, "amsgrad": False}
+        return {"lr": self.lr, **options, "nesterov": bool(options["nesterov"])}
+
+    @property
     def signature(self) -> str:
         options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
         return f"{self.name}(lr={self.lr!r},{options})"
@@ -66,6 +75,13 @@ class AdamW(torch.nn.Module):
         self.average = torch.zeros_like(parameter)
         self.average_of_squares = torch.zeros_like(parameter)
         self.steps = torch.zeros(())
+
+    def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
+        return {
+            "step": self.steps,
+            "exp_avg": self.average,
+            "exp_avg_sq": self.average_of_squares,
+        }
 
     def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         options = self.choice.all_options
@@ -95,6 +111,14 @@ class Sgd(torch.nn.Module):
         self.choice = choice
         self.momentum_buffers: list[torch.Tensor | None] = [None]
 
+    def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
+        if not self.choice.all_options["momentum"] or not steps_done:
+            return {}
+        buffer = self.momentum_buffers[0]
+        if buffer is None:
+            self.momentum_buffers[0] = buffer = torch.zeros_like(parameter)
+        return {"momentum_buffer": buffer}
+
     def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         options = self.choice.all_options
         sgd(
@@ -111,6 +135,10 @@ class Sgd(torch.nn.Module):
         )
 
 
-def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> torch.nn.Module:
-    """A module (parameter, gradient) -> None that holds the optimizer state of the parameter."""
+def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> AdamW | Sgd:
+    """A module (parameter, gradient) -> None that holds the optimizer state of the parameter.
+
+    Its state(parameter, steps_done) is what torch.optim keeps for that parameter after so many
+    steps, by torch's names; the tensors are the update's own, to be read or to be overwritten.
+    """
     return AdamW(choice, parameter) if choice.name == "adamw" else Sgd(choice)
