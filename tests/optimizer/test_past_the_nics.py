@@ -8,7 +8,8 @@ import pytest
 
 from cases import BYTE_PER_MICROSECOND, cluster, graph
 from optimizer.cluster import Cluster, Device, Link, Server
-from optimizer.problem import Problem
+from optimizer.engines.best_sharing import place_under_best_sharing
+from optimizer.problem import Problem, SolveSettings
 from optimizer.rates import allocate, used_pairs
 from optimizer.simulate import simulate
 from problems import SHARINGS
@@ -131,3 +132,19 @@ class TestHostMemory:
     def test_several_servers_have_no_memory_in_common(self):
         with pytest.raises(ValueError, match="one server whose devices share its memory"):
             simulate(Problem(TWO, cluster(), "strict", "msr"), np.zeros(4, dtype=np.int64))
+
+
+def test_a_cluster_without_nics_is_searched_and_checked_under_every_sharing():
+    # A and B run side by side (2 s) rather than one after the other (4 s), though B's result must
+    # cross a link of 0.5 s set-up for a tensor of nearly nothing.
+    two = graph({"A": 2.0, "B": 2.0, "C": 0.0}, [("A", ["C"], 1), ("B", ["C"], 1)])
+    bare, back = linked(cluster(rates=())), linked(cluster(rates=()), "s2/0", "s1/0")
+    both = Cluster(
+        **{name: getattr(bare, name) for name in Cluster.model_fields}
+        | {"links": (*bare.links, *back.links)}
+    )
+    settings = SolveSettings(moves=500)
+    best, every = place_under_best_sharing(Problem(two, both), SHARINGS, "auto", settings)
+    assert best.server_pairs and not best.rates_bits_per_second
+    assert [p.sharing for p in every] == list(SHARINGS)
+    assert best.step_seconds == pytest.approx(2.5, abs=1e-3)
