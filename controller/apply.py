@@ -23,7 +23,7 @@ from controller.bandwidth_check import measure
 from controller.change import NetworkChange, preview
 from controller.compile.network import compile_network
 from controller.compile.ranks import rank_specs
-from controller.compile.transfers import promised_transfers
+from controller.compile.transfers import promises
 from controller.decide import Decision, decide
 from controller.errors import UsageError, VerificationFailed
 from controller.plan import Plan
@@ -137,13 +137,13 @@ async def measure_until_sure(
 ) -> tuple[LinkMeasurement, ...]:
     """A rate that is missed is measured once more: a passing burst of somebody else's work must not
     undo a good network, while what is really wrong is wrong twice."""
-    transfers = promised_transfers(plan, placement)
-    links = await measure(tools.agents, plan, transfers)
+    promised = promises(plan, placement)
+    links = await measure(tools.agents, plan, promised)
     tools.show.links(links)
     if all(link.within_tolerance for link in links):
         return links
     tools.show.say("a promised rate was missed; measuring once more before undoing")
-    links = await measure(tools.agents, plan, transfers)
+    links = await measure(tools.agents, plan, promised)
     tools.show.links(links)
     return links
 
@@ -193,7 +193,7 @@ def make_report(
         operators=len(placement.operators),
         devices=placement.devices_used,
         server_pairs=tuple(sorted(placement.server_pairs)),
-        considered=sharing_rows(decision.considered, placement),
+        considered=sharing_rows(decision.compared, placement),
         predicted_step_seconds=placement.step_seconds,
         bound_seconds=placement.bound_seconds,
         gap=placement.gap,

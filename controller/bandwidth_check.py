@@ -21,7 +21,7 @@ from agent.contract.messages import (
     StopServers,
     TransferResults,
 )
-from controller.compile.network import pair_queue
+from controller.compile.transfers import Promise
 from controller.compile.units import wire_rate
 from controller.errors import PlacewireError
 from controller.plan import Plan
@@ -37,15 +37,15 @@ _TOGETHER_FRACTION = 0.8
 
 
 async def measure(
-    agents: Agents, plan: Plan, transfers: Sequence[Transfer]
+    agents: Agents, plan: Plan, promised: Sequence[Promise]
 ) -> tuple[LinkMeasurement, ...]:
-    """One measurement per transfer, all at the same time. Nothing promised: nothing measured."""
-    if not transfers:
+    """One measurement per promise, all at the same time. Nothing promised: nothing measured."""
+    if not promised:
         return ()
     seconds = plan.network.verify_settings.seconds
     timeout_seconds = seconds + _SETTLE_SECONDS + 20
     arriving, leaving = defaultdict(list), defaultdict(list)
-    for transfer in transfers:
+    for transfer in (promise.transfer for promise in promised):
         arriving[transfer.destination].append(transfer)
         leaving[transfer.source].append(transfer)
     servers = tuple(dict.fromkeys([*arriving, *leaving]))
@@ -70,7 +70,7 @@ async def measure(
     finally:
         await _stop_servers(agents, servers)
     results = [result for answer in answers.values() for result in answer.results]
-    return judge(plan, transfers, results, ahead_seconds)
+    return judge(plan, promised, results, ahead_seconds)
 
 
 async def _listen(
@@ -90,13 +90,13 @@ async def _stop_servers(agents: Agents, servers: Sequence[str]) -> None:
 
 def judge(
     plan: Plan,
-    transfers: Sequence[Transfer],
+    promised: Sequence[Promise],
     results: Sequence[TransferResult],
     ahead_seconds: Mapping[str, float],
 ) -> tuple[LinkMeasurement, ...]:
-    """promised against measured payload rate, within the plan's tolerance in both directions:
-    too little breaks this promise, too much another's. Rates that were not measured at the same
-    time prove nothing: then every one of them is in error.
+    """Promised against measured payload rate, within the plan's tolerance in both directions: less
+    than promised breaks this promise, more than the most that is allowed another's. Rates that
+    were not measured at the same time prove nothing: then every one of them is in error.
 
     ahead_seconds: how far each server's clock is ahead of ours.
     """
@@ -113,22 +113,25 @@ def judge(
         else f"all transfers ran together for {max(together, 0):.1f} of {seconds:g} s only"
     )
     measurements = []
-    for t in transfers:
+    for promise in promised:
+        t = promise.transfer
         result = found.get((t.source, t.destination, t.rail))
         measured = result.measured_bits_per_second if result else 0.0
         error = (result.error if result else "no result came back") or apart
-        promised = t.promised_bits_per_second
+        least, most = t.promised_bits_per_second, promise.at_most_bits_per_second
         measurements.append(
             LinkMeasurement(
                 source=t.source,
                 destination=t.destination,
                 rail=t.rail,
                 nic=nic[t.source, t.rail],
-                queue_id=pair_queue(plan, t.destination),
-                promised_bits_per_second=promised,
-                wire_bits_per_second=wire_rate(promised),
+                queue_id=promise.queue_id,
+                promised_bits_per_second=least,
+                at_most_bits_per_second=most,
+                wire_bits_per_second=wire_rate(least),
                 measured_bits_per_second=measured,
-                within_tolerance=error is None and abs(measured - promised) <= tolerance * promised,
+                within_tolerance=error is None
+                and least * (1 - tolerance) <= measured <= most * (1 + tolerance),
                 error=error,
             )
         )

@@ -14,25 +14,30 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from controller.compile.cluster import cluster_of
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
+from optimizer.names import Sharing
 
 if TYPE_CHECKING:
-    from optimizer.names import DeployableSharing
+    from optimizer.cluster import Cluster
     from optimizer.placement import Placement
 
 Say = Callable[[str], None]
 
+# Of the time under `sharing: auto`, what the comparison with one NIC takes.
+_ONE_NIC_PART = 0.15
+
 
 @dataclass(frozen=True)
 class Decision:
-    """placement is the best predicted of considered, which holds one per sharing that was tried.
+    """placement is the best predicted of considered, which holds one per sharing that was tried;
+    one_nic: the best over a single rail, unshaped, for comparison.
 
     graph_file: the operator graph that ranks are given; for a replay the user's, not slowed.
     """
@@ -41,6 +46,12 @@ class Decision:
     placement_file: Path
     placement: Placement
     considered: tuple[Placement, ...]
+    one_nic: Placement | None = None
+
+    @property
+    def compared(self) -> tuple[Placement, ...]:
+        """All that was searched for, what is shown for comparison last."""
+        return self.considered if self.one_nic is None else (*self.considered, self.one_nic)
 
 
 async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision:
@@ -49,17 +60,54 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
 
     cache.mkdir(parents=True, exist_ok=True)
     graph_file, scored_file = await _graphs(plan, plan_file, cache, say)
-    sharings: Sequence[DeployableSharing] = (
-        ("strict", "unshaped", "even")
-        if plan.network.sharing == "auto"
-        else (plan.network.sharing,)
+    cluster, limit = cluster_of(plan), plan.solve.time_limit_seconds
+    if isinstance(plan.job, ReplayJob):
+        cluster = slowed(cluster, plan.job.time_scale)
+    if plan.network.sharing != "auto":
+        file = await _solve(plan, scored_file, cluster, plan.network.sharing, limit, cache, say)
+        placement = load_placement(file)
+        return Decision(graph_file, file, placement, (placement,))
+    alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
+    searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
+    file = await _solve(plan, scored_file, cluster, "auto", searched, cache, say)
+    one_nic = None
+    if alone is not None:
+        limit -= searched
+        one_nic = await _solve(plan, scored_file, alone, "unshaped", limit, cache, say)
+    each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(Sharing)]
+    considered = tuple(load_placement(one) for one in each if one.is_file())
+    taken = load_placement(file).sharing
+    return Decision(
+        graph_file,
+        file,
+        next(one for one in considered if one.sharing == taken),
+        considered,
+        None if one_nic is None else load_placement(one_nic),
     )
-    files = [
-        await _solve(plan, scored_file, sharing, len(sharings), cache, say) for sharing in sharings
-    ]
-    considered = [load_placement(file) for file in files]
-    best = min(range(len(files)), key=lambda k: considered[k].step_seconds)
-    return Decision(graph_file, files[best], considered[best], tuple(considered))
+
+
+def slowed(cluster: Cluster, factor: float) -> Cluster:
+    """What a replay emulates beside its operators: messages take so many times longer to set up,
+    and to travel inside a server. NICs are what they are."""
+    return cluster.model_copy(
+        update={
+            "setup_latency_seconds": cluster.setup_latency_seconds * factor,
+            "intra_server_bits_per_second": cluster.intra_server_bits_per_second / factor,
+        }
+    )
+
+
+def _over_one_rail(cluster: Cluster) -> Cluster | None:
+    """The same servers with only their fastest rail; None where there are not two."""
+    if len(cluster.rails) < 2:
+        return None
+    total = cluster.nic_rates.sum(axis=0).tolist()
+    rail = cluster.rails[total.index(max(total))]
+    servers = tuple(
+        server.model_copy(update={"nics": tuple(nic for nic in server.nics if nic.rail == rail)})
+        for server in cluster.servers
+    )
+    return cluster.model_copy(update={"servers": servers})
 
 
 async def _graphs(plan: Plan, plan_file: Path, cache: Path, say: Say) -> tuple[Path, Path]:
@@ -182,15 +230,19 @@ def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, 
 
 
 async def _solve(
-    plan: Plan, graph_file: Path, sharing: DeployableSharing, share: int, cache: Path, say: Say
+    plan: Plan,
+    graph_file: Path,
+    cluster: Cluster,
+    sharing: Literal["auto", Sharing],
+    limit_seconds: float,
+    cache: Path,
+    say: Say,
 ) -> Path:
-    """share: the time limit is divided by this."""
-    cluster = cluster_of(plan)
-    limit_seconds = plan.solve.time_limit_seconds / share
+    """The placement's file. Under `auto` the best, and beside it a folder with one per sharing."""
     graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
     question = [
-        graph_digest, cluster.digest, sharing, plan.solve.model_dump(), limit_seconds,
-        _optimizer_digest(),
+        graph_digest, cluster.digest, sharing, plan.network.floor, plan.solve.model_dump(),
+        limit_seconds, _optimizer_digest(),
     ]  # fmt: skip
     file = cache / f"placement-{_digest(question)}.json"
     if file.is_file():
@@ -198,19 +250,26 @@ async def _solve(
         return file
     cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"
     cluster_file.write_text(cluster.model_dump_json())
-    say(f"solve: {plan.solve.engine} under {sharing}, at most {limit_seconds:g} s")
+    rails = f" over {cluster.rails[0]} alone" if len(cluster.rails) == 1 else ""
+    say(f"solve: {plan.solve.engine} under {sharing}{rails}, at most {limit_seconds:g} s")
     staged = file.with_name("staged-" + file.name)
+    each = ["--out-each", str(_each_folder(file))] if sharing == "auto" else []
     # fmt: off
     await _run(
         [sys.executable, "-m", "optimizer.cli", "solve", str(graph_file),
          "--cluster", str(cluster_file), "--engine", plan.solve.engine, "--sharing", sharing,
-         "--gap", str(plan.solve.gap), "--time-limit", str(limit_seconds),
-         "--seed", str(plan.solve.seed), "--out", str(staged)],
+         "--floor", str(plan.network.floor), "--gap", str(plan.solve.gap),
+         "--time-limit", str(limit_seconds), "--seed", str(plan.solve.seed),
+         "--out", str(staged), *each],
         say,
     )
     # fmt: on
     staged.replace(file)
     return file
+
+
+def _each_folder(file: Path) -> Path:
+    return file.with_suffix(".each")
 
 
 def _optimizer_digest() -> str:

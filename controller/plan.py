@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from controller.plan_values import (
     Address,
+    Background,
     Count,
     DeviceType,
     Flag,
+    Floor,
     Fraction,
     Gap,
     InterfaceAddress,
@@ -38,7 +40,7 @@ from controller.plan_values import (
     Version,
     WeightDecay,
 )
-from optimizer.names import DeployableSharing, EngineName
+from optimizer.names import ENTITLED_FRACTION, EngineName, Sharing
 
 
 class Frozen(BaseModel):
@@ -51,12 +53,14 @@ class PlanDevice(Frozen):
 
 
 class PlanNic(Frozen):
-    """address is the server's on this rail. take_over lets that address move to our bridge."""
+    """address is the server's on this rail. take_over lets that address move to our bridge.
+    background: what others send through this NIC, and as much again receive."""
 
     name: InterfaceName
     rail: RailName
     address: InterfaceAddress
     rate_bits_per_second: Rate = Field(alias="rate")
+    background_bits_per_second: Background = Field(alias="background", default=0.0)
     gateway: Address | None = None
     take_over: Flag = False
 
@@ -144,9 +148,11 @@ class PlanVerify(Frozen):
 
 
 class PlanNetwork(Frozen):
-    """rails: only these carry the job (all by default)."""
+    """rails: only these carry the job (all by default). floor: what the job is entitled to of each
+    NIC when others want it too."""
 
-    sharing: Literal["auto", DeployableSharing] = "auto"
+    sharing: Literal["auto", Sharing] = "auto"
+    floor: Floor = ENTITLED_FRACTION
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     on_exit: Literal["restore", "keep"] = "restore"
     rails: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None

@@ -231,6 +231,8 @@ _latency = _quantity(parse_seconds, 0, 60, "0s to 60s")
 _time_limit = _quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _memory = _quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 _fraction = _quantity(parse_fraction, 0, 1, "0% to 100%")
+_floor = _quantity(parse_fraction, 0.01, 1, "1% to 100%")
+_background = _quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
 
 Text = Annotated[str, BeforeValidator(_text)]
 VariableName = Annotated[Text, AfterValidator(_variable_name)]
@@ -251,6 +253,9 @@ Latency = Annotated[float, BeforeValidator(_latency)]
 TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Memory = Annotated[int, BeforeValidator(_memory)]
 Fraction = Annotated[float, BeforeValidator(_fraction)]
+# HTB wants a minimum above zero.
+Floor = Annotated[float, BeforeValidator(_floor)]
+Background = Annotated[float, BeforeValidator(_background)]
 # A gap of 1 would accept any placement: the optimizer refuses it too.
 Gap = Annotated[Fraction, AfterValidator(_below(0, 1))]
 LearningRate = Annotated[float, BeforeValidator(_number), AfterValidator(_above(0, 1e6))]

@@ -31,9 +31,10 @@ class TrafficRow(Frozen):
 
 
 class SharingRow(Frozen):
-    """One sharing that was considered, as predicted."""
+    """One sharing that was considered, as predicted, and the rails that it had."""
 
     sharing: str
+    rails: tuple[str, ...]
     step_seconds: float
     bound_seconds: float
     devices: int
@@ -126,6 +127,7 @@ def sharing_rows(considered: Sequence[Placement], chosen: Placement) -> tuple[Sh
     return tuple(
         SharingRow(
             sharing=p.sharing,
+            rails=p.cluster.rails,
             step_seconds=p.step_seconds,
             bound_seconds=p.bound_seconds,
             devices=len(p.devices_used),

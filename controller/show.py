@@ -72,7 +72,7 @@ class Show:
         self.console.print(_placement_table(placement))
         for line in why(placement):
             self.console.print("  " + line)
-        if len(decision.considered) > 1:
+        if len(decision.compared) > 1:
             self.console.print(_considered_table(decision))
         self.console.print()
 
@@ -296,11 +296,12 @@ def _placement_table(placement: Placement) -> Table:
 
 def _considered_table(decision: Decision) -> Table:
     table = Table(title="Sharings considered, each with its own placement", title_justify="left")
-    for heading in ("sharing", "predicted step", "devices", ""):
+    for heading in ("sharing", "rails", "predicted step", "devices", ""):
         table.add_column(heading)
-    for placement in decision.considered:
+    for placement in decision.compared:
         table.add_row(
             placement.sharing,
+            ", ".join(placement.cluster.rails),
             format_seconds(placement.step_seconds),
             str(len(placement.devices_used)),
             "taken" if placement is decision.placement else "",

@@ -70,6 +70,14 @@ def fraction(text: str) -> float:
     return value
 
 
+def part(text: str) -> float:
+    """80% or 0.8, as 0.8; at most 1."""
+    value = _quantity(text, parse_fraction)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0% to 100%, like 80%")
+    return value
+
+
 def whole(text: str) -> int:
     """0 or more, within 63 bits."""
     return _whole(text, 0)

@@ -12,8 +12,8 @@ Model = Literal["thesis", "contended", "msr"]
 #   even       strict with every pair's rate equal: each NIC split evenly over the other servers
 #   unshaped   transfers share the NICs max-min fairly; there are no per-pair rates and no floor
 Sharing = Literal["strict", "guarantee", "job", "even", "unshaped"]
-# Those that the network and the job's runtime can carry out today: what a plan may ask for.
-DeployableSharing = Literal["strict", "even", "unshaped"]
+# What a job is entitled to of each NIC when others want it too, where nothing else is said.
+ENTITLED_FRACTION = 0.8
 # How the job's transport cuts a large message over a pair's rails.
 #   gloo  in proportion to their rates
 #   nccl  equally over all of them: the slowest rules

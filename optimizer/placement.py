@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from optimizer.cluster import Cluster, Frozen
 from optimizer.graph import GraphError, read_json, write_json
 from optimizer.mistakes import first_mistake
-from optimizer.names import Backend, Model, Sharing
-from optimizer.problem import ENTITLED_FRACTION
+from optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing
 
 
 class PlacementError(ValueError):

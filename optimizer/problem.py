@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-from optimizer.names import Backend, Model, Sharing, SolverName
+from optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing, SolverName
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
 # Every used pair keeps this part of the NIC for the acknowledgements of the other direction.
 FLOOR_FRACTION = 0.02
-# What a job is entitled to of each NIC when others want it too, where the plan says nothing.
-ENTITLED_FRACTION = 0.8
 # Background traffic on a NIC is taken to be this many flows in each direction.
 NEIGHBOUR_FLOWS = 8
 

@@ -39,7 +39,8 @@ class TransferResult(Frozen):
 
 
 class LinkMeasurement(Frozen):
-    """promised against measured for one (source, destination, rail)."""
+    """Promised against measured for one (source, destination, rail); at_most is what the transfer
+    may get beyond its promise, where its queue may borrow."""
 
     source: str
     destination: str
@@ -47,6 +48,7 @@ class LinkMeasurement(Frozen):
     nic: str
     queue_id: int | None
     promised_bits_per_second: float
+    at_most_bits_per_second: float
     wire_bits_per_second: float
     measured_bits_per_second: float
     within_tolerance: bool

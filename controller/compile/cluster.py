@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.compile.units import payload_capacity
+from controller.compile.units import payload_capacity, payload_fraction
 from controller.plan import Plan
 from optimizer.cluster import Cluster, Device, Nic, Server
 
@@ -19,6 +19,8 @@ def cluster_of(plan: Plan) -> Cluster:
                     Nic(
                         rail=nic.rail,
                         rate_bits_per_second=payload_capacity(nic.rate_bits_per_second),
+                        background_bits_per_second=nic.background_bits_per_second
+                        * payload_fraction(),
                     )
                     for nic in server.nics
                     if nic.rail in plan.rails

@@ -4,20 +4,19 @@ What each server gets (DESIGN of the network, docs/architecture.md):
   every NIC      a bridge with the NIC as its port, the address on the bridge, a routing table and a
                  source rule per rail, sysctls that keep ARP and reverse paths to their own NIC
   shaped NICs    an HTB root at the NIC's rate; queue 0 for everything else, a queue for
-                 acknowledgements, and one queue per destination with the pair's rate
+                 acknowledgements, and the job's: one per destination or one in all, by sharing
   destinations   a flow that sets the queue, and where the datapath ignores set_queue a classifier
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agent.contract.entries import (
     ACKNOWLEDGEMENT_QUEUE,
     BRIDGE_PREFIX,
     DEFAULT_QUEUE,
-    FIRST_PAIR_QUEUE,
     RULE_PRIORITY_BASE,
     TABLE_BASE,
     Address,
@@ -32,12 +31,8 @@ from agent.contract.entries import (
 )
 from agent.contract.messages import Capabilities
 from agent.contract.state import DesiredState
-from controller.compile.units import (
-    ACKNOWLEDGEMENT_FRACTION,
-    DEFAULT_FRACTION,
-    burst_bits,
-    wire_rate,
-)
+from controller.compile.queues import JobQueue, everything_else, job_queues
+from controller.compile.units import ACKNOWLEDGEMENT_FRACTION, burst_bits, wire_rate
 from controller.plan import Plan, PlanNic, PlanServer
 from optimizer.placement import Placement
 
@@ -60,9 +55,15 @@ def compile_network(
     capabilities and generations: by server name. The digest names the whole decision, so that
     servers on different decisions can be told apart.
     """
+    queues = job_queues(plan, placement)
     states = {
         server.name: _server_state(
-            plan, placement, server, capabilities[server.name], generations[server.name]
+            plan,
+            placement,
+            server,
+            [queue for queue in queues if queue.source == server.name],
+            capabilities[server.name],
+            generations[server.name],
         )
         for server in plan.cluster.servers
     }
@@ -83,22 +84,17 @@ def bridge_name(nic: PlanNic) -> str:
     return f"{whole[: _LONGEST_NAME - 1 - len(digest)]}-{digest}"
 
 
-def pair_queue(plan: Plan, destination: str) -> int:
-    """The queue that a destination has on every NIC: stable while the plan's servers are."""
-    names = [server.name for server in plan.cluster.servers]
-    return FIRST_PAIR_QUEUE + names.index(destination)
-
-
 def _server_state(
     plan: Plan,
     placement: Placement,
     server: PlanServer,
+    job: Sequence[JobQueue],
     capabilities: Capabilities,
     generation: int,
 ) -> DesiredState:
     nics = server.nics
-    rates = _rates_from(placement, server.name)
-    shaped = [nic for nic in nics if any(rail == nic.rail for rail, _ in rates)]
+    on = {nic.rail: [queue for queue in job if queue.rail == nic.rail] for nic in nics}
+    shaped = [nic for nic in nics if on[nic.rail]]
     return DesiredState(
         server=server.name,
         plan_name=plan.name,
@@ -120,15 +116,19 @@ def _server_state(
             Shaper(nic=nic.name, max_bits_per_second=round(nic.rate_bits_per_second))
             for nic in shaped
         ),
-        queues=tuple(queue for nic in shaped for queue in _queues(plan, nic, rates)),
+        queues=tuple(
+            queue
+            for nic in shaped
+            for queue in _queues(nic, on[nic.rail], everything_else(placement, server.name, nic))
+        ),
         flows=tuple(
             Flow(bridge=bridge_name(nic), destination=address, queue_id=queue)
             for nic in shaped
-            for address, queue in _destinations(plan, nic, rates)
+            for address, queue in _destinations(plan, nic, on[nic.rail])
         ),
         classifiers=()
         if capabilities.set_queue_honoured
-        else tuple(c for nic in shaped for c in _classifiers(plan, nic, rates)),
+        else tuple(c for nic in shaped for c in _classifiers(plan, nic, on[nic.rail])),
         routes=tuple(route for nic in nics for route in _routes(plan, nic)),
         rules=tuple(
             Rule(
@@ -141,16 +141,8 @@ def _server_state(
     )
 
 
-def _rates_from(placement: Placement, server: str) -> dict[tuple[str, str], float]:
-    """(rail, destination server) -> payload rate, for what this server sends."""
-    return {
-        (rail, destination): rate
-        for source, destination, rail, rate in placement.rates_bits_per_second
-        if source == server and rate > 0
-    }
-
-
-def _queues(plan: Plan, nic: PlanNic, rates: Mapping[tuple[str, str], float]) -> list[Queue]:
+def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) -> list[Queue]:
+    """rest_bits_per_second: what queue 0 is promised."""
     whole = round(nic.rate_bits_per_second)
 
     def queue(queue_id: int, minimum: int, maximum: int, purpose: str) -> Queue:
@@ -165,33 +157,25 @@ def _queues(plan: Plan, nic: PlanNic, rates: Mapping[tuple[str, str], float]) ->
 
     short = round(whole * ACKNOWLEDGEMENT_FRACTION)
     queues = [
-        queue(DEFAULT_QUEUE, round(whole * DEFAULT_FRACTION), whole, "everything else"),
+        queue(DEFAULT_QUEUE, rest_bits_per_second, whole, "everything else"),
         queue(ACKNOWLEDGEMENT_QUEUE, short, whole, "acknowledgements"),
+        *(
+            queue(one.queue_id, wire_rate(one.minimum), wire_rate(one.maximum), one.purpose)
+            for one in job
+        ),
     ]
-    for (rail, destination), rate in rates.items():
-        if rail == nic.rail:
-            wire = wire_rate(rate)
-            queues.append(queue(pair_queue(plan, destination), wire, wire, f"to {destination}"))
     return sorted(queues, key=lambda q: q.queue_id)
 
 
-def _destinations(
-    plan: Plan, nic: PlanNic, rates: Mapping[tuple[str, str], float]
-) -> list[tuple[str, int]]:
+def _destinations(plan: Plan, nic: PlanNic, job: Sequence[JobQueue]) -> list[tuple[str, int]]:
     """(address of the destination on this NIC's rail, its queue)"""
     address = {s.name: n.ip for s in plan.cluster.servers for n in s.nics if n.rail == nic.rail}
-    return [
-        (address[destination], pair_queue(plan, destination))
-        for rail, destination in rates
-        if rail == nic.rail
-    ]
+    return [(address[name], queue.queue_id) for queue in job for name in queue.destinations]
 
 
-def _classifiers(
-    plan: Plan, nic: PlanNic, rates: Mapping[tuple[str, str], float]
-) -> list[Classifier]:
+def _classifiers(plan: Plan, nic: PlanNic, job: Sequence[JobQueue]) -> list[Classifier]:
     short = Classifier(nic=nic.name, destination=None, queue_id=ACKNOWLEDGEMENT_QUEUE)
-    pairs = _destinations(plan, nic, rates)
+    pairs = _destinations(plan, nic, job)
     return [short, *(Classifier(nic=nic.name, destination=a, queue_id=q) for a, q in pairs)]
 
 

@@ -9,11 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from optimizer.arguments import EXIT_CODES, fraction, seconds, whole
+from optimizer.arguments import EXIT_CODES, fraction, part, seconds, whole
 from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
 from optimizer.commands.outcome import DONE, ended
 from optimizer.commands.progress import ProgressLines
-from optimizer.names import Backend, EngineName, Model, ReductionName, Sharing, SolverName
+from optimizer.names import (
+    ENTITLED_FRACTION,
+    Backend,
+    EngineName,
+    Model,
+    ReductionName,
+    Sharing,
+    SolverName,
+)
 
 if TYPE_CHECKING:
     from optimizer.placement import Placement
@@ -29,9 +37,17 @@ def main(arguments: list[str], prog: str) -> int:
     _add_method_arguments(parser)
     _add_search_arguments(parser)
     parser.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    parser.add_argument(
+        "--out-each",
+        type=Path,
+        metavar="FOLDER",
+        help="with --sharing auto: the best placement of each sharing, as SHARING.json",
+    )
     parser.add_argument("--json", action="store_true", help="the placement as JSON, not as text")
     options = parser.parse_args(arguments)
     refuse_half_a_cluster(parser, options)
+    if options.out_each is not None and options.sharing != "auto":
+        parser.error("--out-each goes with --sharing auto; another sharing is one file, --out")
     return ended(_solve, options)
 
 
@@ -49,6 +65,12 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         default="strict",
         help="default: strict, a rate for every pair of servers; auto: the time limit is spent on "
         "all of them, and the shortest step wins",
+    )
+    parser.add_argument(
+        "--floor",
+        type=part,
+        default=ENTITLED_FRACTION,
+        help="what the job is entitled to of a NIC that others use too; default: 80%%",
     )
     parser.add_argument(
         "--model",
@@ -96,7 +118,9 @@ def _solve(options: argparse.Namespace) -> int:
 
     graph = load_graph(options.graph)
     cluster = cluster_of(options, graph)
-    problem = Problem(graph, cluster, model=options.model, backend=options.backend)
+    problem = Problem(
+        graph, cluster, model=options.model, backend=options.backend, entitled=options.floor
+    )
     print(
         f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
         "(the first time also compiles)",
@@ -110,6 +134,10 @@ def _solve(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         save_placement(placement, options.out)
+    if options.out_each is not None:
+        options.out_each.mkdir(parents=True, exist_ok=True)
+        for one in considered:
+            save_placement(one, options.out_each / f"{one.sharing}.json")
     if options.json:
         print(placement.model_dump_json())
         return DONE

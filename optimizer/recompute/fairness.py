@@ -10,7 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from optimizer.placement import Placement
 from optimizer.recompute.network import (
@@ -23,6 +23,7 @@ from optimizer.recompute.network import (
     usable_rates,
 )
 
+Key = TypeVar("Key")
 Limit = tuple[str, str]  # "transmit" or "receive", server
 
 
@@ -228,9 +229,9 @@ def progressive_filling(
     return rates
 
 
-def equal_shares(amount: float, room: Mapping[PairKey, float]) -> dict[PairKey, float]:
+def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:
     """The amount divided equally, to nobody more than its room."""
-    shares: dict[PairKey, float] = {}
+    shares: dict[Key, float] = {}
     left = max(amount, 0.0)
     for count, pair in zip(
         range(len(room), 0, -1), sorted(room, key=room.__getitem__), strict=True

@@ -9,6 +9,7 @@ from typing import Any
 from agent.contract.messages import Capabilities
 from controller.plan import Plan
 from controller.plan_file import parse_plan
+from optimizer.names import Sharing
 from optimizer.placement import Message, Placement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,9 @@ def plan(document: dict[str, Any] | None = None) -> Plan:
     return parse_plan(copy.deepcopy(document or plan_document()), "test.yaml", base=ROOT)
 
 
-def placement(of: Plan, rates: tuple[tuple[str, str, str, float], ...]) -> Placement:
+def placement(
+    of: Plan, rates: tuple[tuple[str, str, str, float], ...], sharing: Sharing = "strict"
+) -> Placement:
     """One operator a server, a chain; rates as given."""
     from controller.compile.cluster import cluster_of
 
@@ -66,7 +69,8 @@ def placement(of: Plan, rates: tuple[tuple[str, str, str, float], ...]) -> Place
         profile_digest="0" * 64,
         cluster=cluster,
         model="contended",
-        sharing="strict",
+        sharing=sharing,
+        entitled=of.network.floor,
         operators={f"op{k}": device for k, device in enumerate(devices)},
         order={device: (f"op{k}",) for k, device in enumerate(devices)},
         rates_bits_per_second=rates,

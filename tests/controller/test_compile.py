@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections import defaultdict
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
 from agent.contract.state import DesiredState
 from controller.compile.cluster import cluster_of
 from controller.compile.network import compile_network
-from controller.compile.transfers import promised_transfers
+from controller.compile.queues import JOB_QUEUE
+from controller.compile.transfers import one_to_one, promises
 from controller.compile.units import burst_bits, payload_capacity, payload_fraction, wire_rate
+from optimizer.names import Sharing
 from optimizer.placement import Placement
 from plans import capabilities, placement, plan, plan_document
 
@@ -22,12 +25,16 @@ Rates = tuple[tuple[str, str, str, float], ...]
 
 
 def _compiled(
-    rates: Rates, *, set_queue: bool = False, document: dict[str, Any] | None = None
+    rates: Rates,
+    *,
+    set_queue: bool = False,
+    document: dict[str, Any] | None = None,
+    sharing: Sharing = "strict",
 ) -> dict[str, DesiredState]:
     of = plan(document)
     names = [server.name for server in of.cluster.servers]
     able = {name: capabilities(set_queue_honoured=set_queue) for name in names}
-    return compile_network(of, placement(of, rates), able, dict.fromkeys(names, 7))
+    return compile_network(of, placement(of, rates, sharing), able, dict.fromkeys(names, 7))
 
 
 def test_full_frames_carry_what_iperf3_counts() -> None:
@@ -99,9 +106,9 @@ def _admissible(draw: st.DrawFn) -> Rates:
 
 
 @settings(max_examples=30, deadline=None)
-@given(_admissible())
-def test_minimums_never_exceed_the_nic(rates: Rates) -> None:
-    for state in _compiled(rates).values():
+@given(_admissible(), st.sampled_from(get_args(Sharing)))
+def test_minimums_never_exceed_the_nic(rates: Rates, sharing: Sharing) -> None:
+    for state in _compiled(rates, sharing=sharing).values():
         for shaper in state.shapers:
             queues = [q for q in state.queues if q.nic == shaper.nic]
             assert sum(q.min_bits_per_second for q in queues) <= shaper.max_bits_per_second
@@ -112,13 +119,127 @@ def test_minimums_never_exceed_the_nic(rates: Rates) -> None:
                 assert q.max_bits_per_second <= shaper.max_bits_per_second
 
 
+def _job_queues(state: DesiredState) -> dict[tuple[str, int], tuple[int, int]]:
+    """(NIC, queue) -> (minimum, maximum) of what carries the job."""
+    return {
+        (q.nic, q.queue_id): (q.min_bits_per_second, q.max_bits_per_second)
+        for q in state.queues
+        if q.queue_id > ACKNOWLEDGEMENT_QUEUE
+    }
+
+
+def test_a_guarantee_borrows_what_its_receiver_has_left_in_proportion() -> None:
+    usable = payload_capacity(50e6)
+    rates = (("s1", "s3", "a", 10e6), ("s2", "s3", "a", 20e6), ("s1", "s2", "a", 5e6))
+    states = _compiled(rates, sharing="guarantee")
+    spare = usable - 30e6
+    first, second = _job_queues(states["s1"]), _job_queues(states["s2"])
+    assert first["nic0", 4] == (wire_rate(10e6), wire_rate(10e6 + spare / 3))
+    assert second["nic0", 4] == (wire_rate(20e6), wire_rate(20e6 + spare * 2 / 3))
+    # Nobody else sends to s2: the pair may have all of it.
+    assert first["nic0", 3] == (wire_rate(5e6), wire_rate(usable))
+
+
+@settings(max_examples=30, deadline=None)
+@given(_admissible())
+def test_no_receiver_can_be_oversubscribed_by_borrowing(rates: Rates) -> None:
+    """Where the minimums leave the receivers enough; the placement's check refuses others."""
+    of, usable = plan(), payload_capacity(50e6)
+    received = defaultdict[tuple[str, str], float](float)
+    for _, destination, rail, rate in rates:
+        received[destination, rail] += rate
+    fitting = tuple(
+        (s, d, rail, rate * min(1.0, usable / received[d, rail])) for s, d, rail, rate in rates
+    )
+    most = defaultdict[tuple[str, str], float](float)
+    for promise in promises(of, placement(of, fitting, "guarantee")):
+        t = promise.transfer
+        most[t.destination, t.rail] += promise.at_most_bits_per_second
+        assert promise.at_most_bits_per_second >= t.promised_bits_per_second
+    assert all(total <= usable * (1 + 1e-9) for total in most.values())
+
+
+def test_one_job_has_one_queue_on_each_nic_and_all_peers_lead_to_it() -> None:
+    document = plan_document()
+    document["network"] = {"sharing": "job", "floor": "60%"}
+    states = _compiled((), sharing="job", document=document)
+    floor = wire_rate(0.6 * payload_capacity(50e6))
+    for state in states.values():
+        expected = {(nic, JOB_QUEUE): (floor, 50_000_000) for nic in ("nic0", "nic1")}
+        assert _job_queues(state) == expected
+        # Acknowledgements keep their own class, before the job's.
+        assert {c.queue_id for c in state.classifiers if c.destination is None} == {
+            ACKNOWLEDGEMENT_QUEUE
+        }
+    # A chain s1, s2, s3: s3 only receives, and its way back is the job's as well.
+    peers = {name: {f.destination for f in state.flows} for name, state in states.items()}
+    assert peers == {
+        "s1": {"10.7.0.2", "10.7.1.2"},
+        "s2": {"10.7.0.1", "10.7.1.1", "10.7.0.3", "10.7.1.3"},
+        "s3": {"10.7.0.2", "10.7.1.2"},
+    }
+    for state in states.values():
+        steered = {c.destination for c in state.classifiers if c.queue_id == JOB_QUEUE}
+        assert steered == {f.destination for f in state.flows}
+
+
+@pytest.mark.parametrize(
+    ("sharing", "background", "rest"),
+    [
+        ("job", "0bit", 0.97 - 0.8 * 0.96),
+        ("strict", "0bit", 0.01),
+        ("guarantee", "0bit", 0.01),
+        ("strict", "50Mbit", 0.97 - 0.8 * 0.96),
+        ("guarantee", "50Mbit", 0.97 - 0.8 * 0.96),
+    ],
+)
+def test_what_the_job_does_not_count_on_is_promised_to_everybody_else(
+    sharing: Sharing, background: str, rest: float
+) -> None:
+    document = plan_document()
+    for nic in document["cluster"]["servers"][0]["nics"]:
+        nic["background"] = background
+    state = _compiled((("s1", "s2", "a", 10e6),), sharing=sharing, document=document)["s1"]
+    found = {q.nic: q.min_bits_per_second for q in state.queues if q.queue_id == DEFAULT_QUEUE}
+    assert found["nic0"] == pytest.approx(rest * 50e6, rel=1e-3)
+
+
+def test_the_job_promises_every_sending_nic_its_floor_at_once() -> None:
+    of = plan()
+    promised = promises(of, placement(of, (), "job"))
+    floor = 0.8 * payload_capacity(50e6)
+    ends = [(p.transfer.source, p.transfer.rail, p.transfer.destination) for p in promised]
+    # In the chain s1, s2, s3 two of the three must send to s2, and share its floor.
+    assert sorted(ends) == [
+        (s, rail, d) for s, d in (("s1", "s2"), ("s2", "s1"), ("s3", "s2")) for rail in "ab"
+    ]
+    for p in promised:
+        share = 0.5 if p.transfer.destination == "s2" else 1.0
+        assert p.transfer.promised_bits_per_second == pytest.approx(share * floor)
+        assert p.at_most_bits_per_second == pytest.approx(50e6 * payload_fraction())
+        assert p.queue_id == JOB_QUEUE
+
+
+def test_unshaped_promises_nothing_and_sets_no_queue() -> None:
+    of = plan()
+    assert promises(of, placement(of, (), "unshaped")) == ()
+    assert all(not s.shapers and not s.flows for s in _compiled((), sharing="unshaped").values())
+
+
+def test_senders_meet_at_a_receiver_only_where_they_must() -> None:
+    choices = {"s1": ("s2", "s3"), "s2": ("s3",), "s3": ("s2", "s1"), "s4": ("s2",)}
+    found = one_to_one(choices)
+    assert set(found.values()) == {"s1", "s2", "s3"}
+    assert all(found[source] in choices[source] for source in choices)
+
+
 def test_transfers_of_one_server_have_ports_of_their_own() -> None:
     of = plan()
     rates: Rates = tuple(
         (s, d, rail, 1e6) for s in ("s1", "s2", "s3") for d in ("s1", "s2", "s3") if s != d
         for rail in "ab"
     )  # fmt: skip
-    transfers = promised_transfers(of, placement(of, rates))
+    transfers = [promise.transfer for promise in promises(of, placement(of, rates))]
     assert len(transfers) == len(rates)
     assert len({(t.destination, t.tcp_port) for t in transfers}) == len(rates)
     for t in transfers:

@@ -52,7 +52,7 @@ def _two_bridges_of_one_name(document: dict[str, Any]) -> None:
 
 
 MISTAKES = {
-    "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, verify"),
+    "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
     "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),
     "no unit": (_set(*NIC, "rate", to="50"), "cluster.servers[1].nics[0].rate", "Mbit"),
@@ -139,7 +139,9 @@ MISTAKES = {
     ),
     "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
     "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'heft', 'single'"),
-    "sharing": (_set("network", "sharing", to="job"), "network.sharing", "'strict'"),
+    "sharing": (_set("network", "sharing", to="fair"), "network.sharing", "'job'"),
+    "floor of nothing": (_set("network", "floor", to="0%"), "network.floor", "1% to 100%"),
+    "background without a unit": (_set(*NIC, "background", to=5), "background", "unit"),
     "tolerance": (
         _set("network", "verify", "tolerance", to="200%"),
         "network.verify.tolerance",

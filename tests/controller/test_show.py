@@ -22,7 +22,8 @@ def _link(
 ) -> LinkMeasurement:
     return LinkMeasurement(
         source=source, destination=destination, rail="a", nic=NIC, queue_id=61439,
-        promised_bits_per_second=380_912_345_678.0, wire_bits_per_second=399_123_456_789.0,
+        promised_bits_per_second=380_912_345_678.0,
+        at_most_bits_per_second=380_912_345_678.0, wire_bits_per_second=399_123_456_789.0,
         measured_bits_per_second=measured, within_tolerance=error is None and measured > 3e11,
         error=error,
     )  # fmt: skip

@@ -8,21 +8,55 @@ from agent.contract.job import Finished, StepDone, Traffic
 from agent.contract.measurement import LinkMeasurement, TransferResult
 from controller.apply import require_delivered
 from controller.bandwidth_check import judge
-from controller.compile.transfers import promised_transfers
+from controller.compile.transfers import promises
 from controller.errors import VerificationFailed
 from controller.report import losses, step_times, traffic_rows, typical_step
+from optimizer.names import Sharing
 from optimizer.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
 from plans import placement, plan
 
 
 def _judged(measured: float, error: str | None = None) -> LinkMeasurement:
     of = plan()
-    transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
+    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6),)))
     result = TransferResult(
         source="s1", destination="s3", rail="b", measured_bits_per_second=measured,
         retransmits=0, seconds=2, error=error, start_unix=1000.0, end_unix=1003.0,
     )  # fmt: skip
     return judge(of, transfers, [result], {"s1": 0.0})[0]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "measured", "kept"),
+    [
+        # s1 alone sends to s3: it may borrow the whole of s3's 45.9 Mbit/s of payload.
+        ("guarantee", 17.9e6, False),
+        ("guarantee", 45e6, True),
+        ("guarantee", 51e6, False),
+        # The job's floor is 80 % of that, 36.7 Mbit/s; the NIC carries 47.8 Mbit/s of payload.
+        ("job", 32e6, False),
+        ("job", 34e6, True),
+        ("job", 47e6, True),
+        ("job", 53e6, False),
+    ],
+)
+def test_what_may_borrow_is_held_to_its_promise_and_its_limit(
+    sharing: Sharing, measured: float, kept: bool
+) -> None:
+    of = plan()
+    promised = promises(of, placement(of, (("s1", "s3", "b", 20e6),), sharing))
+    results = [
+        TransferResult(
+            source=p.transfer.source, destination=p.transfer.destination, rail=p.transfer.rail,
+            measured_bits_per_second=measured, retransmits=0, seconds=2, start_unix=1000.0,
+            end_unix=1003.0,
+        )
+        for p in promised
+    ]  # fmt: skip
+    links = judge(of, promised, results, dict.fromkeys(("s1", "s2", "s3"), 0.0))
+    # Under `job` s1 and s3 share the floor of s2, the only server that they talk to.
+    alone = [link for link in links if sharing != "job" or link.source == "s2"]
+    assert alone and all(link.within_tolerance is kept for link in alone)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +72,14 @@ def test_a_failed_measurement_keeps_nothing() -> None:
 
 def test_a_missing_measurement_keeps_nothing() -> None:
     of = plan()
-    transfers = promised_transfers(of, placement(of, (("s1", "s3", "b", 20e6),)))
+    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6),)))
     assert [m.error for m in judge(of, transfers, [], {})] == ["no result came back"]
 
 
 @pytest.mark.parametrize(("ahead", "kept"), [(5.0, True), (0.0, False)])
 def test_rates_count_only_where_they_were_measured_together(ahead: float, kept: bool) -> None:
     of = plan()
-    transfers = promised_transfers(
-        of, placement(of, (("s1", "s3", "b", 20e6), ("s2", "s3", "b", 20e6)))
-    )
+    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6), ("s2", "s3", "b", 20e6))))
     # s2's transfer began 5 s later by its own clock: together only if that clock is 5 s ahead.
     results = [
         TransferResult(

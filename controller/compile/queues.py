@@ -1,0 +1,119 @@
+"""What a sharing makes of a NIC: which queues carry the job, how fast, and to which servers.
+
+strict, even  one queue per destination; its rate is the pair's, and the cap
+guarantee     one queue per destination; the pair's rate is its minimum, and its cap is so fixed
+              that no receiver can be oversubscribed, however much the senders borrow
+job           one queue for the whole job: the floor is its minimum, the whole NIC its cap
+unshaped      none
+
+Rates are payload bits per second. What the job is not promised belongs to everything else: a
+neighbour keeps it when the job borrows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.contract.entries import FIRST_PAIR_QUEUE
+from controller.compile.units import (
+    ACKNOWLEDGEMENT_FRACTION,
+    DEFAULT_FRACTION,
+    payload_capacity,
+    payload_fraction,
+    wire_rate,
+)
+from controller.plan import Plan, PlanNic
+from optimizer.placement import Placement
+from optimizer.recompute.network import ceilings, usable_rates
+
+# Under `job` all destinations share one queue per NIC.
+JOB_QUEUE = FIRST_PAIR_QUEUE
+
+
+@dataclass(frozen=True)
+class JobQueue:
+    """One queue of the job on one NIC of `source`. minimum and maximum: payload bits per second;
+    destinations: the servers that it leads to."""
+
+    source: str
+    rail: str
+    queue_id: int
+    minimum: float
+    maximum: float
+    destinations: tuple[str, ...]
+    purpose: str
+
+
+def job_queues(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
+    """Of all servers: by server, rail and destination, in plan order."""
+    if placement.sharing == "unshaped":
+        return ()
+    if placement.sharing == "job":
+        return _queue_per_nic(plan, placement)
+    return _queue_per_pair(plan, placement)
+
+
+def pair_queue(plan: Plan, destination: str) -> int:
+    """The queue that a destination has on every NIC: stable while the plan's servers are."""
+    names = [server.name for server in plan.cluster.servers]
+    return FIRST_PAIR_QUEUE + names.index(destination)
+
+
+def _queue_per_pair(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
+    highest = ceilings(placement) if placement.sharing == "guarantee" else {}
+    return tuple(
+        JobQueue(
+            source=source,
+            rail=rail,
+            queue_id=pair_queue(plan, destination),
+            minimum=rate,
+            maximum=highest.get((source, destination, rail), rate),
+            destinations=(destination,),
+            purpose=f"to {destination}",
+        )
+        for source, destination, rail, rate in placement.rates_bits_per_second
+        if rate > 0
+    )
+
+
+def _queue_per_nic(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
+    """Also where a server only receives: its acknowledgements must not wait for a neighbour."""
+    talks = set[tuple[str, str, str]]()
+    for message in placement.messages:
+        source, destination = (
+            end.rsplit("/", 1)[0] for end in (message.source, message.destination)
+        )
+        for rail, share in message.rails.items():
+            if share > 0:
+                talks |= {(source, rail, destination), (destination, rail, source)}
+    found = []
+    for server in plan.cluster.servers:
+        for nic in server.nics:
+            peers = tuple(
+                peer.name
+                for peer in plan.cluster.servers
+                if (server.name, nic.rail, peer.name) in talks
+            )
+            if peers:
+                found.append(
+                    JobQueue(
+                        source=server.name,
+                        rail=nic.rail,
+                        queue_id=JOB_QUEUE,
+                        minimum=placement.entitled * payload_capacity(nic.rate_bits_per_second),
+                        maximum=nic.rate_bits_per_second * payload_fraction(),
+                        destinations=peers,
+                        purpose="the job",
+                    )
+                )
+    return tuple(found)
+
+
+def everything_else(placement: Placement, server: str, nic: PlanNic) -> int:
+    """Wire bits per second that queue 0 is promised: all that the job does not count on."""
+    whole = nic.rate_bits_per_second
+    counted_on = usable_rates(placement)[server, nic.rail]
+    if placement.sharing == "job":
+        counted_on = placement.entitled * payload_capacity(whole)
+    left = whole * (1 - ACKNOWLEDGEMENT_FRACTION) - wire_rate(counted_on)
+    return int(max(whole * DEFAULT_FRACTION, left))
