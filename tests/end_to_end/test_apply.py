@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
 from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
+from optimizer.names import Sharing
 from snapshots import machine_snapshot, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -85,6 +87,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document = cluster.document()
     for server in document["cluster"]["servers"]:
         server["devices"][0]["memory"] = "2GiB"
+    document["cluster"]["setup_latency"] = "5us"
     document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
     document["network"]["sharing"] = "auto"
     plan = str(cluster.plan(document, "replay"))
@@ -92,9 +95,12 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     assert done.code == 0, done.output
     report = read_report(report_file)
     assert report["server_pairs"], "no two servers talk"
-    assert {row["sharing"] for row in report["considered"]} == {"strict", "even", "unshaped"}
-    best = min(row["step_seconds"] for row in report["considered"])
-    assert report["predicted_step_seconds"] == best < report["single_device_seconds"]
+    shared = {row["sharing"]: row["step_seconds"] for row in report["considered"][:-1]}
+    assert set(shared) == set(get_args(Sharing))
+    assert report["considered"][-1]["rails"] == ["a"]
+    # Those that differ by less than 1 % are ties.
+    assert report["predicted_step_seconds"] <= min(shared.values()) * 1.01
+    assert report["predicted_step_seconds"] < report["single_device_seconds"]
     predicted = report["predicted_step_seconds"]
     assert report["measured_step_seconds"] == pytest.approx(predicted, rel=0.25)
 
