@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from controller.errors import UsageError
-from controller.plan_values import server_name
+from optimizer.cluster_plan.values import server_name
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from controller.compile.cluster import cluster_of
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
 from optimizer.names import Sharing
@@ -60,7 +59,7 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
 
     cache.mkdir(parents=True, exist_ok=True)
     graph_file, scored_file = await _graphs(plan, plan_file, cache, say)
-    cluster, limit = cluster_of(plan), plan.solve.time_limit_seconds
+    cluster, limit = plan.payload_cluster, plan.solve.time_limit_seconds
     if isinstance(plan.job, ReplayJob):
         cluster = slowed(cluster, plan.job.time_scale)
     if plan.network.sharing != "auto":

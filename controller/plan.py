@@ -1,38 +1,25 @@
 """The plan as frozen types: what plan.yaml may say, one field at a time.
 
-Rates here are the NICs' own (wire) rates; only compile turns them into payload rates.
+Its cluster, in the NICs' own (line) rates, is optimizer/cluster_plan/section.py.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from controller.plan_values import (
-    Address,
-    Background,
     Count,
-    DeviceType,
-    Flag,
     Floor,
     Fraction,
     Gap,
-    InterfaceAddress,
-    InterfaceName,
-    Latency,
     LearningRate,
     MeasuredSeconds,
-    Memory,
     Momentum,
     PlanName,
-    RailName,
-    Rate,
     Seed,
-    ServerName,
-    Text,
     Threads,
     TimeLimit,
     TimeScale,
@@ -40,57 +27,14 @@ from controller.plan_values import (
     Version,
     WeightDecay,
 )
+from optimizer.cluster import Cluster
+from optimizer.cluster_plan.conversion import cluster_of
+from optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
+from optimizer.cluster_plan.values import Text
 from optimizer.names import ENTITLED_FRACTION, EngineName, Sharing
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PlanDevice(Frozen):
-    type: DeviceType
-    memory_bytes: Memory = Field(alias="memory")
-
-
-class PlanNic(Frozen):
-    """address is the server's on this rail. take_over lets that address move to our bridge.
-    background: what others send through this NIC, and as much again receive."""
-
-    name: InterfaceName
-    rail: RailName
-    address: InterfaceAddress
-    rate_bits_per_second: Rate = Field(alias="rate")
-    background_bits_per_second: Background = Field(alias="background", default=0.0)
-    gateway: Address | None = None
-    take_over: Flag = False
-
-    @property
-    def network(self) -> ipaddress.IPv4Network:
-        return ipaddress.IPv4Interface(self.address).network
-
-    @property
-    def ip(self) -> str:
-        return str(ipaddress.IPv4Interface(self.address).ip)
-
-
-class PlanServer(Frozen):
-    name: ServerName
-    management: Address
-    devices: Annotated[tuple[PlanDevice, ...], Field(min_length=1)]
-    nics: Annotated[tuple[PlanNic, ...], Field(min_length=1)]
-
-
-class PlanCluster(Frozen):
-    setup_latency_seconds: Latency = Field(alias="setup_latency")
-    intra_server_bits_per_second: Rate = Field(alias="intra_server_bandwidth")
-    servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)]
-
-    @property
-    def rails(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(nic.rail for server in self.servers for nic in server.nics))
-
-
-class PlanOptimizer(Frozen):
+class PlanOptimizer(FrozenSection):
     name: Literal["adamw", "sgd"] = "adamw"
     lr: LearningRate = 1e-3
     momentum: Momentum | None = None
@@ -102,7 +46,7 @@ class PlanOptimizer(Frozen):
         return {key: value for key, value in given.items() if value is not None}
 
 
-class PlacedJob(Frozen):
+class PlacedJob(FrozenSection):
     """Runs the captured model. python, workdir and env say how ranks start on the servers."""
 
     kind: Literal["placed"]
@@ -118,7 +62,7 @@ class PlacedJob(Frozen):
     env: Mapping[VariableName, Text] = {}
 
 
-class ReplayJob(Frozen):
+class ReplayJob(FrozenSection):
     """Runs a graph file's timings with real transfers; time_scale slows its operators."""
 
     kind: Literal["replay"]
@@ -135,19 +79,19 @@ class ReplayJob(Frozen):
 Job = Annotated[PlacedJob | ReplayJob, Field(discriminator="kind")]
 
 
-class PlanSolve(Frozen):
+class PlanSolve(FrozenSection):
     engine: EngineName = "auto"
     gap: Gap = 0.05
     time_limit_seconds: TimeLimit = Field(alias="time_limit", default=60.0)
     seed: Seed = 0
 
 
-class PlanVerify(Frozen):
+class PlanVerify(FrozenSection):
     tolerance: Fraction = 0.10
     seconds: MeasuredSeconds = 3.0
 
 
-class PlanNetwork(Frozen):
+class PlanNetwork(FrozenSection):
     """rails: only these carry the job (all by default). floor: what the job is entitled to of each
     NIC when others want it too."""
 
@@ -155,10 +99,10 @@ class PlanNetwork(Frozen):
     floor: Floor = ENTITLED_FRACTION
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     on_exit: Literal["restore", "keep"] = "restore"
-    rails: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    rails: ChosenRails = None
 
 
-class Plan(Frozen):
+class Plan(FrozenSection):
     version: Annotated[Literal[1], Version]
     name: PlanName
     cluster: PlanCluster
@@ -170,3 +114,8 @@ class Plan(Frozen):
     def rails(self) -> tuple[str, ...]:
         """The rails that carry the job."""
         return self.network.rails or self.cluster.rails
+
+    @property
+    def payload_cluster(self) -> Cluster:
+        """What the placement is found for: payload rates, of the rails that carry the job."""
+        return cluster_of(self.cluster, self.network.rails)

@@ -1,12 +1,12 @@
-"""What a plan's parts must hold together: names, addresses, rails and the job's files.
+"""What a plan must hold together beyond its cluster: names of bridges, and the job's files.
 
-Each check yields (YAML path, message). Fields on their own are checked where they are parsed.
+Each check yields (YAML path, message). Fields on their own are checked where they are parsed, the
+cluster's parts in optimizer/cluster_plan/checks.py.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
-import ipaddress
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,57 +14,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.compile.network import bridge_name
-from controller.plan_values import shown
+from optimizer.cluster_plan.checks import cluster_mistakes, nics_of
+from optimizer.cluster_plan.documents import Mistake
+from optimizer.cluster_plan.values import shown
 
 if TYPE_CHECKING:
-    from controller.plan import PlacedJob, Plan, PlanNic, PlanServer, ReplayJob
-
-Mistake = tuple[str, str]
+    from controller.plan import PlacedJob, Plan, ReplayJob
+    from optimizer.cluster_plan.section import PlanNic
 
 
 def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
     """base: where relative files of the job are looked for, beside the working directory."""
-    yield from _cluster_mistakes(plan)
+    yield from cluster_mistakes(plan.cluster, plan.network.rails)
+    for server in plan.cluster.servers:
+        own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
+        yield from _bridge_mistakes(server.name, own)
     yield from _job_mistakes(plan.job, base)
 
 
-def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[Mistake]:
-    first: dict[str, str] = {}
-    for path, value in values:
-        if value in first:
-            yield path, f"{what} {value!r} is already taken by {first[value]}; give another"
-        first.setdefault(value, path)
-
-
-def _cluster_mistakes(plan: Plan) -> Iterator[Mistake]:
-    servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(plan.cluster.servers)]
-    nics = [
-        (f"{path}.nics[{k}]", server, nic)
-        for path, server in servers
-        for k, nic in enumerate(server.nics)
-    ]
-    yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
-    yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
-    yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
-    for _, server in servers:
-        own = [(f"{p}.name", n) for p, s, n in nics if s is server]
-        yield from _interface_mistakes(server.name, own)
-        rails = [(f"{p}.rail", n.rail) for p, s, n in nics if s is server]
-        for place, message in _doubles(rails, f"on server {server.name}, rail"):
-            yield place, f"{message}: a server has one NIC on a rail"
-    yield from _subnet_mistakes(plan, nics)
-    if plan.network.rails is not None:
-        chosen = [(f"network.rails[{k}]", rail) for k, rail in enumerate(plan.network.rails)]
-        yield from _doubles(chosen, "rail")
-        for place, rail in chosen:
-            if rail not in plan.cluster.rails:
-                known = ", ".join(plan.cluster.rails)
-                yield place, f"no NIC is on rail {rail!r}; accepted: {known}"
-
-
-def _interface_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
+def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
     """NICs and the bridges over them share the server's one space of names."""
-    yield from _doubles([(path, nic.name) for path, nic in nics], f"on server {server}, NIC name")
     taken: dict[str, str] = {}
     for path, nic in nics:
         taken.setdefault(nic.name, path)
@@ -75,58 +44,10 @@ def _interface_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterato
         if bridge in taken and taken[bridge] != path:
             yield (
                 path,
-                (
-                    f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
-                    f"name that {taken[bridge]} takes; rename one of the NICs"
-                ),
+                f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
+                f"name that {taken[bridge]} takes; rename one of the NICs",
             )
         taken.setdefault(bridge, path)
-
-
-def _subnet_mistakes(plan: Plan, nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[Mistake]:
-    subnet: dict[str, tuple[str, ipaddress.IPv4Network]] = {}
-    for path, _, nic in nics:
-        where, network = subnet.setdefault(nic.rail, (path, nic.network))
-        if nic.network != network:
-            yield (
-                f"{path}.address",
-                f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
-                "one rail is one subnet",
-            )
-    yield from _gateway_mistakes(nics)
-    rails = list(subnet.items())
-    for k, (rail, (path, network)) in enumerate(rails):
-        for other, (_, earlier) in rails[:k]:
-            if network.overlaps(earlier):
-                yield (
-                    f"{path}.address",
-                    f"rail {rail!r}'s subnet {network} overlaps rail {other!r}'s {earlier}; "
-                    "traffic is steered by destination, so rails need subnets of their own",
-                )
-        for s, server in enumerate(plan.cluster.servers):
-            if ipaddress.IPv4Address(server.management) in network:
-                yield (
-                    f"cluster.servers[{s}].management",
-                    f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
-                    "traffic must not depend on a rail",
-                )
-
-
-def _gateway_mistakes(nics: list[tuple[str, PlanServer, PlanNic]]) -> Iterator[Mistake]:
-    owner = {nic.ip: f"{server.name} {nic.name}" for _, server, nic in nics}
-    for path, _, nic in nics:
-        if nic.gateway is None:
-            continue
-        gateway = ipaddress.IPv4Address(nic.gateway)
-        if gateway not in nic.network:
-            why = f"is outside the subnet {nic.network}"
-        elif gateway in (nic.network.network_address, nic.network.broadcast_address):
-            why = f"is the network or broadcast address of {nic.network}"
-        elif nic.gateway in owner:
-            why = f"is the address of {owner[nic.gateway]}, a server of this plan"
-        else:
-            continue
-        yield f"{path}.gateway", f"{gateway} {why}; give a router's address on rail {nic.rail!r}"
 
 
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:

@@ -32,8 +32,10 @@ from agent.contract.entries import (
 from agent.contract.messages import Capabilities
 from agent.contract.state import DesiredState
 from controller.compile.queues import JobQueue, everything_else, job_queues
-from controller.compile.units import ACKNOWLEDGEMENT_FRACTION, burst_bits, wire_rate
-from controller.plan import Plan, PlanNic, PlanServer
+from controller.compile.units import burst_bits, wire_rate
+from controller.plan import Plan
+from optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
+from optimizer.cluster_plan.section import PlanNic, PlanServer
 from optimizer.placement import Placement
 
 _LONGEST_NAME = 15

@@ -15,14 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.contract.entries import FIRST_PAIR_QUEUE
-from controller.compile.units import (
+from controller.compile.units import wire_rate
+from controller.plan import Plan
+from optimizer.cluster_plan.payload import (
     ACKNOWLEDGEMENT_FRACTION,
     DEFAULT_FRACTION,
     payload_capacity,
     payload_fraction,
-    wire_rate,
 )
-from controller.plan import Plan, PlanNic
+from optimizer.cluster_plan.section import PlanNic
 from optimizer.placement import Placement
 from optimizer.recompute.network import ceilings, usable_rates
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from agent.contract.job import OptimizerSpec, RailInterface, RankSpec
 from controller.compile.network import bridge_name
-from controller.plan import Plan, PlanServer, ReplayJob
+from controller.plan import Plan, ReplayJob
+from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400

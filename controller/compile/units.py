@@ -1,20 +1,11 @@
-"""The one place where rates change their meaning: payload of a transfer to bits on the wire.
+"""Payload rates as rates on the wire, which is what HTB and tc count, and how much may burst.
 
-HTB and tc count Ethernet frames without preamble and checksum. A full frame carries MTU - 52 bytes
-of TCP payload (20 IPv4, 20 TCP, 12 timestamps) in MTU + 14 bytes, 1448 in 1514 at MTU 1500: 0.956,
-which is what iperf3's receiver counts of an HTB rate.
+The other way, from a NIC's line rate to what pairs may share, is optimizer/cluster_plan/payload.py.
 """
 
 from __future__ import annotations
 
-MTU_BYTES = 1500
-HEADER_BYTES = 52
-ETHERNET_BYTES = 14
-
-# Of every NIC's wire rate these parts are kept back from the pairs. Acknowledgements: one short
-# frame (66 bytes) for two full ones received is 2.2 % of the reverse direction; the rest is slack.
-ACKNOWLEDGEMENT_FRACTION = 0.03
-DEFAULT_FRACTION = 0.01
+from optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fraction
 
 # A class may send this much time's worth of its rate at once: enough for a timer tick and a few
 # frames, short enough that a switch's buffer does not see it.
@@ -22,18 +13,8 @@ BURST_SECONDS = 0.005
 MINIMUM_BURST_FRAMES = 8
 
 
-def payload_fraction(mtu_bytes: int = MTU_BYTES) -> float:
-    return (mtu_bytes - HEADER_BYTES) / (mtu_bytes + ETHERNET_BYTES)
-
-
 def wire_rate(payload_bits_per_second: float, mtu_bytes: int = MTU_BYTES) -> int:
     return round(payload_bits_per_second / payload_fraction(mtu_bytes))
-
-
-def payload_capacity(nic_bits_per_second: float, mtu_bytes: int = MTU_BYTES) -> float:
-    """What pairs may share of a NIC, in payload bits per second."""
-    reserved = ACKNOWLEDGEMENT_FRACTION + DEFAULT_FRACTION
-    return nic_bits_per_second * (1 - reserved) * payload_fraction(mtu_bytes)
 
 
 def burst_bits(wire_bits_per_second: float, mtu_bytes: int = MTU_BYTES) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         type=Path,
-        help="cluster file, like examples/clusters/*.json, or any file with a `cluster` key",
+        help="plan.yaml or another .yaml file with its `cluster`, rates of NICs as line rates; or "
+        "JSON with payload rates: a cluster file, like examples/clusters/*.json, or a placement",
     )
     short = parser.add_argument_group("instead of --cluster, equal servers of one device each")
     short.add_argument("--servers", type=positive, help="how many")
@@ -76,7 +78,10 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """A cluster file, or the `cluster` key of another, such as a placement. Raises as above."""
+    """The `cluster` of a plan; a cluster file, or the `cluster` key of another JSON file, such as a
+    placement. Says on standard error what was taken of a plan. Raises as above."""
+    if path.suffix in (".yaml", ".yml"):
+        return _planned_cluster(path)
     from pydantic import ValidationError
 
     from optimizer.cluster import Cluster
@@ -90,6 +95,19 @@ def read_cluster(path: Path) -> Cluster:
         return Cluster.model_validate(document)
     except ValidationError as error:
         raise InputError(f"{path}: {first_mistake(error)}") from error
+
+
+def _planned_cluster(path: Path) -> Cluster:
+    from optimizer.cluster_plan.documents import DocumentError
+    from optimizer.cluster_plan.reading import read_plan_cluster
+
+    try:
+        described = read_plan_cluster(path)
+    except DocumentError as error:
+        lines = str(error).splitlines()
+        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from error
+    print(described.in_words, file=sys.stderr, flush=True)
+    return described.cluster
 
 
 def _device_type(options: argparse.Namespace, graph: OperatorGraph) -> str:

@@ -60,9 +60,7 @@ def placement(
     of: Plan, rates: tuple[tuple[str, str, str, float], ...], sharing: Sharing = "strict"
 ) -> Placement:
     """One operator a server, a chain; rates as given."""
-    from controller.compile.cluster import cluster_of
-
-    cluster = cluster_of(of)
+    cluster = of.payload_cluster
     devices = cluster.device_names
     return Placement(
         structure_hash="0" * 64,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
 from agent.contract.state import DesiredState
-from controller.compile.cluster import cluster_of
 from controller.compile.network import compile_network
 from controller.compile.queues import JOB_QUEUE
 from controller.compile.transfers import one_to_one, promises
-from controller.compile.units import burst_bits, payload_capacity, payload_fraction, wire_rate
+from controller.compile.units import burst_bits, wire_rate
+from optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from optimizer.names import Sharing
 from optimizer.placement import Placement
 from plans import capabilities, placement, plan, plan_document
@@ -92,7 +92,7 @@ def test_one_digest_for_the_decision_and_another_for_another() -> None:
 @st.composite
 def _admissible(draw: st.DrawFn) -> Rates:
     """Any rates that use a NIC up to its payload capacity."""
-    capacity = cluster_of(plan()).nic_rates
+    capacity = plan().payload_cluster.nic_rates
     servers, rails, rates = ["s1", "s2", "s3"], ["a", "b"], []
     for s, source in enumerate(servers):
         for r, rail in enumerate(rails):
@@ -250,7 +250,7 @@ def test_transfers_of_one_server_have_ports_of_their_own() -> None:
 def test_rails_that_do_not_carry_the_job_are_no_part_of_the_cluster() -> None:
     document = plan_document()
     document["network"]["rails"] = ["b"]
-    assert cluster_of(plan(document)).rails == ("b",)
+    assert plan(document).payload_cluster.rails == ("b",)
 
 
 def test_placement_file_survives_a_round_trip() -> None:

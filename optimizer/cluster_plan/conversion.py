@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from controller.compile.units import payload_capacity, payload_fraction
-from controller.plan import Plan
 from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.cluster_plan.payload import payload_capacity, payload_fraction
+from optimizer.cluster_plan.section import ChosenRails, PlanCluster
 
 
-def cluster_of(plan: Plan) -> Cluster:
+def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
+    """rails: the plan's network.rails; NICs on others carry nothing of the job and are left out."""
+    carrying = rails or section.rails
     return Cluster(
         servers=tuple(
             Server(
@@ -23,11 +25,11 @@ def cluster_of(plan: Plan) -> Cluster:
                         * payload_fraction(),
                     )
                     for nic in server.nics
-                    if nic.rail in plan.rails
+                    if nic.rail in carrying
                 ),
             )
-            for server in plan.cluster.servers
+            for server in section.servers
         ),
-        setup_latency_seconds=plan.cluster.setup_latency_seconds,
-        intra_server_bits_per_second=plan.cluster.intra_server_bits_per_second,
+        setup_latency_seconds=section.setup_latency_seconds,
+        intra_server_bits_per_second=section.intra_server_bits_per_second,
     )

@@ -1,0 +1,104 @@
+"""What a plan's cluster must hold together: names, addresses and rails.
+
+Each check yields (YAML path, message). Fields on their own are checked where they are parsed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from optimizer.cluster_plan.documents import Mistake
+from optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanServer
+
+# (YAML path, its server, the NIC)
+PlacedNic = tuple[str, PlanServer, PlanNic]
+
+
+def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterator[Mistake]:
+    """rails: network.rails of the plan."""
+    servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(cluster.servers)]
+    nics = nics_of(cluster)
+    yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
+    yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
+    yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
+    for _, server in servers:
+        own = [(p, nic) for p, s, nic in nics if s is server]
+        names = [(f"{p}.name", nic.name) for p, nic in own]
+        yield from _doubles(names, f"on server {server.name}, NIC name")
+        taken = [(f"{p}.rail", nic.rail) for p, nic in own]
+        for place, message in _doubles(taken, f"on server {server.name}, rail"):
+            yield place, f"{message}: a server has one NIC on a rail"
+    yield from _subnet_mistakes(cluster, nics)
+    yield from _gateway_mistakes(nics)
+    yield from _rail_mistakes(cluster, rails)
+
+
+def nics_of(cluster: PlanCluster) -> list[PlacedNic]:
+    return [
+        (f"cluster.servers[{s}].nics[{k}]", server, nic)
+        for s, server in enumerate(cluster.servers)
+        for k, nic in enumerate(server.nics)
+    ]
+
+
+def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for path, value in values:
+        if value in first:
+            yield path, f"{what} {value!r} is already taken by {first[value]}; give another"
+        first.setdefault(value, path)
+
+
+def _rail_mistakes(cluster: PlanCluster, rails: ChosenRails) -> Iterator[Mistake]:
+    chosen = [(f"network.rails[{k}]", rail) for k, rail in enumerate(rails or ())]
+    yield from _doubles(chosen, "rail")
+    for place, rail in chosen:
+        if rail not in cluster.rails:
+            known = ", ".join(cluster.rails)
+            yield place, f"no NIC is on rail {rail!r}; accepted: {known}"
+
+
+def _subnet_mistakes(cluster: PlanCluster, nics: list[PlacedNic]) -> Iterator[Mistake]:
+    subnet: dict[str, tuple[str, ipaddress.IPv4Network]] = {}
+    for path, _, nic in nics:
+        where, network = subnet.setdefault(nic.rail, (path, nic.network))
+        if nic.network != network:
+            yield (
+                f"{path}.address",
+                f"{nic.address} is outside rail {nic.rail!r}'s subnet {network} (from {where}); "
+                "one rail is one subnet",
+            )
+    rails = list(subnet.items())
+    for k, (rail, (path, network)) in enumerate(rails):
+        for other, (_, earlier) in rails[:k]:
+            if network.overlaps(earlier):
+                yield (
+                    f"{path}.address",
+                    f"rail {rail!r}'s subnet {network} overlaps rail {other!r}'s {earlier}; "
+                    "traffic is steered by destination, so rails need subnets of their own",
+                )
+        for s, server in enumerate(cluster.servers):
+            if ipaddress.IPv4Address(server.management) in network:
+                yield (
+                    f"cluster.servers[{s}].management",
+                    f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
+                    "traffic must not depend on a rail",
+                )
+
+
+def _gateway_mistakes(nics: list[PlacedNic]) -> Iterator[Mistake]:
+    owner = {nic.ip: f"{server.name} {nic.name}" for _, server, nic in nics}
+    for path, _, nic in nics:
+        if nic.gateway is None:
+            continue
+        gateway = ipaddress.IPv4Address(nic.gateway)
+        if gateway not in nic.network:
+            why = f"is outside the subnet {nic.network}"
+        elif gateway in (nic.network.network_address, nic.network.broadcast_address):
+            why = f"is the network or broadcast address of {nic.network}"
+        elif nic.gateway in owner:
+            why = f"is the address of {owner[nic.gateway]}, a server of this plan"
+        else:
+            continue
+        yield f"{path}.gateway", f"{gateway} {why}; give a router's address on rail {nic.rail!r}"

@@ -1,0 +1,183 @@
+"""YAML as plans may use it, read into types; every mistake with its YAML path, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from optimizer.cluster_plan.values import shown
+
+# (YAML path, what was found and what would be accepted); the path is "" for the whole file.
+Mistake = tuple[str, str]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+# A plan is nested 7 deep; a parser that calls itself must not run out of stack on another file.
+_DEEPEST = 30
+
+
+class DocumentError(ValueError):
+    """A file that is not what it should be: all mistakes that were found in it."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(f"{path}: {what}" if path else what for path, what in mistakes))
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML lets a key occur twice and keeps the last; a plan must not. Its keys are texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _mistake("<< is not accepted; write the keys out", key_node)
+            if key is None or key_node.tag != "tag:yaml.org,2002:str":
+                found = "this key" if key is None else f"key {shown(key)}"
+                raise _mistake(f"{found} is no text; put it in quotes", key_node)
+            if key in seen:
+                raise _mistake(f"key {shown(key)} occurs twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _mistake(what: str, place: Any) -> yaml.MarkedYAMLError:
+    """place: a node or an event of the YAML."""
+    return yaml.MarkedYAMLError(problem=what, problem_mark=place.start_mark)
+
+
+def _refuse_what_plans_never_have(text: str) -> None:
+    """Tags, which name types of a program, and nesting without end. Raises yaml.YAMLError."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            raise _mistake(f"tag {shown(tag)} is not accepted; leave it out", event)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise _mistake(f"nested more than {_DEEPEST} deep", event)
+
+
+def read_yaml(path: Path) -> object:
+    """Raises OSError; DocumentError where it is no UTF-8, or not YAML as plans may use it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8"
+        raise DocumentError([("", message)]) from error
+    try:
+        _refuse_what_plans_never_have(text)
+        document: object = yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise DocumentError([(place, f"not accepted as YAML: {problem}")]) from error
+    except (ValueError, OverflowError) as error:
+        # What looks like a date or a number to YAML, and is none.
+        message = f"a value cannot be read: {error}; put it in quotes if it is a text"
+        raise DocumentError([("", message)]) from error
+    return document
+
+
+def parsed(model: type[_Model], document: object) -> _Model:
+    """The document as `model`. Raises DocumentError with every mistake found."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise DocumentError(_explained(error, document, model)) from error
+
+
+def _explained(raised: ValidationError, document: object, model: type[BaseModel]) -> list[Mistake]:
+    """Each mistake once: a list whose entry is wrong is counted as too short as well."""
+    errors: list[Any] = raised.errors(include_url=False)
+    places = [error["loc"] for error in errors]
+
+    def follows_from_another(error: Any) -> bool:
+        here = error["loc"]
+        deeper = any(len(loc) > len(here) and loc[: len(here)] == here for loc in places)
+        return error["type"] == "too_short" and deeper
+
+    return [_explain(error, document, model) for error in errors if not follows_from_another(error)]
+
+
+def _explain(error: Any, document: object, model: type[BaseModel]) -> Mistake:
+    path, found = _yaml_path(error["loc"], document)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return path, f"unknown key; accepted here: {_keys(_models_at(model, error['loc'][:-1]))}"
+    if kind == "missing":
+        return path, "missing; it must be given"
+    if kind == "value_error":
+        return path, str(context.get("error", error["msg"]))
+    if kind == "literal_error":
+        return path, f"found {shown(found)}; accepted: {context['expected']}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = "missing"
+        if isinstance(found, dict) and "kind" in found:
+            tag = f"found {shown(found['kind'])}"
+        kinds = [repr(_kind(choice)) for choice in _models_at(model, error["loc"])]
+        return f"{path}.kind", f"{tag}; accepted: {' or '.join(kinds)}"
+    if kind == "too_short":
+        return path, f"found {shown(found)}; accepted: a list of at least {context['min_length']}"
+    if kind == "tuple_type":
+        return path, f"found {shown(found)}; accepted: a list, like [...]"
+    if kind in ("model_type", "model_attributes_type"):
+        keys = _keys(_models_at(model, error["loc"]))
+        return path, f"found {shown(found)}; accepted: a mapping with the keys {keys}"
+    if kind in ("dict_type", "mapping_type"):
+        return path, f"found {shown(found)}; accepted: a mapping of names to texts"
+    return path, f"found {shown(found)}; {error['msg'].lower()}"
+
+
+def _yaml_path(parts: tuple[int | str, ...], document: object) -> tuple[str, object]:
+    """The path as a person would point at it; discriminator tags are no part of the YAML."""
+    path, here = "", document
+    for part in parts:
+        if part == "[key]":  # the mistake is in the key itself, which the path already ends in
+            break
+        if isinstance(part, int) and isinstance(here, list) and part < len(here):
+            path, here = f"{path}[{part}]", here[part]
+        elif isinstance(here, dict) and part in here:
+            path, here = f"{path}.{part}" if path else str(part), here[part]
+        elif isinstance(here, dict) and here.get("kind") == part:
+            continue
+        else:
+            path, here = f"{path}.{part}" if path else str(part), None
+    return path, here
+
+
+def _models_at(model: type[BaseModel], parts: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """What may stand at this place: several where a `kind` chooses and none was chosen."""
+    here = [model]
+    for part in parts:
+        if isinstance(part, int):
+            continue
+        if chosen := [choice for choice in here if _kind(choice) == part]:
+            here = chosen
+            continue
+        fields = [f for m in here for n, f in m.model_fields.items() if part in (n, f.alias)]
+        here = _models_within(fields[0].annotation) if fields else []
+    return here
+
+
+def _models_within(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in get_args(annotation) for m in _models_within(argument)]
+
+
+def _kind(model: type[BaseModel]) -> str | None:
+    """What `kind` must say for it, in a union that is told apart by that key."""
+    field = model.model_fields.get("kind")
+    return str(get_args(field.annotation)[0]) if field else None
+
+
+def _keys(models: Sequence[type[BaseModel]]) -> str:
+    keys = [f.alias or name for model in models for name, f in model.model_fields.items()]
+    return ", ".join(dict.fromkeys(keys))

@@ -1,0 +1,56 @@
+"""A plan, or a file with nothing but a plan's `cluster`, as the Cluster that it describes.
+
+Read of it: `cluster`, and `network.rails`, which decides what of it carries the job. The rest of a
+plan says how its own placement is found and run; it is for the controller, and not looked at here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from optimizer.cluster import Cluster
+from optimizer.cluster_plan.checks import cluster_mistakes
+from optimizer.cluster_plan.conversion import cluster_of
+from optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
+from optimizer.cluster_plan.section import ChosenRails, PlanCluster
+
+
+class _RailsOfNetwork(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    rails: ChosenRails = None
+
+
+class _ClusterOfPlan(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    cluster: PlanCluster
+    network: _RailsOfNetwork = _RailsOfNetwork()
+
+
+@dataclass(frozen=True)
+class DescribedCluster:
+    """in_words: what was read, for whoever gave the file."""
+
+    cluster: Cluster
+    in_words: str
+
+
+def read_plan_cluster(path: Path) -> DescribedCluster:
+    """Raises OSError; DocumentError with every mistake in what is read, by its YAML path."""
+    document = read_yaml(path)
+    if not isinstance(document, dict) or "cluster" not in document:
+        what = "a mapping with the key `cluster`, as in plan.yaml"
+        raise DocumentError([("", f"no cluster in it; accepted: {what}")])
+    described = parsed(_ClusterOfPlan, document)
+    rails = described.network.rails
+    if mistakes := list(cluster_mistakes(described.cluster, rails)):
+        raise DocumentError(mistakes)
+    words = f"cluster of {path}: {len(described.cluster.servers)} servers"
+    if rails is not None:
+        words += f", its network.rails {', '.join(rails)}"
+    words += "; line rates as payload"
+    if set(document) - {"cluster"}:
+        words += "; the rest of the plan is not used"
+    return DescribedCluster(cluster_of(described.cluster, rails), words)

@@ -1,0 +1,166 @@
+"""One value each of plan.yaml's cluster: names, addresses and quantities, and what is accepted.
+
+Strict: YAML's `true` is no number, `"8"` no whole number and `yes` in quotes no flag, so that what
+was meant otherwise is told and not guessed. Every range is finite.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import reprlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+from optimizer.quantities import (
+    parse_bits_per_second,
+    parse_bytes,
+    parse_seconds,
+)
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+# A dash in front would be an option to the tools that interfaces are set with.
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_INTERFACE_LENGTH = 15
+_TYPE_LENGTH = 64
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def shown(value: object) -> str:
+    """What was found, cut to what fits a line."""
+    if value is None or isinstance(value, bool):
+        return "nothing" if value is None else str(value).lower()
+    return _SHORT.repr(value)
+
+
+def name_of_at_most(limit: int) -> Callable[[str], str]:
+    """A check that raises ValueError where a text is no name of ours."""
+
+    def check(text: str) -> str:
+        if not _NAME.fullmatch(text) or len(text) > limit:
+            raise ValueError(
+                f"{shown(text)} is not a name; accepted: a letter, then letters, digits and "
+                f"dashes, lower case, at most {limit} in all"
+            )
+        return text
+
+    return check
+
+
+server_name = name_of_at_most(20)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        hint = "; put it in quotes" if isinstance(value, int | float) else ""
+        raise ValueError(f"found {shown(value)}; accepted: a text{hint}")
+    if "\0" in value:
+        raise ValueError(f"found {shown(value)}; a text must not contain a NUL character")
+    return value
+
+
+def _device_type(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > _TYPE_LENGTH:
+        raise ValueError(
+            f"{shown(text)} is not a device type; accepted: 1 to {_TYPE_LENGTH} printable "
+            "characters, like cpu"
+        )
+    return text
+
+
+def _interface_name(text: str) -> str:
+    """As the kernel has it: PCI positions, VLANs and dots included."""
+    if not _INTERFACE.fullmatch(text) or len(text) > _INTERFACE_LENGTH:
+        raise ValueError(
+            f"{shown(text)} is not an interface's name; accepted: letters, digits, _, dashes and "
+            f"single dots between them, at most {_INTERFACE_LENGTH} in all, as `ip link` shows it"
+        )
+    return text
+
+
+def _usable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Raises ValueError where no server can have this address."""
+    if address.version == 6:
+        raise ValueError(f"{address} is IPv6, which is not supported; give an IPv4 address")
+    if (
+        address.is_unspecified
+        or address.is_multicast
+        or address.is_loopback
+        or address.is_reserved
+        or address in ipaddress.IPv4Network("0.0.0.0/8")
+    ):
+        raise ValueError(f"{address} is no address that a server can be reached at; give its own")
+
+
+def _ipv4(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no IPv4 address, like 10.9.0.1") from None
+    _usable(address)
+    return str(address)
+
+
+def _ipv4_interface(text: str) -> str:
+    try:
+        interface = ipaddress.ip_interface(text)
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is no IPv4 address with its prefix, like 10.7.0.1/24"
+        ) from None
+    _usable(interface.ip)
+    network = interface.network
+    if network.prefixlen > 30:
+        raise ValueError(
+            f"{text}: a rail's subnet needs room for its servers: a prefix of at most /30"
+        )
+    if interface.ip in (network.network_address, network.broadcast_address):
+        raise ValueError(f"{text}: {interface.ip} is the network or broadcast address of {network}")
+    return str(interface)
+
+
+def _flag(value: object) -> object:
+    if not isinstance(value, bool):
+        raise ValueError(f"found {shown(value)}; accepted: true or false, without quotes")
+    return value
+
+
+def quantity(
+    parse: Callable[[object], Any], low: float, high: float, words: str
+) -> Callable[[object], Any]:
+    """parse, and the range that `words` name in the unit that people write."""
+
+    def check(value: object) -> Any:
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ValueError(f"found {shown(value)}; accepted: {words}")
+        try:
+            number = parse(value)
+        except OverflowError:
+            raise ValueError(f"{shown(value)} is out of range; accepted: {words}") from None
+        if not low <= number <= high:
+            raise ValueError(f"{shown(value)} is out of range; accepted: {words}")
+        return number
+
+    return check
+
+
+_rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
+_background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
+_latency = quantity(parse_seconds, 0, 60, "0s to 60s")
+_memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
+
+Text = Annotated[str, BeforeValidator(_text)]
+DeviceType = Annotated[Text, AfterValidator(_device_type)]
+InterfaceName = Annotated[Text, AfterValidator(_interface_name)]
+RailName = Annotated[Text, AfterValidator(name_of_at_most(12))]
+ServerName = Annotated[Text, AfterValidator(server_name)]
+Address = Annotated[Text, AfterValidator(_ipv4)]
+InterfaceAddress = Annotated[Text, AfterValidator(_ipv4_interface)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Rate = Annotated[float, BeforeValidator(_rate)]
+Background = Annotated[float, BeforeValidator(_background)]
+Latency = Annotated[float, BeforeValidator(_latency)]
+Memory = Annotated[int, BeforeValidator(_memory)]
