@@ -43,6 +43,10 @@ CAPTURED: Mapping[str, tuple[str, int]] = {
     "bert": ("examples.models.bert:training_step", 64),
     "gpt2": ("examples.models.gpt2:training_step", 64),
     "deep_transformer": ("examples.models.deep_transformer:training_step", 32),
+    "resnet50": ("examples.models.resnet50:training_step", 32),
+    "inception": ("examples.models.inception:training_step", 32),
+    "mixture": ("examples.models.mixture:training_step", 64),
+    "two_towers": ("examples.models.two_towers:training_step", 1024),
 }
 
 

@@ -3,6 +3,9 @@
 Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep Convolutional Neural Networks
 (2012), in the single-tower widths 64-192-384-256-256, with strides and kernels that fit small
 images. About 23 million parameters, of which 21 million are in the classifier.
+
+    training_step          as above
+    training_step_small    an eighth of the widths, for tries
 """
 
 from __future__ import annotations
@@ -10,39 +13,48 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from optimizer.capture.protocol import Tensors, TrainingStep
+from examples.models.data import images, step_on
+from examples.models.parts import he_initial_values
+from optimizer.capture.protocol import TrainingStep
+
+# Output channels of the convolutions (the last two have as many), and of the classifier's layers.
+WIDTHS = (64, 192, 384, 256)
+HIDDEN = 4096
 
 
 class AlexNet(nn.Module):
-    """float[batch, 3, 32, 32] -> logits float[batch, classes]"""
+    """float[batch, 3, 32, 32] -> logits float[batch, 10]; all widths are divided by `shrink`."""
 
-    def __init__(self, classes: int = 10) -> None:
+    def __init__(self, shrink: int = 1, dropout: float = 0.5) -> None:
         super().__init__()
+        first, second, third, last = (width // shrink for width in WIDTHS)
+        hidden = HIDDEN // shrink
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, kernel_size=3, stride=2, padding=1),
+            nn.Conv2d(3, first, kernel_size=3, stride=2, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(64, 192, kernel_size=3, padding=1),
+            nn.Conv2d(first, second, kernel_size=3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(192, 384, kernel_size=3, padding=1),
+            nn.Conv2d(second, third, kernel_size=3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(384, 256, kernel_size=3, padding=1),
+            nn.Conv2d(third, last, kernel_size=3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(256, 256, kernel_size=3, padding=1),
+            nn.Conv2d(last, last, kernel_size=3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            nn.Dropout(),
-            nn.Linear(256 * 2 * 2, 4096),
+            nn.Dropout(dropout),
+            nn.Linear(last * 2 * 2, hidden),
             nn.ReLU(),
-            nn.Dropout(),
-            nn.Linear(4096, 4096),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
             nn.ReLU(),
-            nn.Linear(4096, classes),
+            nn.Linear(hidden, 10),
         )
+        self.apply(he_initial_values)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.classifier(self.features(images))
@@ -50,16 +62,12 @@ class AlexNet(nn.Module):
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:
-    def batches(step: int) -> Tensors:
-        """Images of noise around a mean that depends on the class: there is something to learn."""
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        labels = torch.randint(0, 10, (batch,), generator=generator)
-        images = torch.randn(batch, 3, 32, 32, generator=generator)
-        return images + (labels.float() / 5 - 0.9).view(batch, 1, 1, 1), labels
+    return step_of(batch, seed, shrink=1)
 
-    return TrainingStep(
-        model=AlexNet(),
-        example_inputs=batches(0),
-        batches=batches,
-        loss=nn.CrossEntropyLoss(),
-    )
+
+def training_step_small(batch: int, seed: int) -> TrainingStep:
+    return step_of(batch, seed, shrink=8)
+
+
+def step_of(batch: int, seed: int, shrink: int, dropout: float = 0.5) -> TrainingStep:
+    return step_on(images(batch, seed), AlexNet(shrink, dropout), nn.CrossEntropyLoss())

@@ -10,33 +10,21 @@ padding mask, and a class read from the first token. 109 million parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
+from examples.models.data import PADDING, reviews, step_on
 from examples.models.parts import (
-    PADDING,
+    SMALL,
     Embeddings,
     FeedForward,
     SelfAttention,
-    reviews,
+    Sizes,
     small_initial_values,
 )
 from optimizer.capture.protocol import TrainingStep
 
-
-@dataclass(frozen=True)
-class Sizes:
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    words: int = 30_522
-    length: int = 128
-    dropout: float = 0.1
-
-
-SMALL = Sizes(layers=2, width=32, heads=4, words=101, length=16)
+BASE = Sizes(words=30_522)
 
 
 class Layer(nn.Module):
@@ -81,7 +69,7 @@ class Bert(nn.Module):
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:
-    return step_of(batch, seed, Sizes())
+    return step_of(batch, seed, BASE)
 
 
 def training_step_small(batch: int, seed: int) -> TrainingStep:
@@ -89,9 +77,5 @@ def training_step_small(batch: int, seed: int) -> TrainingStep:
 
 
 def step_of(batch: int, seed: int, sizes: Sizes) -> TrainingStep:
-    return TrainingStep(
-        model=Bert(sizes),
-        example_inputs=reviews(batch, seed, 0, sizes.words, sizes.length),
-        batches=lambda step: reviews(batch, seed, step, sizes.words, sizes.length),
-        loss=nn.CrossEntropyLoss(),
-    )
+    data = reviews(batch, seed, sizes.words, sizes.length)
+    return step_on(data, Bert(sizes), nn.CrossEntropyLoss())

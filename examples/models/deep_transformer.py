@@ -9,11 +9,15 @@ sequences of 128 tokens. 65 million parameters (262 MB): large in operators, sma
 
 from __future__ import annotations
 
-from examples.models.gpt2 import Sizes, step_of
+from dataclasses import replace
+
+from examples.models import parts
+from examples.models.gpt2 import step_of
+from examples.models.parts import Sizes
 from optimizer.capture.protocol import TrainingStep
 
-DEEP = Sizes(layers=80, width=256, heads=4, words=8192, length=128, dropout=0.1)
-SMALL = Sizes(layers=6, width=32, heads=4, words=101, length=16, dropout=0.1)
+DEEP = Sizes(words=8192, layers=80, width=256, heads=4)
+SMALL = replace(parts.SMALL, layers=6)
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:

@@ -10,25 +10,14 @@ parameters. 12 layers of width 768, 32,000 words, sequences of 128 tokens. 83 mi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
-from examples.models.parts import Embeddings, FeedForward, reviews, small_initial_values
+from examples.models.data import reviews, step_on
+from examples.models.parts import SMALL, Embeddings, FeedForward, Sizes, small_initial_values
 from optimizer.capture.protocol import TrainingStep
 
-
-@dataclass(frozen=True)
-class Sizes:
-    layers: int = 12
-    width: int = 768
-    words: int = 32_000
-    length: int = 128
-    dropout: float = 0.1
-
-
-SMALL = Sizes(layers=2, width=32, words=101, length=16)
+BASE = Sizes(words=32_000)
 
 
 class Layer(nn.Module):
@@ -67,7 +56,7 @@ class FNet(nn.Module):
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:
-    return step_of(batch, seed, Sizes())
+    return step_of(batch, seed, BASE)
 
 
 def training_step_small(batch: int, seed: int) -> TrainingStep:
@@ -75,9 +64,5 @@ def training_step_small(batch: int, seed: int) -> TrainingStep:
 
 
 def step_of(batch: int, seed: int, sizes: Sizes) -> TrainingStep:
-    return TrainingStep(
-        model=FNet(sizes),
-        example_inputs=reviews(batch, seed, 0, sizes.words, sizes.length),
-        batches=lambda step: reviews(batch, seed, step, sizes.words, sizes.length),
-        loss=nn.CrossEntropyLoss(),
-    )
+    data = reviews(batch, seed, sizes.words, sizes.length)
+    return step_on(data, FNet(sizes), nn.CrossEntropyLoss())

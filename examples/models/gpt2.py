@@ -10,33 +10,22 @@ itself (tied). Sequences of 128 tokens. 124 million parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
+from examples.models.data import sentences, step_on
 from examples.models.parts import (
+    SMALL,
     EachTokenLoss,
     Embeddings,
     FeedForward,
     SelfAttention,
-    sentences,
+    Sizes,
     small_initial_values,
 )
 from optimizer.capture.protocol import TrainingStep
 
-
-@dataclass(frozen=True)
-class Sizes:
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    words: int = 50_257
-    length: int = 128
-    dropout: float = 0.1
-
-
-SMALL = Sizes(layers=2, width=32, heads=4, words=101, length=16)
+BASE = Sizes(words=50_257)
 
 
 class Layer(nn.Module):
@@ -50,8 +39,12 @@ class Layer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(sizes.width)
         self.feed_forward = FeedForward(sizes.width, sizes.dropout)
 
+    def attended(self, x: torch.Tensor) -> torch.Tensor:
+        """After the first of the two parts."""
+        return x + self.dropout(self.attention(self.attention_norm(x)))  # type: ignore[no-any-return]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        x = self.attended(x)
         return x + self.feed_forward(self.feed_forward_norm(x))  # type: ignore[no-any-return]
 
 
@@ -75,7 +68,7 @@ class Gpt2(nn.Module):
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:
-    return step_of(batch, seed, Sizes())
+    return step_of(batch, seed, BASE)
 
 
 def training_step_small(batch: int, seed: int) -> TrainingStep:
@@ -83,9 +76,5 @@ def training_step_small(batch: int, seed: int) -> TrainingStep:
 
 
 def step_of(batch: int, seed: int, sizes: Sizes) -> TrainingStep:
-    return TrainingStep(
-        model=Gpt2(sizes),
-        example_inputs=sentences(batch, seed, 0, sizes.words, sizes.length),
-        batches=lambda step: sentences(batch, seed, step, sizes.words, sizes.length),
-        loss=EachTokenLoss(),
-    )
+    data = sentences(batch, seed, sizes.words, sizes.length)
+    return step_on(data, Gpt2(sizes), EachTokenLoss())

@@ -1,12 +1,28 @@
-"""What the example Transformers share: attention, the feed-forward network, embeddings, data."""
+"""What the examples share: sizes and parts of Transformers, initial values."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from optimizer.capture.protocol import Tensors
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a Transformer; the defaults are those of the published base models."""
+
+    words: int
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    length: int = 128
+    dropout: float = 0.1
+
+
+# For tries: the same structure with little in it.
+SMALL = Sizes(words=101, layers=2, width=32, heads=4, length=16)
 
 
 class SelfAttention(nn.Module):
@@ -84,33 +100,8 @@ def small_initial_values(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-PADDING = 0
-
-
-def reviews(batch: int, seed: int, step: int, words: int, length: int) -> Tensors:
-    """Token sequences padded to one length, and one of two classes each.
-
-    int64[batch, length], int64[batch]. A class has its own half of the vocabulary for every second
-    word: there is something to learn.
-    """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    labels = torch.randint(0, 2, (batch,), generator=generator)
-    half = (words - 1) // 2
-    tokens = 1 + torch.randint(0, half, (batch, length), generator=generator)
-    tokens[:, ::2] += labels[:, None] * half
-    lengths = torch.randint(length // 2, length + 1, (batch, 1), generator=generator)
-    return torch.where(torch.arange(length) < lengths, tokens, PADDING), labels
-
-
-def sentences(batch: int, seed: int, step: int, words: int, length: int) -> Tensors:
-    """Token sequences, and the same one word on: int64[batch, length] twice.
-
-    Words follow each other by a fixed rule, of which one word in four departs.
-    """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    start = torch.randint(0, words, (batch, 1), generator=generator)
-    tokens = (start + 7 * torch.arange(length + 1)) % words
-    noise = torch.randint(0, words, tokens.shape, generator=generator)
-    departs = torch.randint(0, 4, tokens.shape, generator=generator) == 0
-    tokens = torch.where(departs, noise, tokens)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+def he_initial_values(module: nn.Module) -> None:
+    """He et al., Delving Deep into Rectifiers (2015): for `Module.apply` on deep convolutional
+    networks, where torch's defaults fade to nothing."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

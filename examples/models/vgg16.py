@@ -14,7 +14,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from optimizer.capture.protocol import Tensors, TrainingStep
+from examples.models.data import images, step_on
+from examples.models.parts import he_initial_values
+from optimizer.capture.protocol import TrainingStep
 
 # Output channels of each convolution; 0 is a pooling that halves the image.
 WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
@@ -49,18 +51,11 @@ class Vgg16(nn.Module):
             nn.Dropout(dropout),
             nn.Linear(HIDDEN // shrink, CLASSES),
         )
-        self.apply(_initial_values)
+        self.apply(he_initial_values)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.classifier(self.features(images))
         return logits
-
-
-def _initial_values(module: nn.Module) -> None:
-    """He et al., Delving Deep into Rectifiers (2015): thirteen layers deep, torch's defaults fade
-    to nothing."""
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:
@@ -78,16 +73,5 @@ def training_step_small(batch: int, seed: int) -> TrainingStep:
 def step_of(
     batch: int, seed: int, batch_norm: bool, dropout: float = 0.5, shrink: int = 1
 ) -> TrainingStep:
-    def batches(step: int) -> Tensors:
-        """Images of noise around a mean that depends on the class: there is something to learn."""
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        labels = torch.randint(0, CLASSES, (batch,), generator=generator)
-        images = torch.randn(batch, 3, 32, 32, generator=generator)
-        return images + (labels.float() / 5 - 0.9).view(batch, 1, 1, 1), labels
-
-    return TrainingStep(
-        model=Vgg16(batch_norm, dropout, shrink),
-        example_inputs=batches(0),
-        batches=batches,
-        loss=nn.CrossEntropyLoss(),
-    )
+    model = Vgg16(batch_norm, dropout, shrink)
+    return step_on(images(batch, seed), model, nn.CrossEntropyLoss())

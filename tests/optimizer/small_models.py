@@ -11,10 +11,13 @@ from torch import nn
 
 from examples.models import alexnet as alexnet_example
 from examples.models import bert as bert_example
-from examples.models import deep_transformer, vgg16
+from examples.models import deep_transformer, inception, vgg16
 from examples.models import fnet as fnet_example
 from examples.models import gpt2 as gpt2_example
+from examples.models import mixture as mixture_example
 from examples.models import mlp as mlp_example
+from examples.models import resnet50 as resnet50_example
+from examples.models import two_towers as two_towers_example
 from optimizer.capture.protocol import TrainingStep
 
 # 1 - NEVER is 1: nothing is dropped, and what is kept is scaled by exactly 1.
@@ -22,11 +25,15 @@ NEVER = 1e-30
 
 
 def mlp(batch: int, seed: int) -> TrainingStep:
-    return _never_dropping(mlp_example.training_step(batch, seed))
+    step = mlp_example.training_step(batch, seed)
+    for module in step.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = NEVER
+    return step
 
 
 def alexnet(batch: int, seed: int) -> TrainingStep:
-    return _never_dropping(alexnet_example.training_step(batch, seed))
+    return alexnet_example.step_of(batch, seed, shrink=8, dropout=NEVER)
 
 
 def vgg(batch: int, seed: int) -> TrainingStep:
@@ -35,6 +42,14 @@ def vgg(batch: int, seed: int) -> TrainingStep:
 
 def vgg_batch_norm(batch: int, seed: int) -> TrainingStep:
     return vgg16.step_of(batch, seed, batch_norm=True, dropout=NEVER, shrink=8)
+
+
+def resnet50(batch: int, seed: int) -> TrainingStep:
+    return resnet50_example.training_step_small(batch, seed)
+
+
+def inception_v3(batch: int, seed: int) -> TrainingStep:
+    return inception.step_of(batch, seed, replace(inception.SMALL, dropout=NEVER))
 
 
 def bert(batch: int, seed: int) -> TrainingStep:
@@ -58,8 +73,9 @@ def deep(batch: int, seed: int) -> TrainingStep:
     return gpt2_example.step_of(batch, seed, replace(deep_transformer.SMALL, dropout=NEVER))
 
 
-def _never_dropping(step: TrainingStep) -> TrainingStep:
-    for module in step.model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = NEVER
-    return step
+def mixture(batch: int, seed: int) -> TrainingStep:
+    return mixture_example.step_of(batch, seed, replace(mixture_example.SMALL, dropout=NEVER))
+
+
+def two_towers(batch: int, seed: int) -> TrainingStep:
+    return two_towers_example.step_of(batch, seed, replace(two_towers_example.SMALL, dropout=NEVER))

@@ -10,15 +10,27 @@ import pytest
 import torch
 from torch import fx, nn
 
-from examples.models import bert, deep_transformer, fnet, gpt2, vgg16
-from optimizer.capture.protocol import ModelWithLoss, load_training_step
+from examples.models import (
+    bert,
+    deep_transformer,
+    fnet,
+    gpt2,
+    inception,
+    mixture,
+    resnet50,
+    vgg16,
+)
+from optimizer.capture.protocol import ModelWithLoss, TrainingStep, load_training_step
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.profile.interpret import StepInterpreter
 
 STEPS = 3
-QUICK = ("mlp", "fnet", "gpt2")
-OTHERS = ("alexnet", "vgg", "vgg_batch_norm", "bert", "gpt2_fused", "deep")
+QUICK = ("mlp", "fnet", "gpt2", "two_towers")
+OTHERS = (
+    "alexnet", "vgg", "vgg_batch_norm", "resnet50", "inception_v3", "bert", "gpt2_fused", "deep",
+    "mixture",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,6 +44,11 @@ def one_thread() -> Iterator[None]:
 @cache
 def small(name: str) -> CapturedStep:
     return capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
+
+
+def whole(step: TrainingStep) -> nn.Module:
+    """A module that returns the loss."""
+    return step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
 
 
 class LossKeeping(StepInterpreter):
@@ -59,8 +76,7 @@ def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
     # Of its own: training changes the values.
     captured = capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
     step = load_training_step(f"small_models:{name}", 4, 3)
-    assert step.loss is not None
-    model = ModelWithLoss(step.model, step.loss)
+    model = whole(step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     interpreter = LossKeeping(captured)
     for number in range(STEPS):
@@ -120,20 +136,59 @@ def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
     [
         (lambda: vgg16.Vgg16(batch_norm=False, dropout=0.5, shrink=1), 33_638_218),
         (lambda: vgg16.Vgg16(batch_norm=True, dropout=0.5, shrink=1), 33_646_666),
-        (lambda: bert.Bert(bert.Sizes()), 109_188_098),
-        (lambda: fnet.FNet(fnet.Sizes()), 81_974_018),
-        (lambda: gpt2.Gpt2(gpt2.Sizes()), 123_751_680),
+        (lambda: resnet50.ResNet(resnet50.Sizes()), 25_557_032),
+        (lambda: inception.Inception(inception.Sizes()), 27_161_264),
+        (lambda: inception.Inception(inception.Sizes(auxiliary=())), 23_834_568),
+        (lambda: bert.Bert(bert.BASE), 109_188_098),
+        (lambda: fnet.FNet(fnet.BASE), 81_974_018),
+        (lambda: gpt2.Gpt2(gpt2.BASE), 123_751_680),
         (lambda: gpt2.Gpt2(deep_transformer.DEEP), 65_311_232),
     ],
-    ids=["vgg", "vgg with batch norm", "bert", "fnet", "gpt2", "deep"],
-)
+    ids=[
+        "vgg", "vgg with batch norm", "resnet", "inception", "inception, one loss", "bert", "fnet",
+        "gpt2", "deep",
+    ],
+)  # fmt: skip
 def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters: int) -> None:
     """Built without memory for its values. GPT-2: 124,439,808 with its 1,024 positions."""
     with torch.device("meta"):
         assert sum(value.numel() for value in model().parameters()) == parameters
 
 
-@pytest.mark.parametrize("name", ["vgg", "bert", "gpt2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*QUICK, *OTHERS])
+def test_there_is_something_to_learn(name: str) -> None:
+    """In twenty steps of fresh batches."""
+    step = load_training_step(f"small_models:{name}", 32, 0)
+    model = whole(step)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for number in range(20):
+        optimizer.zero_grad()
+        loss = model(*step.batches(number))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.96 * sum(losses[:5]), losses
+
+
+def test_experts_take_no_more_than_they_have_room_for_and_the_first_first() -> None:
+    layer = mixture.Mixture(mixture.SMALL)
+    sizes = mixture.SMALL
+    with torch.no_grad():
+        layer.router.weight.zero_()  # all experts are as likely: topk takes the same for each token
+        layer.router.weight[1] = 1.0
+    x = torch.rand(2, sizes.length, sizes.width)
+    weights, taken = layer._routes(torch.softmax(layer.router(x), dim=-1))
+    assert taken.shape == weights.shape == (2, sizes.length, sizes.experts, sizes.capacity)
+    assert set(taken.unique().tolist()) == {0.0, 1.0}
+    assert taken.sum(dim=(1, 3)).max() == sizes.capacity < sizes.length
+    served = taken[0, :, 1].sum(dim=1)
+    assert served.tolist() == [1.0] * sizes.capacity + [0.0] * (sizes.length - sizes.capacity)
+    assert torch.all(weights.sum(dim=(2, 3)) <= 1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["vgg", "bert", "gpt2", "mixture", "two_towers"])
 def test_batches_depend_on_seed_and_step_alone(name: str) -> None:
     step, again = (load_training_step(f"small_models:{name}", 4, 3) for _ in range(2))
     other = load_training_step(f"small_models:{name}", 4, 4)

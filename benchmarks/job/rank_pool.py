@@ -1,0 +1,295 @@
+"""Ranks on loopback, forked from a process that captured their step once.
+
+Each rank is a process of its own that runs `agent.job.runtime.run_rank` once, over gloo, as a
+launched one does; only the capture is its parent's. Afterwards it hands over every tensor that it
+holds. A run ends within its limit, whatever the ranks do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from agent.contract.job import OptimizerSpec, RailInterface, RankEvent, RankSpec, StepDone
+from agent.job import runtime
+from agent.job.lower import RankProgram
+from optimizer.capture.step import CapturedStep, capture
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.graph import OperatorGraph
+from optimizer.placement import Placement, save_placement
+
+# Of a capture on a machine that does much else.
+CAPTURE_SECONDS = 400.0
+# After one rank failed, the others need not wait for their own limits.
+GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is left of a job. failures: what ranks said, empty if all went well.
+
+    losses: of each step. tensors: parameters and buffers by operator id, optimizer state as
+    `UPDATE.name`.
+    """
+
+    losses: tuple[float, ...]
+    tensors: Mapping[str, torch.Tensor]
+    failures: tuple[str, ...] = ()
+
+    def differences(self, other: Trained) -> tuple[str, ...]:
+        """Names of what is not torch.equal, `loss` first; failures of either count."""
+        found = [*self.failures, *other.failures]
+        if self.losses != other.losses or not self.losses:
+            found.append("loss")
+        for name in sorted(self.tensors.keys() | other.tensors.keys()):
+            one, two = self.tensors.get(name), other.tensors.get(name)
+            if one is None or two is None or not torch.equal(one, two):
+                found.append(name)
+        return tuple(found)
+
+
+class RankPool:
+    """One captured step; run() trains it under any placement. Close it, or use `with`.
+
+    prepare is called in the capturing process first of all: a function of a module, not a closure.
+    Raises RuntimeError where the step cannot be captured.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        batch: int,
+        optimizer: OptimizerSpec,
+        seed: int = 0,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        self.fields = {
+            "kind": "placed", "model": model, "batch": batch, "optimizer": optimizer, "seed": seed
+        }  # fmt: skip
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        arguments = (theirs, model, batch, optimizer, seed, prepare)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        answer = self._answer(CAPTURE_SECONDS)
+        if not isinstance(answer, OperatorGraph):
+            self.close()
+            raise RuntimeError(answer)
+        self.graph = answer
+
+    def run(
+        self,
+        placement: Placement,
+        steps: int,
+        rails: Sequence[str] = ("a",),
+        threads: int = 1,
+        limit_seconds: float = 120.0,
+    ) -> Trained:
+        """Fresh ranks from the initial parameters."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "placement.json"
+            save_placement(placement, file)
+            options = {"steps": steps, "threads": threads, "timeout_seconds": limit_seconds}
+            specs = _specs(placement, file, rails, {**self.fields, **options})
+            self._connection.send((specs, folder, limit_seconds))
+            failures = self._answer(limit_seconds + 30)
+            assert isinstance(failures, tuple)
+            return _collected(Path(folder), len(specs), failures)
+
+    def _answer(self, seconds: float) -> Any:
+        try:
+            if self._connection.poll(seconds):
+                return self._connection.recv()
+        except EOFError:
+            self.close()
+            raise RuntimeError("the process that captured the step is gone") from None
+        self.close()
+        raise RuntimeError(f"no answer within {seconds:g} s")
+
+    def close(self) -> None:
+        """Ends the capturing process and whatever ranks are left."""
+        if self._process.pid is not None and self._process.is_alive():
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.join()
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _specs(
+    placement: Placement, file: Path, rails: Sequence[str], fields: Mapping[str, Any]
+) -> tuple[RankSpec, ...]:
+    devices = placement.devices_used
+    interfaces = tuple(RailInterface(rail=r, interface="lo", address="127.0.0.1") for r in rails)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return tuple(
+        RankSpec(
+            rank=rank,
+            world_size=len(devices),
+            device=device,
+            master_address="127.0.0.1",
+            master_tcp_port=port,
+            rail_interfaces=interfaces,
+            placement_file=str(file),
+            **fields,
+        )
+        for rank, device in enumerate(devices)
+    )
+
+
+def _collected(folder: Path, ranks: int, failures: tuple[str, ...]) -> Trained:
+    losses: list[float] = []
+    tensors: dict[str, torch.Tensor] = {}
+    for rank in range(ranks):
+        if (file := _results(folder, rank)).exists():
+            found = torch.load(file)
+            losses += found["losses"]
+            if twice := tensors.keys() & found["tensors"].keys():
+                failures = (*failures, f"{min(twice)} is held by two ranks")
+            tensors |= found["tensors"]
+    return Trained(tuple(losses), tensors, failures)
+
+
+def _results(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.pt"
+
+
+def _said(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.err"
+
+
+def _serve(
+    connection: Connection,
+    model: str,
+    batch: int,
+    optimizer: OptimizerSpec,
+    seed: int,
+    prepare: Callable[[], None] | None,
+) -> None:
+    """The capturing process: answers with the operators, then runs what it is asked for."""
+    os.setpgrp()
+    # Threads of torch would not survive the fork; ranks set their own number.
+    torch.set_num_threads(1)
+    if prepare is not None:
+        prepare()
+    choice = OptimizerChoice(optimizer.name, optimizer.lr, optimizer.options)
+    try:
+        captured = capture(model, batch, choice, seed)
+    except ValueError as error:
+        connection.send(str(error))
+        return
+    connection.send(captured.operators)
+    while True:
+        try:
+            specs, folder, seconds = connection.recv()
+        except EOFError:
+            return
+        connection.send(_forked(captured, specs, Path(folder), seconds))
+
+
+def _forked(
+    captured: CapturedStep, specs: Sequence[RankSpec], folder: Path, seconds: float
+) -> tuple[str, ...]:
+    """Runs one rank per specification; what went wrong."""
+    running = {_fork(captured, spec, folder): spec.rank for spec in specs}
+    failures: list[str] = []
+    deadline = time.monotonic() + seconds
+    while running and time.monotonic() < deadline:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            time.sleep(0.005)
+            continue
+        rank = running.pop(pid)
+        if status:
+            failures.append(f"rank {rank}: {_last_line(_said(folder, rank))}")
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    for pid, rank in running.items():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        failures.append(f"rank {rank}: ended by the limit")
+    return tuple(failures)
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text().strip().splitlines()
+    return lines[-1] if lines else "said nothing"
+
+
+def _fork(captured: CapturedStep, spec: RankSpec, folder: Path) -> int:
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        descriptor = os.open(_said(folder, spec.rank), os.O_CREAT | os.O_WRONLY)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        _run(captured, spec, _results(folder, spec.rank))
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(captured: CapturedStep, spec: RankSpec, results: Path) -> None:
+    programs: list[RankProgram] = []
+    lower = runtime.lower
+
+    def keep(*arguments: Any, **options: Any) -> RankProgram:
+        programs.append(lower(*arguments, **options))
+        return programs[-1]
+
+    losses: list[float] = []
+
+    def note(event: RankEvent) -> None:
+        if isinstance(event, StepDone) and event.loss is not None:
+            losses.append(event.loss)
+
+    runtime.capture = lambda *arguments, **options: captured
+    runtime.lower = keep
+    runtime.run_rank(spec, note)
+    torch.save({"losses": losses, "tensors": held_tensors(programs[0].module, captured)}, results)
+
+
+def held_tensors(module: torch.nn.Module, captured: CapturedStep) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by id, and what each update keeps."""
+    held = {name: value for name, value in module.named_buffers() if name in captured.values}
+    for name, part in module.named_children():
+        if name in captured.code.writers:
+            held |= {f"{name}.{key}": value for key, value in _state(part)}
+    return {name: value.detach().clone() for name, value in held.items()}
+
+
+def _state(part: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in the module's attributes and in lists there."""
+    yield from part.named_buffers()
+    for name, value in vars(part).items():
+        for number, item in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(item, torch.Tensor):
+                yield f"{name}.{number}" if isinstance(value, list) else name, item

@@ -1,0 +1,102 @@
+"""Synthetic data that the examples train on, and training steps over it.
+
+A batch depends on the seed and the step's number alone, so that every process makes the same one.
+Each kind holds something to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from optimizer.capture.protocol import Tensors, TrainingStep
+
+PADDING = 0
+# Of choices(): kinds of users and items, and how many items a user took before.
+KINDS = 10
+HISTORY = 4
+
+
+def step_on(
+    batches: Callable[[int], Tensors], model: nn.Module, loss: nn.Module | None
+) -> TrainingStep:
+    return TrainingStep(model=model, example_inputs=batches(0), batches=batches, loss=loss)
+
+
+def generator_of(seed: int, step: int) -> torch.Generator:
+    """Never torch's own: dropout draws from that."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + step)
+
+
+def images(batch: int, seed: int, classes: int = 10, side: int = 32) -> Callable[[int], Tensors]:
+    """step -> float[batch, 3, side, side], int64[batch]: noise around a mean that depends on the
+    class."""
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        labels = torch.randint(0, classes, (batch,), generator=generator)
+        noise = torch.randn(batch, 3, side, side, generator=generator)
+        means = 1.8 / (classes - 1) * labels - 0.9
+        return noise + means.view(batch, 1, 1, 1), labels
+
+    return batches
+
+
+def reviews(batch: int, seed: int, words: int, length: int) -> Callable[[int], Tensors]:
+    """step -> int64[batch, length], int64[batch]: token sequences padded to one length, and one of
+    two classes each.
+
+    A class has its own half of the vocabulary for every second word.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        labels = torch.randint(0, 2, (batch,), generator=generator)
+        half = (words - 1) // 2
+        tokens = 1 + torch.randint(0, half, (batch, length), generator=generator)
+        tokens[:, ::2] += labels[:, None] * half
+        lengths = torch.randint(length // 2, length + 1, (batch, 1), generator=generator)
+        return torch.where(torch.arange(length) < lengths, tokens, PADDING), labels
+
+    return batches
+
+
+def sentences(batch: int, seed: int, words: int, length: int) -> Callable[[int], Tensors]:
+    """step -> int64[batch, length] twice: token sequences, and the same one word on.
+
+    Words follow each other by a fixed rule, of which one word in four departs.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        start = torch.randint(0, words, (batch, 1), generator=generator)
+        tokens = (start + 7 * torch.arange(length + 1)) % words
+        noise = torch.randint(0, words, tokens.shape, generator=generator)
+        departs = torch.randint(0, 4, tokens.shape, generator=generator) == 0
+        tokens = torch.where(departs, noise, tokens)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    return batches
+
+
+def choices(batch: int, seed: int, users: int, items: int) -> Callable[[int], Tensors]:
+    """step -> int64[batch, 1 + HISTORY], int64[batch, 2]: a user with the items that they took
+    before, and an item with its kind that they took now.
+
+    Users and items fall into KINDS kinds; nine choices of ten are of the user's own kind.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        user = torch.randint(0, users, (batch, 1), generator=generator)
+        kind = (user % KINDS).expand(batch, HISTORY + 1)
+        strays = torch.randint(0, 10, kind.shape, generator=generator) == 0
+        other = torch.randint(0, KINDS, kind.shape, generator=generator)
+        kind = torch.where(strays, other, kind)
+        taken = torch.randint(0, items // KINDS, kind.shape, generator=generator) * KINDS + kind
+        user_side = torch.cat([user, taken[:, 1:]], dim=1)
+        return user_side, torch.stack([taken[:, 0], kind[:, 0]], dim=1)
+
+    return batches
