@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,8 +42,8 @@ GRACE_SECONDS = 5.0
 class Trained:
     """What is left of a job. failures: what ranks said, empty if all went well.
 
-    losses: of each step. tensors: parameters and buffers by operator id, optimizer state as
-    `UPDATE.name`.
+    losses: of each step. tensors: parameters and buffers by operator id; optimizer state as the
+    update's id and torch's name, `update_x.exp_avg`.
     """
 
     losses: tuple[float, ...]
@@ -65,6 +65,7 @@ class Trained:
 class RankPool:
     """One captured step; run() trains it under any placement. Close it, or use `with`.
 
+    graph: its operators. names: parameters' and buffers' in PyTorch, by operator id.
     prepare is called in the capturing process first of all: a function of a module, not a closure.
     Raises RuntimeError where the step cannot be captured.
     """
@@ -87,10 +88,12 @@ class RankPool:
         self._process.start()
         theirs.close()
         answer = self._answer(CAPTURE_SECONDS)
-        if not isinstance(answer, OperatorGraph):
+        if isinstance(answer, str):
             self.close()
             raise RuntimeError(answer)
-        self.graph = answer
+        self.graph: OperatorGraph
+        self.names: Mapping[str, Sequence[str]]
+        self.graph, self.names = answer
 
     def run(
         self,
@@ -203,7 +206,7 @@ def _serve(
     except ValueError as error:
         connection.send(str(error))
         return
-    connection.send(captured.operators)
+    connection.send((captured.operators, captured.code.names))
     while True:
         try:
             specs, folder, seconds = connection.recv()
@@ -274,22 +277,18 @@ def _run(captured: CapturedStep, spec: RankSpec, results: Path) -> None:
     runtime.capture = lambda *arguments, **options: captured
     runtime.lower = keep
     runtime.run_rank(spec, note)
-    torch.save({"losses": losses, "tensors": held_tensors(programs[0].module, captured)}, results)
+    tensors = held_tensors(programs[0].module, captured, spec.steps)
+    torch.save({"losses": losses, "tensors": tensors}, results)
 
 
-def held_tensors(module: torch.nn.Module, captured: CapturedStep) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by id, and what each update keeps."""
+def held_tensors(
+    module: torch.nn.Module, captured: CapturedStep, steps: int
+) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by id, and what each update keeps after so many steps."""
     held = {name: value for name, value in module.named_buffers() if name in captured.values}
-    for name, part in module.named_children():
-        if name in captured.code.writers:
-            held |= {f"{name}.{key}": value for key, value in _state(part)}
+    for update, parameter in captured.code.writers.items():
+        part = dict(module.named_children()).get(update)
+        if part is not None:
+            state = part.state(held[parameter], steps)
+            held |= {f"{update}.{name}": value for name, value in state.items()}
     return {name: value.detach().clone() for name, value in held.items()}
-
-
-def _state(part: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in the module's attributes and in lists there."""
-    yield from part.named_buffers()
-    for name, value in vars(part).items():
-        for number, item in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(item, torch.Tensor):
-                yield f"{name}.{number}" if isinstance(value, list) else name, item

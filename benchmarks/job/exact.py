@@ -1,0 +1,123 @@
+"""Item 1: random placements of the example models against one rank, and one rank against PyTorch.
+
+Equal means torch.equal of every parameter, buffer and tensor of optimizer state after STEPS steps,
+and the same losses.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.contract.job import OptimizerSpec
+from benchmarks.job.eager import eager_trained
+from benchmarks.job.random_placements import on_one_device, random_placement
+from benchmarks.job.rank_pool import RankPool
+from benchmarks.table import Table
+
+STEPS = 20
+BATCH = 4
+RANKS = (2, 3, 4)
+# With their dropout.
+MODELS = {
+    "mlp": "examples.models.mlp:training_step",
+    **{
+        name: f"examples.models.{name}:training_step_small"
+        for name in (
+            "alexnet", "vgg16", "resnet50", "inception", "bert", "fnet", "gpt2", "mixture",
+            "two_towers",
+        )
+    },
+}  # fmt: skip
+# With dropout that drops nothing, comparable with PyTorch; all that are there.
+WITHOUT_DROPOUT = (
+    "mlp", "alexnet", "vgg", "vgg_batch_norm", "resnet50", "inception_v3", "bert", "fnet", "gpt2",
+    "gpt2_fused", "mixture", "two_towers",
+)  # fmt: skip
+OPTIMIZERS = {
+    "SGD, momentum": OptimizerSpec(name="sgd", lr=0.05, options={"momentum": 0.9}),
+    "AdamW": OptimizerSpec(name="adamw", lr=1e-2),
+}
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    yield placements_table()
+    yield eager_table()
+
+
+def placements_table() -> Table:
+    rows, count = [], 0
+    for number, (name, model) in enumerate(MODELS.items()):
+        for offset, (title, optimizer) in enumerate(OPTIMIZERS.items()):
+            row, equal = _placed(name, model, title, optimizer, seed=2 * number + offset)
+            rows.append(row)
+            count += equal
+    return Table(
+        title="1. Any placement trains as one rank",
+        columns=(
+            "model", "operators", "optimizer", "tensors",
+            *(f"messages, {ranks} ranks" for ranks in RANKS), "equal",
+        ),
+        rows=rows,
+        notes=(
+            f"{count} of {len(rows) * len(RANKS)} random placements equal one rank after {STEPS} "
+            f"steps of batch {BATCH}, to the last bit: losses, and the tensors (parameters, "
+            "buffers, optimizer state). Small variants, with their dropout; one thread a rank, "
+            "gloo over loopback. Odd seeds place stretches of operators, even seeds each by "
+            "itself; messages are cut at random over one or two rails.",
+        ),
+    )  # fmt: skip
+
+
+def _placed(
+    name: str, model: str, title: str, optimizer: OptimizerSpec, seed: int
+) -> tuple[list[str], int]:
+    """A row, and how many of its placements are equal."""
+    with RankPool(model, BATCH, optimizer, seed) as pool:
+        one = pool.run(on_one_device(pool.graph), STEPS)
+        messages, wrong = [], []
+        for ranks in RANKS:
+            began = time.monotonic()
+            case = seed + ranks
+            rails = ("a", "b")[: 1 + case // 2 % 2]
+            placement = random_placement(pool.graph, ranks, rails, case)
+            found = one.differences(pool.run(placement, STEPS, rails))
+            messages.append(str(len(placement.messages)))
+            if found:
+                wrong.append(f"{ranks}: {found[0]}")
+            _say(f"{name}, {title}, {ranks} ranks", found, began)
+        operators, tensors = str(pool.graph.operator_count), str(len(one.tensors))
+    row = [name, operators, title, tensors, *messages, "; ".join(wrong) or "yes"]
+    return row, len(RANKS) - len(wrong)
+
+
+def eager_table() -> Table:
+    rows = []
+    for name in WITHOUT_DROPOUT:
+        for title, optimizer in OPTIMIZERS.items():
+            began = time.monotonic()
+            model = f"tests.optimizer.small_models:{name}"
+            with RankPool(model, BATCH, optimizer) as pool:
+                one = pool.run(on_one_device(pool.graph), STEPS)
+                eager = eager_trained(model, BATCH, optimizer, 0, STEPS, pool.names)
+            found = eager.differences(one)
+            losses = f"{one.losses[0]:.3f} to {one.losses[-1]:.3f}" if one.losses else "none"
+            rows.append([name, title, losses, str(len(one.tensors)), found[0] if found else "yes"])
+            _say(f"{name}, {title}, eager", found, began)
+    return Table(
+        title="1. One rank trains as PyTorch",
+        columns=("model", "optimizer", "loss", "tensors", "equal"),
+        rows=rows,
+        notes=(
+            f"The captured step on one rank against the same modules in plain PyTorch with fused "
+            f"optimizers, {STEPS} steps of batch {BATCH}, one thread. Dropout draws its masks and "
+            "drops nothing (gpt2_fused: dropout 0): PyTorch draws other masks.",
+        ),
+    )
+
+
+def _say(case: str, found: tuple[str, ...], began: float) -> None:
+    verdict = f"DIFFER: {', '.join(found[:4])}" if found else "equal"
+    print(f"{case}: {verdict}, {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
