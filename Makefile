@@ -14,7 +14,7 @@ demo: setup
 	$(BIN)/controller demo
 
 test: setup static
-	$(BIN)/pytest -q
+	$(BIN)/python tests/run_side_by_side.py
 
 check: setup static
 	$(BIN)/pytest -q -m "not network and not slow"
