@@ -54,6 +54,10 @@ __all__ = [
 
 GRAPH_VERSION = 1
 
+# The type of an operator that takes one item out of a tuple. Its storage was allocated with the
+# tuple, by the operator that it reads a tensor of 0 bytes of.
+TUPLE_ITEM = "getitem"
+
 _COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
 FloatArray = NDArray[np.float64]
@@ -69,7 +73,8 @@ class OperatorGraph:
                           constants; with the edges they make up `structure_hash`; "" where unknown
     device_types          k names; the columns of `seconds`
     seconds               float64[n, k], inf where an operator cannot run on that type
-    weight_bytes          int64[n] parameters, their gradients and optimizer state, resident
+    weight_bytes          int64[n] there all through a step: parameters with their optimizer state,
+                          buffers, inputs
     activation_bytes      int64[n] storage that the operator newly allocates (0 for a view)
     workspace_bytes       int64[n] held only while it runs
     flops                 int64[n] floating-point operations, traffic_bytes int64[n] memory read and

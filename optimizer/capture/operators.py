@@ -23,7 +23,7 @@ from optimizer.capture.layout import Layout
 from optimizer.capture.refusals import source_of
 from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import TUPLE_ITEM, OperatorGraph, OperatorRow, TensorRow, build_graph
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
         return "parameter" if node.name in placeable.parameters else "buffer"
     if node.op == "call_module":
         return "update"
-    return "getitem" if is_tuple_item(node) else str(node.target)
+    return TUPLE_ITEM if is_tuple_item(node) else str(node.target)
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -151,9 +151,12 @@ class _Name(str):
 
 
 def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """A parameter with its optimizer state (its gradient is an activation), or a buffer."""
+    """A parameter with its optimizer state (its gradient is an activation), a buffer, or an input,
+    which its rank holds from before the step until it has ended."""
     if (buffer := placeable.buffers.get(node.name)) is not None:
         return buffer.nbytes
+    if node.name in placeable.inputs:
+        return int(node.meta["val"].untyped_storage().nbytes())
     parameter = placeable.parameters.get(node.name)
     if parameter is None:
         return 0
@@ -163,9 +166,7 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
 
 def _activation_bytes(node: fx.Node, placeable: PlaceableGraph, analysis: Analysis) -> int:
     """Of the whole storage that the operator allocates; the items of a tuple count their own."""
-    if node.name in placeable.parameters or node.name in placeable.buffers:
-        return 0
-    if node.name not in analysis.fresh:
+    if node.op == "placeholder" or node.name not in analysis.fresh:
         return 0
     return int(node.meta["val"].untyped_storage().nbytes())
 

@@ -53,6 +53,11 @@ class CapturedStep:
         return self.code.loss
 
     @property
+    def device(self) -> torch.device:
+        """Where it was captured, and where it runs."""
+        return next(iter(self.code.parameters.values())).device
+
+    @property
     def values(self) -> Mapping[str, torch.Tensor]:
         """Parameters and buffers by operator id."""
         return {**self.code.parameters, **self.code.buffers}

@@ -79,7 +79,8 @@ def peak_memory(
             after = first_not_before(starts, offsets[a], offsets[a + 1], sent[e]) - offsets[a]
             last = max(last, after - 1)
         last_use[i] = last
-        change[base + position[i]] += tables.activation_bytes[i]
+        first = tables.allocator[i] if device[tables.allocator[i]] == a else i
+        change[base + position[first]] += tables.activation_bytes[i]
         change[base + last + 1] -= tables.activation_bytes[i]
     peak = resident.copy()
     for d in range(devices):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.cluster import widest_rates
+from optimizer.graph import TUPLE_ITEM
 from optimizer.problem import CUT_THRESHOLD_BYTES, FLOOR_FRACTION, Problem
 from optimizer.sharing import alone, cuts_equally, paths, with_a_rail, worthwhile_rates
 
@@ -24,7 +25,8 @@ class Tables(NamedTuple):
 
     seconds float64[n, D]; topological int64[n]; bits float64[m] of each tensor; the three CSR pairs
     of OperatorGraph; memory in bytes as float64; is_view bool[n]: the operator's output is somebody
-    else's storage; static_bytes float64[n]: the operator's memory in the sum of thesis (3.2).
+    else's storage; allocator int64[n]: at whose start an operator's storage appears; static_bytes
+    float64[n]: the operator's memory in the sum of thesis (3.2).
 
     discipline: one of the above. lends: rates are minimums with what may be borrowed on top.
     nic_rates float64[S, R]: what the job may count on; line_rates: what the NIC carries;
@@ -65,6 +67,7 @@ class Tables(NamedTuple):
     activation_bytes: FloatArray
     workspace_bytes: FloatArray
     is_view: NDArray[np.bool_]
+    allocator: IntArray
     static_bytes: FloatArray
     memory_bytes: FloatArray
 
@@ -77,6 +80,18 @@ def view_operators(problem: Problem) -> NDArray[np.bool_]:
     sized[graph.tensor_producer[graph.tensor_bytes > 0]] = True
     views: NDArray[np.bool_] = sized & (graph.activation_bytes == 0)
     return views
+
+
+def allocating_operators(problem: Problem) -> IntArray:
+    """int64[n]: the operator itself; for an item of a tuple, which is there as soon as the tuple,
+    whoever makes the tuple."""
+    graph = problem.graph
+    allocator = np.arange(graph.operator_count)
+    for i in np.flatnonzero(np.array(graph.types) == TUPLE_ITEM).tolist():
+        inputs = graph.input_tensors(i)
+        if len(inputs) == 1 and graph.tensor_bytes[inputs[0]] == 0:
+            allocator[i] = graph.tensor_producer[inputs[0]]
+    return allocator
 
 
 def discipline(problem: Problem) -> int:
@@ -132,6 +147,7 @@ def make_tables(problem: Problem) -> Tables:
         activation_bytes=floats(graph.activation_bytes),
         workspace_bytes=floats(graph.workspace_bytes),
         is_view=view_operators(problem),
+        allocator=integers(allocating_operators(problem)),
         static_bytes=floats(graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes),
         memory_bytes=floats(cluster.memory_bytes),
     )

@@ -2,6 +2,8 @@
 
     interpret   runs a captured step operator by operator
     measure     the median time of each operator on this machine, alone and with fixed threads
+    sampling    how many steps that takes
+    workspace   what each operator holds only while it runs
     cache       measured profiles kept by structure, device type, processor, threads and torch
     devices     named devices: what their data sheets say, and what kernels reach of it
     modelled    the time of each operator from its FLOPs and bytes, and how far off that is

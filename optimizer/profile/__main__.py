@@ -8,11 +8,18 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-from optimizer.arguments import EXIT_CODES, positive
+from optimizer.arguments import EXIT_CODES, positive, seconds
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
 from optimizer.profile.devices import DEVICES
+from optimizer.profile.sampling import (
+    ENOUGH_SAMPLES,
+    LEAST_SAMPLES,
+    LIMIT_SECONDS,
+    MOST_SAMPLES,
+    Sampling,
+)
 
 _DESCRIPTION = """\
 Times for an operator graph, in one of two ways:
@@ -64,7 +71,17 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--threads", type=positive, default=1, help="threads of each operator; default: 1"
     )
     measured.add_argument(
-        "--samples", type=positive, default=9, help="steps measured; the median counts; default: 9"
+        "--samples",
+        type=positive,
+        default=MOST_SAMPLES,
+        help=f"steps measured at most; the median counts; default: {MOST_SAMPLES}",
+    )
+    measured.add_argument(
+        "--seconds",
+        type=seconds,
+        default=LIMIT_SECONDS,
+        help=f"after so long {ENOUGH_SAMPLES} steps suffice, after three times as long "
+        f"{LEAST_SAMPLES}; default: {LIMIT_SECONDS:g}",
     )
     measured.add_argument("--cache", type=Path, help="folder of measured profiles")
     modelled = parser.add_argument_group("for a graph file, modelled")
@@ -145,12 +162,14 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     if profile:
         say(f"profile: from {key.file(options.cache)}")
     else:
-        profile = measure(captured, options.threads, options.samples, say)
+        sampling = Sampling(options.samples, options.seconds)
+        profile = measure(captured, options.threads, sampling, say)
         if options.cache:
             save_profile(options.cache, key, graph, profile)
     total, whole = profile.sum_of_medians_seconds, profile.whole_step_seconds
     say(
-        f"profile: operators sum to {total * 1e3:.1f} ms, the whole step takes "
+        f"profile: {profile.samples} samples; operators sum to {total * 1e3:.1f} ms, the whole "
+        "step takes "
         f"{whole * 1e3:.1f} ms ({total / whole - 1:+.1%})"
     )
     notes = {
@@ -162,7 +181,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         "sum_of_medians_seconds": total,
         "whole_step_seconds": whole,
     }
-    return replace(graph.with_seconds({options.device_type: profile.seconds}), notes=notes)
+    timed = graph.with_seconds({options.device_type: profile.seconds})
+    return replace(timed, workspace_bytes=profile.workspace_bytes, notes=notes)
 
 
 def say(line: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from optimizer.graph import OperatorGraph, read_json, write_json
 from optimizer.profile.measure import Profile
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile
         document = read_json(file)
         if document["key"] != key.fields:
             return None
-        by_id = document["seconds"]
+        seconds, workspace = document["seconds"], document["workspace_bytes"]
         return Profile(
-            seconds=np.array([by_id[identifier] for identifier in graph.ids]),
+            seconds=np.array([seconds[identifier] for identifier in graph.ids]),
+            workspace_bytes=np.array([workspace[identifier] for identifier in graph.ids]),
             whole_step_seconds=document["whole_step_seconds"],
             samples=document["samples"],
         )
@@ -59,6 +60,7 @@ def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: P
     document = {
         "key": dict(key.fields),
         "seconds": dict(zip(graph.ids, profile.seconds.tolist(), strict=True)),
+        "workspace_bytes": dict(zip(graph.ids, profile.workspace_bytes.tolist(), strict=True)),
         "whole_step_seconds": profile.whole_step_seconds,
         "samples": profile.samples,
     }

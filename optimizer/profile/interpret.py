@@ -19,11 +19,13 @@ from optimizer.capture.layout import as_captured
 from optimizer.capture.step import CapturedStep
 from optimizer.capture.updates import parameter_update
 
+Call = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class _Instruction:
     node: fx.Node
-    call: Callable[..., Any]
+    call: Call
     dead: tuple[str, ...]  # values that nobody needs afterwards
 
 
@@ -60,20 +62,30 @@ class StepInterpreter:
     def run_clocked(self, inputs: dict[str, torch.Tensor]) -> dict[str, float]:
         """One step; the seconds of each operator that computes, by id."""
         seconds = {}
+
+        def clocked(name: str, call: Call, arguments: Any, options: Any) -> Any:
+            start = time.perf_counter()
+            value = call(*arguments, **options)
+            seconds[name] = time.perf_counter() - start
+            return value
+
+        self.run_each(inputs, clocked)
+        return seconds
+
+    def run_each(
+        self, inputs: dict[str, torch.Tensor], around: Callable[[str, Call, Any, Any], Any]
+    ) -> None:
+        """One step; around(id, call, arguments, options) makes each operator's value by call."""
         with torch.no_grad():
             values: dict[str, Any] = {**self._resident, **inputs}
             for instruction in self._instructions:
                 node = instruction.node
                 arguments = fx.node.map_arg(node.args, lambda n: values[n.name])
                 options = fx.node.map_arg(node.kwargs, lambda n: values[n.name])
-                start = time.perf_counter()
-                value = instruction.call(*arguments, **options)
-                seconds[node.name] = time.perf_counter() - start
-                values[node.name] = value
-                del value
+                values[node.name] = around(node.name, instruction.call, arguments, options)
+                del arguments, options
                 for name in instruction.dead:
                     del values[name]
-        return seconds
 
     def _make_instructions(self) -> list[_Instruction]:
         computing = [node for node in self.captured.analysis.nodes if node.op != "placeholder"]

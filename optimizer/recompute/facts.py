@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optimizer.cluster import Link
-from optimizer.graph import OperatorGraph
+from optimizer.graph import TUPLE_ITEM, OperatorGraph
 from optimizer.placement import Message, Placement
 
 INFINITY = float("inf")
@@ -35,7 +35,7 @@ class GraphLists:
 
     def __init__(self, graph: OperatorGraph) -> None:
         n = graph.operator_count
-        self.ids = graph.ids
+        self.ids, self.types = graph.ids, graph.types
         self.seconds = graph.seconds.tolist()
         self.weight: list[int] = graph.weight_bytes.tolist()
         self.activation: list[int] = graph.activation_bytes.tolist()
@@ -52,6 +52,13 @@ class GraphLists:
             self.outputs[self.maker[e]].append(e)
             for c in consumers:
                 self.inputs[c].append(e)
+
+    def allocator(self, operator: int) -> int:
+        """At whose start its storage appears: a tuple's items are there as soon as the tuple is."""
+        inputs = self.inputs[operator]
+        if self.types[operator] == TUPLE_ITEM and len(inputs) == 1 and not self.size[inputs[0]]:
+            return self.maker[inputs[0]]
+        return operator
 
     def is_view(self, operator: int) -> bool:
         allocates = self.activation[operator] > 0

@@ -80,6 +80,6 @@ def _live_ranges(
             if e in sent_until:
                 last = max(last, bisect.bisect_left(starts, sent_until[e]) - 1)
         until[i] = last
-        yield k, last, lists.activation[i]
+        yield place.get(lists.allocator(i), k), last, lists.activation[i]
     for e in received:
         yield 0, last_reader(e), lists.size[e]

@@ -74,14 +74,15 @@ def full_rates(problem: Problem) -> np.ndarray:
 
 @st.composite
 def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
-    """Acyclic; tensors of no, few and many bytes; views, weights and a co-location group or two."""
+    """Acyclic; tensors of no, few and many bytes; views, items of tuples, weights and a co-location
+    group or two."""
     n = draw(st.integers(1, largest))
     rows = []
     for i in range(n):
         rows.append(
             OperatorRow(
                 id=f"o{i}",
-                type="op",
+                type=draw(st.sampled_from(["op", "op", "getitem"])),
                 seconds={"cpu": draw(st.sampled_from([0.0, 0.01, 0.03, 0.1, 0.25]))},
                 weight_bytes=draw(st.sampled_from([0, 1000, 50_000])),
                 activation_bytes=draw(st.sampled_from([0, 2000, 70_000])),

@@ -10,7 +10,9 @@ import pytest
 
 from optimizer.graph import OperatorGraph, OperatorRow, build_graph, load_graph, save_graph
 from optimizer.profile.__main__ import main
+from optimizer.profile.sampling import Sampling
 from optimizer.profile.scale import with_scaled_seconds
+from optimizer.profile.workspace import Span, peaks_inside, read_trace
 
 MLP = "examples.models.mlp:training_step"
 
@@ -114,3 +116,60 @@ def test_scaling_keeps_everything_but_the_seconds(tmp_path: Path) -> None:
     two = graph.with_seconds({"cpu": graph.seconds[:, 0], "gpu": graph.seconds[:, 0]})
     with pytest.raises(ValueError, match="one only"):
         with_scaled_seconds(two, 0.1, "fast")
+
+
+def taken(sampling: Sampling, step_seconds: float) -> tuple[int, int]:
+    """(warm-up steps, samples) where each takes as long as that."""
+    warm_up = samples = 0
+    elapsed = 0.0
+    while sampling.wants_warm_up(warm_up, elapsed):
+        warm_up, elapsed = warm_up + 1, elapsed + step_seconds
+    while sampling.wants_sample(samples, elapsed):
+        samples, elapsed = samples + 1, elapsed + step_seconds
+    return warm_up, samples
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "expected"),
+    [(0.1, (5, 45)), (2.0, (5, 25)), (8.0, (2, 9)), (30.0, (2, 4)), (100.0, (2, 3))],
+)
+def test_samples_are_as_many_as_time_allows(step_seconds: float, expected: tuple[int, int]) -> None:
+    assert taken(Sampling(), step_seconds) == expected
+
+
+def test_fewer_samples_where_asked() -> None:
+    assert taken(Sampling(samples=4), 0.1) == (5, 4)
+
+
+def test_the_peak_inside_an_operator_is_of_its_own_changes_only() -> None:
+    spans = [Span("conv", 1.0, 2.0), Span("relu", 2.5, 3.0), Span("view", 4.0, 4.1)]
+    changes = [
+        (2.9, 64), (0.5, 9999), (1.1, 100), (1.2, 50), (1.3, -50), (1.4, 30), (1.9, -100),
+        (2.2, -7000), (2.6, -30),
+    ]  # fmt: skip
+    # Released between two operators counts for neither; what is released inside makes room there.
+    assert peaks_inside(spans, changes) == {"conv": 150, "relu": 34, "view": 0}
+
+
+def test_a_trace_is_read_by_its_marks() -> None:
+    events = [
+        {"name": "process_name", "ph": "M"},
+        {"cat": "user_annotation", "name": "operator:mm", "ts": 5.0, "dur": 2.5},
+        {"cat": "user_annotation", "name": "somebody else's", "ts": 5.0, "dur": 2.5},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 5.5, "dur": 1.0},
+        {"cat": "cpu_instant_event", "name": "[memory]", "ts": 6.0, "args": {"Bytes": 40}},
+    ]
+    assert read_trace(events) == ([Span("mm", 5.0, 7.5)], [(6.0, 40)])
+
+
+def test_workspace_is_what_goes_beyond_the_output(measured: OperatorGraph) -> None:
+    """A mask is made beside the two results of dropout; a product of matrices needs nothing."""
+    of_type = {
+        kind: [i for i, name in enumerate(measured.types) if name == kind]
+        for kind in ("aten.native_dropout.default", "aten.mm.default", "parameter")
+    }
+    batch, width = 256, 512
+    for i in of_type["aten.native_dropout.default"]:
+        assert batch * width <= measured.workspace_bytes[i] <= 8 * batch * width
+    assert not measured.workspace_bytes[of_type["parameter"]].any()
+    assert not measured.workspace_bytes[of_type["aten.mm.default"]].any()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
+from optimizer.graph import OperatorRow, TensorRow, build_graph
 from optimizer.problem import Problem
 from optimizer.simulate import simulate
 
@@ -211,6 +212,19 @@ class TestMemory:
             activation_bytes={"A": 1_000_000, "Y": 7, "X": 50},
         )
         assert self.peak(made, [0, 0, 1, 1]) == [1_000_007, 1_000_050]
+
+    def test_an_item_is_there_as_soon_as_its_tuple(self):
+        # T gives a tuple; its item M (40) is taken after Y (7) has run, and was there before.
+        rows = [
+            OperatorRow("T", "max_pool", {"cpu": 1.0}, colocation="t"),
+            OperatorRow("Y", "op", {"cpu": 1.0}, activation_bytes=7),
+            OperatorRow("M", "getitem", {"cpu": 0.0}, activation_bytes=40, colocation="t"),
+        ]
+        tensors = [TensorRow("T", ("M",), 0), TensorRow("T", ("Y",), 0), TensorRow("Y", ("M",), 0)]
+        made = build_graph(rows, tensors[:2])
+        assert self.peak(made, [0, 0, 0]) == [47, 0]
+        # What reads two tensors is no item of one tuple: it allocates where it runs.
+        assert self.peak(build_graph(rows, tensors), [0, 0, 0]) == [40, 0]
 
     def test_a_view_keeps_what_it_stands_on(self):
         # A (100) -> V, a view, -> C, after B (30) has run: A is still there with B.

@@ -1,0 +1,140 @@
+"""What each operator holds in memory only while it runs.
+
+On a CPU torch's profiler notes every allocation and release of torch's CPU allocator, oneDNN's
+scratch memory among them; what MKL keeps for itself from its first call on is not, and belongs to
+the program's own memory. On CUDA the allocator counts its own peak.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from optimizer.capture.step import CapturedStep
+from optimizer.graph import IntArray
+from optimizer.profile.interpret import Call, StepInterpreter
+
+_MARK = "operator:"
+
+
+@dataclass(frozen=True)
+class Span:
+    """When an operator ran, on the clock of the allocations."""
+
+    operator: str
+    start: float
+    end: float
+
+
+def measure_workspace(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> IntArray:
+    """int64[n] in the graph's order, from one step. To be called after a step has run: optimizer
+    state and what libraries keep is there then."""
+    on_cuda = interpreter.captured.device.type == "cuda"
+    peaks = (_cuda_peaks if on_cuda else _cpu_peaks)(interpreter, inputs)
+    return workspace_bytes(interpreter.captured, peaks)
+
+
+def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArray:
+    """int64[n]: what an operator allocated at most beyond what the graph says that it leaves.
+
+    peaks: by operator, the most that it had allocated at any time since it began.
+    """
+    graph = captured.operators
+    found = np.zeros(graph.operator_count, dtype=np.int64)
+    for identifier, peak in peaks.items():
+        i = graph.index_of[identifier]
+        left = int(graph.activation_bytes[i])
+        if identifier not in captured.layouts:  # of a tuple each item says its own
+            users = captured.nodes[identifier].users
+            left = sum(int(graph.activation_bytes[graph.index_of[user.name]]) for user in users)
+        found[i] = max(0, peak - left)
+    return found
+
+
+def peaks_inside(spans: Sequence[Span], changes: Sequence[tuple[float, int]]) -> dict[str, int]:
+    """By operator, the highest sum of its changes up to any moment, at least 0.
+
+    changes: (time, bytes allocated, or less than 0 released), in any order.
+    """
+    ordered = sorted(changes, key=lambda change: change[0])
+    times = [time for time, _ in ordered]
+    peaks = {}
+    for span in spans:
+        first = bisect.bisect_left(times, span.start)
+        last = bisect.bisect_right(times, span.end)
+        sums = accumulate(size for _, size in ordered[first:last])
+        peaks[span.operator] = max(0, *sums, 0)
+    return peaks
+
+
+def _cpu_peaks(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    def marked(name: str, call: Call, arguments: Any, options: Any) -> Any:
+        with record_function(_MARK + name):
+            return call(*arguments, **options)
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        with _without_kineto_lines():
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                interpreter.run_each(inputs, marked)
+            profiler.export_chrome_trace(str(file))
+        events = json.loads(file.read_bytes())["traceEvents"]
+    return peaks_inside(*read_trace(events))
+
+
+def read_trace(
+    events: Sequence[Mapping[str, Any]],
+) -> tuple[list[Span], list[tuple[float, int]]]:
+    """The operators and the allocations of a Chrome trace as torch's profiler writes it."""
+    spans = [
+        Span(event["name"].removeprefix(_MARK), event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") == "user_annotation" and event["name"].startswith(_MARK)
+    ]
+    changes = [
+        (event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"
+    ]
+    return spans, changes
+
+
+@contextlib.contextmanager
+def _without_kineto_lines() -> Iterator[None]:
+    """Kineto writes that it starts and stops to standard error, whatever its log level."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _cuda_peaks(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
+    """The allocator counts when it is called, not when kernels run: nothing is waited for."""
+    peaks = {}
+
+    def counted(name: str, call: Call, arguments: Any, options: Any) -> Any:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        value = call(*arguments, **options)
+        peaks[name] = torch.cuda.max_memory_allocated() - before
+        return value
+
+    interpreter.run_each(inputs, counted)
+    return peaks
