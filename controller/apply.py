@@ -8,6 +8,7 @@ function leaves each server on one whole state (controller/change.py).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +26,21 @@ from controller.compile.network import compile_network
 from controller.compile.ranks import rank_specs
 from controller.compile.transfers import promises
 from controller.decide import Decision, decide
-from controller.errors import UsageError, VerificationFailed
+from controller.errors import (
+    AgentProblem,
+    JobFailed,
+    PlacewireError,
+    UsageError,
+    VerificationFailed,
+)
 from controller.plan import Plan
 from controller.report import (
     RunReport,
+    failure_row,
+    first_step,
+    last_checkpoint,
     losses,
+    resumed_checkpoint,
     sharing_rows,
     step_times,
     traffic_rows,
@@ -42,6 +53,10 @@ if TYPE_CHECKING:
     from controller.launch.launcher import Launcher
     from controller.show import Show
     from optimizer.placement import Placement
+
+
+# No rank says anything within a step: so many times as long as predicted may one take.
+SLOWER_STEPS = 20.0
 
 
 @dataclass(frozen=True)
@@ -114,22 +129,45 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
     placement = proposal.decision.placement
+    await end_left_ranks(tools)
     events: list[RankEvent] = []
-    async with NetworkChange(tools.agents, tools.journal, proposal.desired) as change:
-        with tools.stage("stage"):
-            await change.stage()
-        with tools.stage("measure"):
-            links = await change.while_held(measure_until_sure(tools, plan, placement))
-        require_delivered(links)
-        await change.commit()
-        if not request.network_only:
-            with tools.stage("job"):
-                events = await change.while_held(run_job(request, tools, proposal.decision))
-        if plan.network.on_exit == "keep":
-            await change.keep()
+    try:
+        async with NetworkChange(
+            tools.agents,
+            tools.journal,
+            proposal.desired,
+            lease_seconds=plan.network.lease_seconds,
+        ) as change:
+            with tools.stage("stage"):
+                await change.stage()
+            with tools.stage("measure"):
+                links = await change.while_held(measure_until_sure(tools, plan, placement))
+            require_delivered(links)
+            await change.commit()
+            if not request.network_only:
+                with tools.stage("job"):
+                    job = run_job(request, tools, proposal.decision, change, events)
+                    await change.while_held(job)
+            if plan.network.on_exit == "keep":
+                await change.keep()
+    except (JobFailed, AgentProblem) as failure:
+        if not events:  # nothing ran yet
+            raise
+        failure.report = make_report(
+            request, tools, proposal, change.changes, links, events, failure
+        )
+        raise
     report = make_report(request, tools, proposal, change.changes, links, events)
     show.report(report)
     return report
+
+
+async def end_left_ranks(tools: Tools) -> None:
+    """Of a job whose controller is gone: two jobs must not share the servers."""
+    if left := tools.launcher.left():
+        where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
+        tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
+        await asyncio.to_thread(tools.launcher.end_left, left)
 
 
 async def measure_until_sure(
@@ -164,13 +202,31 @@ def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
         )
 
 
-async def run_job(request: Request, tools: Tools, decision: Decision) -> list[RankEvent]:
-    from controller.launch.ranks import run_ranks
+async def run_job(
+    request: Request,
+    tools: Tools,
+    decision: Decision,
+    change: NetworkChange,
+    events: list[RankEvent],
+) -> None:
+    """Adds to events what the ranks say, also when the job fails."""
+    from controller.launch.ranks import SILENCE_SECONDS, run_ranks
 
     specs = rank_specs(
         request.plan, decision.placement, decision.placement_file, decision.graph_file
     )
-    return await run_ranks(tools.launcher, specs, on_event=tools.show.event)
+
+    def on_event(event: RankEvent) -> None:
+        events.append(event)
+        tools.show.event(event)
+
+    await run_ranks(
+        tools.launcher,
+        specs,
+        on_event,
+        silence_seconds=max(SILENCE_SECONDS, SLOWER_STEPS * decision.placement.step_seconds),
+        held_seconds=lambda: change.held_seconds,
+    )
 
 
 def make_report(
@@ -180,6 +236,7 @@ def make_report(
     changes: dict[str, int],
     links: tuple[LinkMeasurement, ...],
     events: list[RankEvent],
+    failure: PlacewireError | None = None,
 ) -> RunReport:
     plan, decision = request.plan, proposal.decision
     placement, steps = decision.placement, step_times(events)
@@ -202,13 +259,17 @@ def make_report(
         step_seconds=steps,
         measured_step_seconds=typical_step(steps),
         losses=losses(events),
-        traffic=traffic_rows(placement, events, len(steps)) if steps else (),
+        first_step=first_step(events),
+        resumed=resumed_checkpoint(events),
+        checkpoint=last_checkpoint(events),
+        failure=None if failure is None else failure_row(failure),
+        traffic=traffic_rows(placement, events, len(steps)) if steps and not failure else (),
         peak_memory_bytes={
             placement.devices_used[e.rank]: e.peak_memory_bytes
             for e in events
             if isinstance(e, Finished)
         },
-        network="kept" if plan.network.on_exit == "keep" else "restored",
+        network="kept" if plan.network.on_exit == "keep" and not failure else "restored",
         stage_seconds=dict(tools.seconds),
         files={"graph": str(decision.graph_file), "placement": str(decision.placement_file)},
     )

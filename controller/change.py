@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # change is gone within half a minute.
 LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 6.0
+# So often within a lease, at least: one renewal may fail, and one may wait for a server in vain.
+_RENEWALS = 5
 # Below the lease: the first server to stage must not go back before the last one has answered.
 _STAGE_TIMEOUT_SECONDS = 24.0
 # Restoring is asked for again until here: an agent that is silent for a moment still goes back.
@@ -53,14 +55,23 @@ class NetworkChange:
     """`async with NetworkChange(...) as change:`, then stage, commit and perhaps keep; leaving
     without `keep`, or with an error, restores every server.
 
-    changes: number of changes that staging made, by server.
+    lease_seconds: of what is committed. What is only staged has a short one, so that a dead
+    controller's half-made change is soon gone. changes: number of changes that staging made, by
+    server.
     """
 
     def __init__(
-        self, agents: Agents, journal: Journal, desired: Mapping[str, DesiredState]
+        self,
+        agents: Agents,
+        journal: Journal,
+        desired: Mapping[str, DesiredState],
+        *,
+        lease_seconds: float | None = None,
     ) -> None:
         self._agents, self._journal, self._desired = agents, journal, desired
         self._generation = {server: state.generation for server, state in desired.items()}
+        self._lease_seconds = LEASE_SECONDS
+        self._committed_seconds = lease_seconds or LEASE_SECONDS
         self._renewing: asyncio.Task[None] | None = None
         self._held_until: dict[str, float] = {}
         self._lost: asyncio.Future[AgentProblem] = asyncio.get_running_loop().create_future()
@@ -119,8 +130,16 @@ class NetworkChange:
 
     async def commit(self) -> None:
         """Decided: the change stands until this controller restores it or stops renewing."""
-        await self._ask_lease(LEASE_SECONDS)
+        self._lease_seconds = self._committed_seconds
+        asked = time.monotonic()
+        await self._ask_lease(self._lease_seconds)
+        self._held_until = dict.fromkeys(self._generation, asked + self._lease_seconds)
         self._record("committed")
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long from now every server keeps the change, should nobody renew it."""
+        return max(0.0, min(self._held_until.values(), default=0.0) - time.monotonic())
 
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
@@ -148,22 +167,23 @@ class NetworkChange:
     async def _renew(self) -> None:
         """A renewal may be missed; a lease is lost when it ran out here, or its server says so."""
         while not self._lost.done():
-            await asyncio.sleep(_RENEW_SECONDS)
-            asked = time.monotonic()
+            pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
+            await asyncio.sleep(pause)
+            asked, lease_seconds = time.monotonic(), self._lease_seconds
             requests = {
-                server: Renew(generation=generation, lease_seconds=LEASE_SECONDS)
+                server: Renew(generation=generation, lease_seconds=lease_seconds)
                 for server, generation in self._generation.items()
             }
             try:
                 renewed: Mapping[str, Any] = await self._agents.ask_all(
-                    requests, LeaseState, timeout_seconds=_RENEW_SECONDS
+                    requests, LeaseState, timeout_seconds=pause
                 )
             except AgentProblem as problem:
                 renewed = problem.answered
                 late = [s for s, until in self._held_until.items() if until < time.monotonic()]
                 if isinstance(problem, AgentRefused) or any(s not in renewed for s in late):
                     self._lost.set_result(problem)
-            self._held_until |= dict.fromkeys(renewed, asked + LEASE_SECONDS)
+            self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
 
     async def _restore_all(self, cause: BaseException | None) -> None:
         """Until every server has confirmed, or time is up. Says what is left, if anything is."""
@@ -217,6 +237,6 @@ class NetworkChange:
         elif silent:
             advice.append(
                 f"an agent that runs on {', '.join(silent)} restores it within "
-                f"{LEASE_SECONDS:.0f} s, when the lease ends; see `controller status`"
+                f"{self._lease_seconds:.0f} s, when the lease ends; see `controller status`"
             )
         return "; ".join(advice)

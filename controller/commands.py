@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from controller.apply import Request, Tools
     from controller.lab import Lab
     from controller.launch.launcher import Launcher
+    from controller.report import RunReport
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
 
@@ -188,15 +190,25 @@ async def _apply(plan: Plan, arguments: argparse.Namespace) -> int:
         if not arguments.network_only:
             tools.launcher.require_ready()
         with tools.journal.exclusive():
-            report = await apply(_request(plan, arguments, _confirmation(arguments)), tools)
-            tools.journal.record_run(report.plan_name, report.model_dump_json())
-        if arguments.out is not None:
-            arguments.out.write_text(report.model_dump_json(indent=2) + "\n")
+            try:
+                report = await apply(_request(plan, arguments, _confirmation(arguments)), tools)
+            except PlacewireError as failure:
+                if failure.report is not None:
+                    _keep_report(failure.report, tools, arguments)
+                    tools.show.failed(failure.report)
+                raise
+            _keep_report(report, tools, arguments)
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
 
     return await _with_tools(plan, arguments, work)
+
+
+def _keep_report(report: RunReport, tools: Tools, arguments: argparse.Namespace) -> None:
+    tools.journal.record_run(report.plan_name, report.model_dump_json())
+    if arguments.out is not None:
+        arguments.out.write_text(report.model_dump_json(indent=2) + "\n")
 
 
 def _confirmation(arguments: argparse.Namespace) -> Callable[[], Awaitable[bool]]:
@@ -228,6 +240,7 @@ async def _typed_line() -> str:
 async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
     from agent.contract.messages import Observation, Observe
     from controller.errors import AgentProblem, AgentUnreachable
+    from controller.job_status import job_status
 
     async def work(tools: Tools) -> int:
         servers = [server.name for server in plan.cluster.servers]
@@ -243,18 +256,19 @@ async def _status(plan: Plan, arguments: argparse.Namespace) -> int:
         except AgentProblem as problem:
             observations |= problem.answered
         verified = await _verify(tools, observations)
+        job = job_status(plan, tools.launcher, tools.journal)
         if arguments.json:
-            print_json(
-                {
-                    server: None
-                    if answer is None
-                    else answer.model_dump(mode="json")
-                    | {"verified": server in verified and verified[server].model_dump(mode="json")}
-                    for server, answer in observations.items()
-                }
-            )
+            answers = {
+                server: None
+                if answer is None
+                else answer.model_dump(mode="json")
+                | {"verified": server in verified and verified[server].model_dump(mode="json")}
+                for server, answer in observations.items()
+            }
+            print_json({"servers": answers, "job": asdict(job)})
         else:
             tools.show.status(observations, verified)
+            tools.show.job(job)
         return 5 if None in observations.values() else 0
 
     return await _with_tools(plan, arguments, work)
@@ -281,6 +295,7 @@ async def _verify(
 async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
     from agent.contract.messages import Destroy
     from agent.contract.state import ApplyReport
+    from controller.apply import end_left_ranks
 
     async def work(tools: Tools) -> int:
         servers = [server.name for server in plan.cluster.servers]
@@ -288,6 +303,7 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
         if not await _confirmation(arguments)():
             raise UsageError("not confirmed; nothing was changed")
         with tools.journal.exclusive():
+            await end_left_ranks(tools)
             reports = await tools.agents.ask_all(
                 dict.fromkeys(servers, Destroy(plan_name=plan.name)),
                 ApplyReport,

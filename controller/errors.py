@@ -15,10 +15,13 @@ PlacewireError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.state import Refusal
+
+if TYPE_CHECKING:
+    from controller.report import RunReport
 
 AGENT_UNIT = "placewire-agent"
 
@@ -33,9 +36,13 @@ def restore_by_hand(servers: Sequence[str]) -> str:
 
 
 class PlacewireError(Exception):
-    """what happened, where (YAML path, server, NIC, queue, rank), and what to do."""
+    """what happened, where (YAML path, server, NIC, queue, rank), and what to do.
+
+    report: of the run that it ended, as far as that came.
+    """
 
     exit_code = 1
+    report: RunReport | None = None
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -133,7 +140,15 @@ class VerificationFailed(PlacewireError):
 
 
 class JobFailed(PlacewireError):
+    """rank: the one that is to blame, where one is."""
+
     exit_code = 7
+
+    def __init__(
+        self, what: str, *, where: str = "", remedy: str = "", rank: int | None = None
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.rank = rank
 
 
 class RestoreFailed(PlacewireError):

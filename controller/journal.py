@@ -149,6 +149,17 @@ class Journal:
         ).fetchall()
         return tuple(row[0] for row in rows)
 
+    def holder(self) -> str | None:
+        """Who has a change under way, if anybody has."""
+        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(descriptor)
+        finally:
+            os.close(descriptor)
+        return None
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """One change at a time with this journal. Raises UsageError saying who has it. The kernel

@@ -13,9 +13,11 @@ from pydantic import Field
 from controller.plan_values import (
     Count,
     Floor,
+    Folder,
     Fraction,
     Gap,
     LearningRate,
+    Lease,
     MeasuredSeconds,
     Momentum,
     PlanName,
@@ -46,6 +48,15 @@ class PlanOptimizer(FrozenSection):
         return {key: value for key, value in given.items() if value is not None}
 
 
+class PlanCheckpoint(FrozenSection):
+    """folder: the same one on every server. every: steps. keep: how many of the last ones stay."""
+
+    folder: Folder
+    every: Count = 100
+    keep: Count = 2
+    resume: Literal["auto", "never", "required"] = "auto"
+
+
 class PlacedJob(FrozenSection):
     """Runs the captured model. python, workdir and env say how ranks start on the servers."""
 
@@ -55,6 +66,7 @@ class PlacedJob(FrozenSection):
     optimizer: PlanOptimizer = PlanOptimizer()
     steps: Count
     seed: Seed = 0
+    checkpoint: PlanCheckpoint | None = None
     backend: Literal["auto", "gloo"] = "auto"
     threads: Threads = 1
     python: Text | None = None
@@ -93,13 +105,15 @@ class PlanVerify(FrozenSection):
 
 class PlanNetwork(FrozenSection):
     """rails: only these carry the job (all by default). floor: what the job is entitled to of each
-    NIC when others want it too."""
+    NIC when others want it too. lease: for how long a running job keeps its network when nobody
+    renews it."""
 
     sharing: Literal["auto", Sharing] = "auto"
     floor: Floor = ENTITLED_FRACTION
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     on_exit: Literal["restore", "keep"] = "restore"
     rails: ChosenRails = None
+    lease_seconds: Lease = Field(alias="lease", default=30.0)
 
 
 class Plan(FrozenSection):

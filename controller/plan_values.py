@@ -25,6 +25,15 @@ def _variable_name(text: str) -> str:
     return text
 
 
+def _absolute_folder(text: str) -> str:
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise ValueError(
+            f"{shown(text)} is no absolute path; give the folder as every server sees it, like "
+            "/shared/checkpoints"
+        )
+    return text
+
+
 def _whole(low: int, high: int) -> Callable[[object], int]:
     def check(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -94,16 +103,19 @@ def _below(low: float, high: float) -> Callable[[float], float]:
     return check
 
 
+_lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
 _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _fraction = quantity(parse_fraction, 0, 1, "0% to 100%")
 _floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 
 VariableName = Annotated[Text, AfterValidator(_variable_name)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
+Folder = Annotated[Text, AfterValidator(_absolute_folder)]
 Version = BeforeValidator(_version)
 Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1))]
 Threads = Annotated[int, BeforeValidator(_whole(1, 1024))]
 Seed = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1))]
+Lease = Annotated[float, BeforeValidator(_lease)]
 TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Fraction = Annotated[float, BeforeValidator(_fraction)]
 # HTB wants a minimum above zero.

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from agent.contract.job import Finished, RankEvent, StepDone
+from agent.contract.job import Finished, RankEvent, Resumed, Saved, StepDone
 from agent.contract.measurement import LinkMeasurement
 
 if TYPE_CHECKING:
+    from controller.errors import PlacewireError
     from optimizer.placement import Placement
 
 
@@ -41,9 +42,27 @@ class SharingRow(Frozen):
     chosen: bool
 
 
+class CheckpointRow(Frozen):
+    """step: how many steps were done."""
+
+    step: int
+    path: str
+
+
+class FailureRow(Frozen):
+    """How the job failed. rank: the one to blame, None where none is."""
+
+    rank: int | None
+    server: str
+    what: str
+    remedy: str
+
+
 class RunReport(Frozen):
     """Seconds are of one training step. measured_step_seconds is the median of all steps but the
     first, which warms caches and connections up; a step takes as long as its slowest rank.
+    step_seconds and losses begin with step first_step, which is not 0 where the job was resumed.
+    checkpoint: the last one that is whole. failure: None where the job came to its end.
     files: where the graph and the placement of this run are."""
 
     version: Literal[1] = 1
@@ -62,6 +81,10 @@ class RunReport(Frozen):
     gap: float
     single_device_seconds: float | None
     links: tuple[LinkMeasurement, ...]
+    first_step: int = 0
+    resumed: CheckpointRow | None = None
+    checkpoint: CheckpointRow | None = None
+    failure: FailureRow | None = None
     step_seconds: tuple[float, ...] = ()
     measured_step_seconds: float | None = None
     losses: tuple[float, ...] = ()
@@ -86,6 +109,27 @@ def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
         if isinstance(event, StepDone):
             slowest[event.step] = max(slowest[event.step], event.seconds)
     return tuple(slowest[step] for step in sorted(slowest))
+
+
+def first_step(events: Sequence[RankEvent]) -> int:
+    resumed = resumed_checkpoint(events)
+    return resumed.step if resumed else 0
+
+
+def resumed_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
+    return next(
+        (CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Resumed)), None
+    )
+
+
+def last_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
+    rows = [CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Saved)]
+    return rows[-1] if rows else resumed_checkpoint(events)
+
+
+def failure_row(failure: PlacewireError) -> FailureRow:
+    rank = getattr(failure, "rank", None)
+    return FailureRow(rank=rank, server=failure.where, what=failure.what, remedy=failure.remedy)
 
 
 def losses(events: Sequence[RankEvent]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.contract.job import Failed, Finished, RankEvent, Started, StepDone
+from agent.contract.job import Failed, Finished, RankEvent, Resumed, Saved, Started, StepDone
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import Change
@@ -20,6 +20,7 @@ from controller.report import RunReport
 from optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from controller.job_status import JobStatus
     from optimizer.placement import Placement
 
 _STAGES = {
@@ -125,6 +126,15 @@ class Show:
             self._last_step = max(self._last_step, event.step)
             loss = f", loss {event.loss:.6f}" if event.loss is not None else ""
             self.progress(f"step {event.step}: {event.seconds:.3f} s{loss}")
+        elif isinstance(event, Resumed):
+            self.progress(f"resumed after {event.step} steps, from {event.path}")
+            for note in event.notes:
+                self.progress(f"  {note}")
+        elif isinstance(event, Saved):
+            self.progress(
+                f"checkpoint after {event.step} steps: {format_bytes(event.bytes)} in "
+                f"{event.seconds:.2f} s"
+            )
         elif isinstance(event, Finished):
             self.progress(
                 f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most"
@@ -155,6 +165,7 @@ class Show:
         if report.single_device_seconds is not None:
             table.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
         self.console.print(table)
+        self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = (
             "stays as it is"
@@ -162,6 +173,36 @@ class Show:
             else "is back on its former state, read back"
         )
         self.say(f"changes made: {changed}; the network {kept}")
+
+    def failed(self, report: RunReport) -> None:
+        """What is left of a job that failed."""
+        done = report.first_step + len(report.step_seconds)
+        self.say(f"the job ended after {done} steps")
+        self._checkpoint(report)
+
+    def _checkpoint(self, report: RunReport) -> None:
+        if report.checkpoint is not None:
+            step, path = report.checkpoint.step, report.checkpoint.path
+            self.say(f"last checkpoint: after {step} steps, {path}")
+
+    def job(self, job: JobStatus) -> None:
+        for rank in job.ranks:
+            self.console.print(
+                f"a rank runs on {rank.server}: pid {rank.pid}, for {rank.seconds:.0f} s"
+            )
+        if job.ranks and job.controller is not None:
+            self.console.print(f"its controller: {job.controller}")
+        elif job.ranks:
+            self.console.print(
+                "[yellow]its controller is gone[/yellow]: it ends when the servers' leases do, or "
+                "with the next `controller apply` or `controller destroy`"
+            )
+        if job.checkpoint_path is not None:
+            self.console.print(
+                f"last checkpoint: after {job.checkpoint_step} steps, {job.checkpoint_path}"
+            )
+        if job.problem:
+            self.console.print(f"[yellow]checkpoints:[/yellow] {job.problem}")
 
     def status(
         self, observations: Mapping[str, Observation | None], verified: Mapping[str, Verified]

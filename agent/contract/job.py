@@ -1,7 +1,9 @@
 """What a launcher gives a rank, and what the rank says while it runs.
 
 A rank is started as `python -m agent.job SPEC.json`; it writes one JSON event a line to standard
-output and free text to standard error. It exits 0 when all steps are done.
+output and free text to standard error. It exits 0 when all steps are done. On standard input it may
+be told, one `Hold` a line, for how long it may run on without hearing more; where it is never told,
+it runs to its end.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from agent.contract.checkpoint import CheckpointSpec
 from agent.contract.frozen import Frozen
 
 
@@ -33,6 +36,9 @@ class RankSpec(Frozen):
     rail_interfaces are in the order of the cluster's rails, the same on every rank: gloo's device k
     is rail k and messages use tag = message * rails + k. model and graph_file: exactly one is set.
     time_scale multiplies operator times in a replay. threads pins torch's thread counts.
+    timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
+    that gives no sign of life for so long is lost. wait_seconds: how long a living rank may keep
+    another waiting within a step.
     """
 
     kind: Literal["placed", "replay"]
@@ -51,7 +57,16 @@ class RankSpec(Frozen):
     seed: int = 0
     threads: int = 1
     time_scale: float = 1.0
+    checkpoint: CheckpointSpec | None = None
     timeout_seconds: float = 120.0
+    loss_seconds: float = 20.0
+    wait_seconds: float = 600.0
+
+
+class Hold(Frozen):
+    """The network stays as it is for so long from now on."""
+
+    held_seconds: float
 
 
 class Started(Frozen):
@@ -59,6 +74,27 @@ class Started(Frozen):
     rank: int
     pid: int
     structure_hash: str
+
+
+class Resumed(Frozen):
+    """From rank 0: step is the first that runs now."""
+
+    event: Literal["resumed"] = "resumed"
+    rank: int
+    step: int
+    path: str
+    notes: tuple[str, ...] = ()
+
+
+class Saved(Frozen):
+    """From rank 0: a checkpoint after `step` steps is whole and on disk. bytes: of all ranks."""
+
+    event: Literal["saved"] = "saved"
+    rank: int
+    step: int
+    path: str
+    bytes: int
+    seconds: float
 
 
 class StepDone(Frozen):
@@ -87,13 +123,16 @@ class Finished(Frozen):
 
 
 class Failed(Frozen):
+    """lost_rank: the rank whose loss is the cause, where it is another's."""
+
     event: Literal["failed"] = "failed"
     rank: int
     what: str
     remedy: str = ""
+    lost_rank: int | None = None
 
 
-RankEvent = Started | StepDone | Finished | Failed
+RankEvent = Started | Resumed | StepDone | Saved | Finished | Failed
 _EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from agent.contract.job import Failed, RankSpec
 from agent.job.events import Events, end_on_signals
+from agent.job.hold import follow_hold
 
 
 def main(arguments: list[str]) -> int:
@@ -23,6 +24,7 @@ def main(arguments: list[str]) -> int:
         return 2
     events = Events()
     end_on_signals(events, spec.rank)
+    follow_hold(events, spec.rank)
     return run(spec, events)
 
 

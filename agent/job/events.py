@@ -12,18 +12,34 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Events:
-    """Owns standard output: whatever else prints there (a model, a library) goes to stderr."""
+    """Owns standard output: whatever else prints there (a model, a library) goes to stderr.
+
+    A rank outlives whoever reads it, for as long as it may: what nobody reads is dropped.
+    """
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
         os.dup2(2, 1)
         self._lock = threading.Lock()
+        self._heard = True
 
     def emit(self, event: RankEvent) -> None:
         line = event.model_dump_json().encode() + b"\n"
         with self._lock:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+            try:
+                while line and self._heard:
+                    line = line[os.write(self._descriptor, line) :]
+            except BrokenPipeError:
+                self._heard = False
+
+    def nobody_listens(self) -> None:
+        """The other ends of standard output and error are closed: a print of the model's must not
+        fail because of it."""
+        self._heard = False
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nothing, descriptor)
+        os.close(nothing)
 
 
 def end_on_signals(events: Events, rank: int) -> None:

@@ -18,7 +18,7 @@ from agent.job.transport import Transport
 from optimizer.capture.execute import Seeder
 from optimizer.capture.layout import Layout, as_captured
 from optimizer.capture.step import CapturedStep
-from optimizer.capture.updates import parameter_update
+from optimizer.capture.updates import AdamW, Sgd, parameter_update
 from optimizer.placement import Placement
 
 
@@ -55,13 +55,17 @@ class Receive(torch.nn.Module):
 class RankProgram:
     """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
 
-    inputs: which of a batch's tensors it takes. seeders: to be told the step's number.
+    inputs: which of a batch's tensors it takes. seeders: to be told the step's number. held: the
+    parameters and buffers that this rank keeps, and updates: the optimizer's step for each of these
+    parameters, both by the operator id of what is kept.
     """
 
     module: fx.GraphModule
     inputs: tuple[int, ...]
     seeders: tuple[Seeder, ...]
     has_loss: bool
+    held: Mapping[str, torch.Tensor]
+    updates: Mapping[str, AdamW | Sgd]
 
 
 def lower(
@@ -102,6 +106,8 @@ class _Lowering:
         self.graph = fx.Graph()
         self.values: dict[str, fx.Node] = {}
         self.seeders: list[Seeder] = []
+        self.held: dict[str, torch.Tensor] = {}
+        self.updates: dict[str, AdamW | Sgd] = {}
 
     def program(self) -> RankProgram:
         code = self.captured.code
@@ -123,6 +129,8 @@ class _Lowering:
             inputs=tuple(code.inputs[identifier] for identifier in inputs),
             seeders=tuple(self.seeders),
             has_loss=has_loss,
+            held=self.held,
+            updates=self.updates,
         )
 
     def _operator(self, node: fx.Node) -> None:
@@ -131,15 +139,17 @@ class _Lowering:
             return
         if node.op == "placeholder":
             # Apart from the model, whose other parameters can then be released.
-            self.root.register_buffer(node.name, self.captured.values[node.name])
+            self.held[node.name] = self.captured.values[node.name]
+            self.root.register_buffer(node.name, self.held[node.name])
             self.values[node.name] = self.graph.get_attr(node.name)
             return
         operands = {source: self._operand(source, node.name) for source in node.all_input_nodes}
         if node.name in code.writers:
             self._complete_sends_of(self.captured.analysis.sharing[node.name])
         if node.op == "call_module":
-            parameter = self.captured.values[code.writers[node.name]]
-            update = parameter_update(self.captured.optimizer, parameter)
+            parameter = code.writers[node.name]
+            update = parameter_update(self.captured.optimizer, self.captured.values[parameter])
+            self.updates[parameter] = update
             self.root.add_module(node.name, update)
         if node.name in self.captured.analysis.random:
             position = self.captured.analysis.random[node.name]

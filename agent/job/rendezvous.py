@@ -6,7 +6,9 @@ that fails says so, instead of leaving the others to wait for their time limit.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -48,28 +50,42 @@ def report_failure(store: TCPStore, rank: int, what: str) -> None:
 
 def meet(store: TCPStore, spec: RankSpec) -> None:
     """Returns when all ranks are ready. Raises JobError as soon as one says that it failed."""
-    deadline = time.monotonic() + spec.timeout_seconds
     rails = ",".join(rail.rail for rail in spec.rail_interfaces)
-    try:
+    with _rank_0_there():
         store.set(f"ready/{spec.rank}", rails)
-        for peer in range(spec.world_size):
-            while not _within(store, f"ready/{peer}"):
-                if store.check(["failed"]):
-                    raise JobError(
-                        f"another rank could not start ({store.get('failed').decode()})",
-                        "see what that rank reports",
-                    )
-                if time.monotonic() > deadline:
-                    raise JobError(
-                        f"rank {peer} was not ready after {spec.timeout_seconds:g} s",
-                        "see what that rank reports, or allow more time",
-                    )
-            if (theirs := store.get(f"ready/{peer}").decode()) != rails:
+    for peer in range(spec.world_size):
+        theirs = await_key(store, spec, f"ready/{peer}", f"rank {peer} was not ready")
+        if theirs != rails:
+            raise JobError(
+                f"rank {peer} has interfaces on rails {theirs or 'none'}, rank {spec.rank} on "
+                f"{rails or 'none'}",
+                "give every server of the job one NIC on each rail that the job uses",
+            )
+
+
+def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
+    """What some rank sets the key to. Raises JobError as soon as one says that it failed, and
+    `otherwise` when nothing came within the time limit."""
+    deadline = time.monotonic() + spec.timeout_seconds
+    with _rank_0_there():
+        while not _within(store, key):
+            if store.check(["failed"]):
                 raise JobError(
-                    f"rank {peer} has interfaces on rails {theirs or 'none'}, rank {spec.rank} on "
-                    f"{rails or 'none'}",
-                    "give every server of the job one NIC on each rail that the job uses",
+                    f"another rank could not start ({store.get('failed').decode()})",
+                    "see what that rank reports",
                 )
+            if time.monotonic() > deadline:
+                raise JobError(
+                    f"{otherwise} after {spec.timeout_seconds:g} s",
+                    "see what that rank reports, or allow more time",
+                )
+        return str(store.get(key).decode())
+
+
+@contextlib.contextmanager
+def _rank_0_there() -> Iterator[None]:
+    try:
+        yield
     except dist.DistError as error:
         raise JobError(
             f"lost rank 0 before the first step: {str(error).splitlines()[0]}",

@@ -7,21 +7,31 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone, Traffic
-from agent.job.lower import lower
+from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
+from agent.job.lower import RankProgram, lower
 from agent.job.messages import JobError, RankMessages, rank_messages
 from agent.job.rendezvous import meet, open_store, report_failure
 from agent.job.replay import payload_for, replay_actions, replay_step
+from agent.job.resume import Beginning, begin
+from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, GlooTransport, Transport
 from optimizer.capture.protocol import Tensors
-from optimizer.capture.step import capture
+from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import load_graph
 from optimizer.placement import Placement, load_placement
+
+if TYPE_CHECKING:
+    from agent.job.checkpoint import Checkpoints
 
 Emit = Callable[[RankEvent], None]
 
@@ -29,17 +39,18 @@ Emit = Callable[[RankEvent], None]
 @dataclass(frozen=True)
 class Program:
     """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
-    rank has it."""
+    rank has it. checkpoints: where the job keeps any."""
 
     structure_hash: str
     load: Callable[[int], Tensors]
     run: Callable[[Tensors], torch.Tensor | None]
+    checkpoints: Checkpoints | None = None
 
 
 def run_rank(spec: RankSpec, emit: Emit) -> None:
     """Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
 
-    Does not hang: every wait has the time limit of the specification.
+    Does not hang: every wait has a time limit of the specification, and a lost peer ends the rank.
     """
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
@@ -47,19 +58,27 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     messages = _messages(spec, placement)
     if spec.world_size == 1:
         alone = Alone()
-        _run_steps(spec, _prepare(spec, placement, messages, alone, emit), alone, emit)
+        program, beginning = _prepare(spec, placement, messages, alone, None, emit)
+        _run_steps(spec, program, beginning, alone, emit)
         return
     store = open_store(spec)
+    heart = Heart(spec, end_when_lost(emit))
+    heart.start()
     transport = GlooTransport(messages)
     try:
-        program = _prepare(spec, placement, messages, transport, emit)
-    except ValueError as error:
+        program, beginning = _prepare(spec, placement, messages, transport, store, emit)
+    except (ValueError, OSError) as error:
         report_failure(store, spec.rank, str(error))
         raise
     meet(store, spec)
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
-    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.timeout_seconds)
-    _run_steps(spec, program, transport, emit)
+    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
+    if program.checkpoints is not None:
+        wait = timedelta(seconds=spec.wait_seconds)
+        program.checkpoints.join(dist.new_group(timeout=wait, backend="gloo"))
+    limit_tcp_waits(spec.loss_seconds)
+    _run_steps(spec, program, beginning, transport, emit)
+    heart.finish()
 
 
 def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
@@ -78,12 +97,18 @@ def _prepare(
     placement: Placement,
     messages: RankMessages,
     transport: Transport,
+    store: TCPStore | None,
     emit: Emit,
-) -> Program:
+) -> tuple[Program, Beginning]:
     make = _placed if spec.kind == "placed" else _replayed
     program = make(spec, placement, messages, transport)
     emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=program.structure_hash))
-    return program
+    if program.checkpoints is None:
+        return program, Beginning()
+    beginning = begin(spec, program.checkpoints, store)
+    if beginning.resumed is not None:
+        emit(beginning.resumed)
+    return program, beginning
 
 
 def _placed(
@@ -108,7 +133,21 @@ def _placed(
         loss: torch.Tensor | None = rank_program.module(*inputs)
         return loss
 
-    return Program(structure_hash, load, run)
+    checkpoints = _checkpoints(spec, placement, captured, rank_program)
+    return Program(structure_hash, load, run, checkpoints)
+
+
+def _checkpoints(
+    spec: RankSpec, placement: Placement, captured: CapturedStep, program: RankProgram
+) -> Checkpoints | None:
+    if spec.checkpoint is None:
+        return None
+    # Here, because torch.distributed.checkpoint takes a second to load.
+    from agent.job.checkpoint import Checkpoints
+
+    job = job_manifest(spec, placement, captured)
+    state = rank_state(captured, program, is_first=spec.rank == 0)
+    return Checkpoints(spec.checkpoint, spec.rank, job, state)
 
 
 def _replayed(
@@ -127,9 +166,12 @@ def _replayed(
     return Program(graph.structure_hash, lambda step: (), run)
 
 
-def _run_steps(spec: RankSpec, program: Program, transport: Transport, emit: Emit) -> None:
+def _run_steps(
+    spec: RankSpec, program: Program, beginning: Beginning, transport: Transport, emit: Emit
+) -> None:
+    checkpoints = program.checkpoints
     with torch.no_grad():
-        for step in range(spec.steps):
+        for step in range(beginning.step, spec.steps):
             data = program.load(step)
             transport.begin_step()
             start = time.perf_counter()
@@ -138,6 +180,12 @@ def _run_steps(spec: RankSpec, program: Program, transport: Transport, emit: Emi
             seconds = time.perf_counter() - start
             value = None if loss is None else float(loss)
             emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
+            if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
+                saved = checkpoints.save(step + 1)
+                if saved is not None:
+                    emit(saved)
+    if checkpoints is not None:
+        checkpoints.close()
     transport.close()
     traffic = tuple(
         Traffic(destination=destination, rail=rail, bytes=count)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.contract.checkpoint import CheckpointSpec
 from agent.contract.job import OptimizerSpec, RailInterface, RankSpec
 from controller.compile.network import bridge_name
-from controller.plan import Plan, ReplayJob
+from controller.plan import PlacedJob, Plan, ReplayJob
 from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 
@@ -41,10 +42,20 @@ def rank_specs(
             ),
             steps=job.steps,
             seed=0 if isinstance(job, ReplayJob) else job.seed,
+            checkpoint=None if isinstance(job, ReplayJob) else _checkpoint(job),
             threads=job.threads,
             time_scale=job.time_scale if isinstance(job, ReplayJob) else 1.0,
         )
         for rank, device in enumerate(devices)
+    )
+
+
+def _checkpoint(job: PlacedJob) -> CheckpointSpec | None:
+    asked = job.checkpoint
+    if asked is None:
+        return None
+    return CheckpointSpec(
+        folder=asked.folder, every=asked.every, keep=asked.keep, resume=asked.resume
     )
 
 

@@ -49,6 +49,23 @@ def processes_of(record: LabRecord) -> list[int]:
     return sorted((recorded | _marked_inside(record)) - _own_line())
 
 
+def programs_inside(record: LabRecord, namespace: str, program: Sequence[str]) -> list[int]:
+    """The lab's processes in that namespace whose command line has these words in a row."""
+    words = "\0".join(["", *program, ""])
+    return sorted(
+        pid
+        for pid in _in_namespaces([namespace]) - _own_line()
+        if _is_marked(pid, record.name) and words in "\0".join(["", *_fields(pid, "cmdline"), ""])
+    )
+
+
+def running_seconds(pid: int) -> float:
+    """Since it started; 0 where it has ended."""
+    ticks = start_ticks(pid)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return 0.0 if ticks is None else max(0.0, now - ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def strangers_in(record: LabRecord) -> list[int]:
     """Processes in the lab's namespaces that the lab did not start, e.g. a shell."""
     inside = _inside(record)
@@ -77,8 +94,12 @@ def _marked_inside(record: LabRecord) -> set[int]:
 
 
 def _inside(record: LabRecord) -> set[int]:
+    return _in_namespaces(record.namespaces)
+
+
+def _in_namespaces(namespaces: Iterable[str]) -> set[int]:
     ours = set()
-    for namespace in record.namespaces:
+    for namespace in namespaces:
         with contextlib.suppress(FileNotFoundError):
             ours.add((NAMESPACE_DIRECTORY / namespace).stat().st_ino)
     found = set()

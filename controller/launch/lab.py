@@ -1,4 +1,4 @@
-"""Ranks in a lab: on their server's network, without privileges, ending with this process."""
+"""Ranks in a lab: on their server's network, without privileges."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import RankSpec
+from agent.contract.job import Hold, RankSpec
 from controller.errors import JobFailed, UsageError
 from controller.lab import Lab
-from controller.launch.launcher import server_of
+from controller.lab.processes import end, programs_inside, running_seconds
+from controller.launch.launcher import LeftRank, server_of
 
 RANK_PROGRAM = ("-m", "agent.job")
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,6 @@ _PROJECT = Path(__file__).resolve().parents[2]
 _LONGEST_LINE_BYTES = 2**20
 _WITHOUT_PRIVILEGES = (
     "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
-    "--pdeathsig=KILL",
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ class LabLauncher:
         self._python = python or sys.executable
         self._environment = dict(environment or {})
         self._program = tuple(program)
+        self._started: set[int] = set()
 
     def require_ready(self) -> None:
         if not self._workdir.is_dir():
@@ -66,7 +67,7 @@ class LabLauncher:
             )  # fmt: skip
             process = await asyncio.create_subprocess_exec(
                 *argv,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_LONGEST_LINE_BYTES,
@@ -83,7 +84,24 @@ class LabLauncher:
             ) from error
         finally:
             os.close(descriptor)
+        self._started.add(process.pid)
         return LocalRank(spec.rank, server, process)
+
+    def left(self) -> tuple[LeftRank, ...]:
+        return tuple(
+            LeftRank(server.name, pid, running_seconds(pid))
+            for server in self._lab.record.servers
+            for pid in programs_inside(self._lab.record, server.namespace, self._program)
+            if pid not in self._started
+        )
+
+    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+        if remaining := end(rank.pid for rank in ranks):
+            raise JobFailed(
+                f"ranks of an earlier job do not end: pids {', '.join(map(str, remaining))}",
+                where=", ".join(sorted({r.server for r in ranks if r.pid in remaining})),
+                remedy="end them by hand, then try again",
+            )
 
     def _rank_environment(self) -> dict[str, str]:
         environment = {**self._lab.environment, "PYTHONUNBUFFERED": "1", **self._environment}
@@ -104,6 +122,11 @@ class LocalRank:
     def errors(self) -> AsyncIterator[bytes]:
         assert self._process.stderr is not None
         return _lines(self._process.stderr)
+
+    def tell(self, hold: Hold) -> None:
+        stream = self._process.stdin
+        if stream is not None and not stream.is_closing():
+            stream.write(hold.model_dump_json().encode() + b"\n")
 
     async def wait(self) -> int:
         return await self._process.wait()

@@ -1,7 +1,8 @@
 """All ranks of one job, from start to end: their events, and what happens when one fails.
 
 Either every rank finishes, or none is left: when one fails, says nothing for too long, or the work
-is cancelled, all are ended, by SIGTERM and then by SIGKILL.
+is cancelled, all are ended, by SIGTERM and then by SIGKILL. When this process is killed they go on,
+until the time has passed that they were last told they have.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from agent.contract.job import Failed, Finished, RankEvent, RankSpec, parse_rank_event
+from agent.contract.job import Failed, Finished, Hold, RankEvent, RankSpec, parse_rank_event
 from controller.errors import JobFailed
 from controller.launch.launcher import Launcher, RankProcess
 
@@ -27,6 +28,7 @@ _KILL_SECONDS = 3.0
 _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
 _TAIL_LINES = 20
+_TELL_SECONDS = 2.0
 
 
 @dataclass
@@ -57,18 +59,26 @@ async def run_ranks(
     on_event: Callable[[RankEvent], None],
     *,
     silence_seconds: float = SILENCE_SECONDS,
+    held_seconds: Callable[[], float] | None = None,
 ) -> list[RankEvent]:
     """All events of all ranks, in the order in which they came, once every rank has finished.
+
+    held_seconds: for how long from now the ranks may run on should this process be gone.
 
     Raises JobFailed naming the rank, its server, how it ended and its last lines. No rank is left
     when this returns, raises or is cancelled.
     """
     job = _Job(on_event)
+    telling: asyncio.Task[None] | None = None
     try:
         for spec in specs:
             job.follow(await launcher.start(spec))
+        if held_seconds is not None:
+            telling = asyncio.create_task(job.tell(held_seconds))
         await job.watch(silence_seconds)
     finally:
+        if telling is not None:
+            telling.cancel()
         # Shielded: a second interrupt must not leave ranks behind.
         await asyncio.shield(asyncio.create_task(job.end()))
     return job.events
@@ -90,6 +100,12 @@ class _Job:
         rank.exit = asyncio.create_task(self._await_exit(rank))
         self._ranks.append(rank)
 
+    async def tell(self, held_seconds: Callable[[], float]) -> None:
+        while True:
+            for rank in self._ranks:
+                rank.process.tell(Hold(held_seconds=held_seconds()))
+            await asyncio.sleep(_TELL_SECONDS)
+
     async def watch(self, silence_seconds: float) -> None:
         """Until all have finished. Raises JobFailed for the first that fails."""
         while running := [rank.exit for rank in self._ranks if rank.exit and not rank.exit.done()]:
@@ -106,7 +122,7 @@ class _Job:
                     remedy="all ranks were ended",
                 )
         if failed := [rank for rank in self._ranks if rank.has_failed]:
-            raise _job_failed(min(failed, key=_blame))
+            raise _job_failed(_culprit(failed, {r.process.rank: r for r in self._ranks}))
 
     def _raise_own_errors(self) -> None:
         """What on_event raised ends the job, rather than leave it unread."""
@@ -147,7 +163,7 @@ class _Job:
             if isinstance(event, Finished):
                 rank.finished = True
             elif isinstance(event, Failed):
-                rank.failure = event
+                rank.failure = rank.failure or event
             self.events.append(event)
             self._on_event(event)
 
@@ -157,18 +173,40 @@ class _Job:
             rank.tail.append(line.decode(errors="replace").rstrip())
 
 
+@dataclass(frozen=True)
+class _Culprit:
+    """The rank that the report names, and who said so if it could not."""
+
+    rank: _Followed
+    witness: _Followed | None = None
+
+
+def _culprit(failed: Sequence[_Followed], ranks: Mapping[int, _Followed]) -> _Culprit:
+    """Who ended by itself first; unless all it says is that it lost another, which still runs."""
+    first = min(failed, key=_blame)
+    lost = first.failure.lost_rank if first.failure else None
+    if lost is None or lost not in ranks or ranks[lost].has_failed:
+        return _Culprit(first)
+    return _Culprit(ranks[lost], witness=first)
+
+
 def _blame(rank: _Followed) -> tuple[bool, float]:
     """Who was killed failed by itself; of the others, the first to go."""
     return (rank.status is None or rank.status >= 0, rank.exited_seconds)
 
 
-def _job_failed(rank: _Followed) -> JobFailed:
-    said = f": {rank.failure.what}" if rank.failure else ""
-    remedy = rank.failure.remedy if rank.failure and rank.failure.remedy else ""
+def _job_failed(culprit: _Culprit) -> JobFailed:
+    rank, failure = culprit.rank, (culprit.witness or culprit.rank).failure
+    said = failure.what if failure else ""
+    if culprit.witness is not None:
+        what = f"{said} (as rank {culprit.witness.process.rank} says)"
+    else:
+        what = f"rank {rank.process.rank} {_ending(rank.status)}{': ' if said else ''}{said}"
     return JobFailed(
-        f"rank {rank.process.rank} {_ending(rank.status)}{said}{_quote(rank.tail)}",
+        what + _quote(rank.tail),
         where=rank.process.server,
-        remedy=remedy or "all other ranks were ended",
+        remedy=(failure.remedy if failure else "") or "all other ranks were ended",
+        rank=rank.process.rank,
     )
 
 

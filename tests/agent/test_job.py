@@ -120,16 +120,30 @@ def test_a_killed_peer_ends_the_other(tmp_path: Path, victim: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_stuck_peer_ends_the_other_by_its_time_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_a_frozen_peer_is_named_by_those_who_live(tmp_path: Path, stuck: int) -> None:
     placement, options = slow_pair(tmp_path)
-    ranks = start_ranks(placement, tmp_path, **options, timeout_seconds=10)
+    ranks = start_ranks(placement, tmp_path, **options, loss_seconds=5)
     try:
         wait_for_steps(ranks[0], 1)
-        os.kill(ranks[1].process.pid, signal.SIGSTOP)
-        assert ranks[0].finish(25) == 1
-        assert "lost a peer" in ranks[0].failed.what
+        os.kill(ranks[stuck].process.pid, signal.SIGSTOP)
+        other = ranks[1 - stuck]
+        assert other.finish(25) == 1
+        assert f"rank {stuck} is lost" in other.failed.what and other.failed.lost_rank == stuck
     finally:
         end(ranks)
+
+
+@pytest.mark.slow
+def test_a_slow_operator_is_no_lost_rank(tmp_path: Path) -> None:
+    """It takes far longer than a rank may be silent, and its rank is not."""
+    rows = [OperatorRow(id=i, type="x", seconds={"cpu": 8.0 if i == "p" else 0.01}) for i in "pq"]
+    graph = build_graph(rows, [TensorRow("p", ("q",), 1 << 10)])
+    save_graph(graph, tmp_path / "graph.json")
+    placement = placement_of(graph, cluster_of(2), {"p": "s1/0", "q": "s2/0"})
+    options = {"kind": "replay", "graph_file": str(tmp_path / "graph.json"), "steps": 1}
+    ranks = run_ranks(placement, tmp_path, **options, loss_seconds=4)
+    assert ranks[1].step_seconds[0] > 7
 
 
 def test_sigterm_ends_a_rank_that_waits(tmp_path: Path) -> None:

@@ -218,27 +218,90 @@ async def test_what_the_listener_raises_ends_the_job(lab: Lab, tmp_path: Path) -
     assert stage.left() == []
 
 
-async def test_ranks_die_with_the_controller(lab: Lab, tmp_path: Path) -> None:
-    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
-    script = f"""
+async def test_a_frozen_rank_is_named_by_what_its_peer_says(lab: Lab, tmp_path: Path) -> None:
+    source = """
+if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
+print("waiting for rank 1", file=sys.stderr, flush=True)
+say(event="failed", what="rank 1 is lost: no sign of life", lost_rank=1, remedy="look at it")
+sys.exit(1)
+"""
+    stage = Stage(lab, tmp_path, source)
+    with pytest.raises(JobFailed) as failure:
+        await stage.run()
+    assert failure.value.where == "s2" and failure.value.rank == 1
+    assert failure.value.what.startswith("rank 1 is lost: no sign of life (as rank 0 says)")
+    assert failure.value.remedy == "look at it"
+    assert stage.left() == []
+
+
+# Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
+GOES_ON = """
+from agent.contract.job import StepDone
+from agent.job.events import Events
+from agent.job.hold import follow_hold
+events = Events()
+follow_hold(events, rank)
+for k in range(600):
+    events.emit(StepDone(rank=rank, step=k, seconds=0.1))
+    print("the model prints", flush=True)
+    with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
+    time.sleep(0.1)
+"""
+CONTROLLER = """
 import asyncio, sys
-sys.path[:0] = {sys.path!r}
+sys.path[:0] = {path!r}
 from pathlib import Path
 from test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
-lab = Lab(LabRecord.model_validate_json({lab.record.model_dump_json()!r}))
-launcher = LabLauncher(lab, program=({str(stage.file)!r},), workdir=Path({str(tmp_path)!r}))
-asyncio.run(run_ranks(launcher, specs(), lambda event: print("step", flush=True)))
+lab = Lab(LabRecord.model_validate_json({record!r}))
+launcher = LabLauncher(lab, program=({file!r},), workdir=Path({folder!r}))
+say = lambda event: print("step", flush=True)
+asyncio.run(run_ranks(launcher, specs(), say, held_seconds=lambda: {held}))
 """
+
+
+def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
+    """Once both of its ranks have said something."""
+    script = CONTROLLER.format(
+        path=sys.path,
+        record=lab.record.model_dump_json(),
+        file=str(stage.file),
+        folder=str(stage.file.parent),
+        held=held_seconds,
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
         assert controller.stdout is not None
-        for _ in range(2):
+        while len(list(stage.file.parent.glob("*.py.[01]"))) < 2:
             assert controller.stdout.readline() == b"step\n"
-        assert len(stage.left()) == 2
         controller.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 3
-    while stage.left() and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    assert stage.left() == []
+
+
+def steps_of(stage: Stage) -> list[int]:
+    return [len(stage.file.with_suffix(f".py.{rank}").read_text()) for rank in (0, 1)]
+
+
+async def test_ranks_outlive_the_controller_until_their_time_is_over(
+    lab: Lab, tmp_path: Path
+) -> None:
+    stage = Stage(lab, tmp_path, GOES_ON)
+    kill_a_controller(lab, stage, held_seconds=3)
+    killed, before = time.monotonic(), steps_of(stage)
+    await asyncio.sleep(1)
+    assert len(stage.left()) == 2
+    assert all(now > then + 3 for now, then in zip(steps_of(stage), before, strict=True))
+    assert [rank.server for rank in stage.launcher.left()] == ["s1", "s2"]
+    while stage.left() and time.monotonic() < killed + 10:
+        await asyncio.sleep(0.05)
+    assert stage.left() == [] and time.monotonic() > killed + 1.5
+
+
+async def test_ranks_that_are_left_are_found_and_ended(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, GOES_ON)
+    kill_a_controller(lab, stage, held_seconds=60)
+    left = stage.launcher.left()
+    assert sorted(rank.pid for rank in left) == sorted(stage.left()) and len(left) == 2
+    assert all(0 < rank.seconds < 60 for rank in left)
+    stage.launcher.end_left(left)
+    assert stage.left() == [] == list(stage.launcher.left())
 
 
 async def test_the_real_rank_program_says_what_it_lacks(lab: Lab) -> None:
