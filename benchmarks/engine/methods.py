@@ -92,7 +92,8 @@ def table() -> Table:
             f"model inside, {PUBLISHED_GAP:.0%} gap, {PUBLISHED_LIMIT_SECONDS:g} s.",
             "step: contended, under what the method deploys; job: the same placement under job "
             "sharing (auto: its own search under job).",
-            f"auto is the best, or within 1 %, in {best} of {contests} columns of a graph.",
+            f"auto is the best, or within 1 %, in {best} of {contests} columns of a graph. A graph "
+            "that no method places counts for none: its buffers do not fit beside its weights.",
         ),
     )
 
@@ -140,6 +141,8 @@ def _row(entry: Scored, scored: list[Scored]) -> list[str]:
 def _auto_wins(scored: list[Scored]) -> tuple[int, int]:
     """(columns in which auto is the best or within 1 % of it, columns)."""
     auto, others = scored[0], scored[1:]
+    if all(entry.deployed is None for entry in scored):
+        return 0, 0
     if auto.deployed is None or auto.job is None:
         return 0, 2
     deployed = min((s.deployed for s in others if s.deployed is not None), default=auto.deployed)
