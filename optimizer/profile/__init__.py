@@ -1,6 +1,7 @@
 """What each operator of a captured step costs.
 
     interpret   runs a captured step operator by operator
+    straight    the step as a rank runs it, with a clock between operators
     measure     the median time of each operator on this machine, alone and with fixed threads
     sampling    how many steps that takes
     workspace   what each operator holds only while it runs

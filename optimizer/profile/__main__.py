@@ -7,6 +7,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optimizer.arguments import EXIT_CODES, positive, seconds
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
@@ -20,6 +21,10 @@ from optimizer.profile.sampling import (
     MOST_SAMPLES,
     Sampling,
 )
+
+if TYPE_CHECKING:
+    from optimizer.profile.cache import ProfileKey
+    from optimizer.profile.measure import Profile
 
 _DESCRIPTION = """\
 Times for an operator graph, in one of two ways:
@@ -82,6 +87,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=LIMIT_SECONDS,
         help=f"after so long {ENOUGH_SAMPLES} steps suffice, after three times as long "
         f"{LEAST_SAMPLES}; default: {LIMIT_SECONDS:g}",
+    )
+    measured.add_argument(
+        "--no-calibrate",
+        dest="calibrate",
+        action="store_false",
+        help="keep the operators' medians, which do not quite sum to the whole step",
     )
     measured.add_argument("--cache", type=Path, help="folder of measured profiles")
     modelled = parser.add_argument_group("for a graph file, modelled")
@@ -166,22 +177,32 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         profile = measure(captured, options.threads, sampling, say)
         if options.cache:
             save_profile(options.cache, key, graph, profile)
+    return _with_profile(graph, profile, key, options.calibrate)
+
+
+def _with_profile(
+    graph: OperatorGraph, profile: Profile, key: ProfileKey, calibrate: bool
+) -> OperatorGraph:
+    """calibrate: the times of the graph sum to the whole step."""
     total, whole = profile.sum_of_medians_seconds, profile.whole_step_seconds
     say(
         f"profile: {profile.samples} samples; operators sum to {total * 1e3:.1f} ms, the whole "
-        "step takes "
-        f"{whole * 1e3:.1f} ms ({total / whole - 1:+.1%})"
+        f"step takes {whole * 1e3:.1f} ms ({total / whole - 1:+.1%})"
+        + (f"; calibrated by {whole / total:.4f}" if calibrate else "; not calibrated")
     )
+    kept = profile.calibrated() if calibrate else profile
     notes = {
         **graph.notes,
         "processor": key.processor,
         "threads": key.threads,
         "torch": key.torch,
+        "warm_up_steps": profile.warm_up_steps,
         "samples": profile.samples,
         "sum_of_medians_seconds": total,
         "whole_step_seconds": whole,
+        "calibration": kept.sum_of_medians_seconds / total,
     }
-    timed = graph.with_seconds({options.device_type: profile.seconds})
+    timed = graph.with_seconds({key.device_type: kept.seconds})
     return replace(timed, workspace_bytes=profile.workspace_bytes, notes=notes)
 
 

@@ -49,6 +49,7 @@ def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile
             seconds=np.array([seconds[identifier] for identifier in graph.ids]),
             workspace_bytes=np.array([workspace[identifier] for identifier in graph.ids]),
             whole_step_seconds=document["whole_step_seconds"],
+            warm_up_steps=document["warm_up_steps"],
             samples=document["samples"],
         )
     except (ValueError, KeyError, TypeError):
@@ -62,6 +63,7 @@ def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: P
         "seconds": dict(zip(graph.ids, profile.seconds.tolist(), strict=True)),
         "workspace_bytes": dict(zip(graph.ids, profile.workspace_bytes.tolist(), strict=True)),
         "whole_step_seconds": profile.whole_step_seconds,
+        "warm_up_steps": profile.warm_up_steps,
         "samples": profile.samples,
     }
     write_json(key.file(folder), document)
