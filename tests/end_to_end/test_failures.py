@@ -1,0 +1,199 @@
+"""What is promised when a rank, an agent or the controller is killed, in a real lab.
+
+One training is broken off again and again, from test to test, and ends with the parameters of one
+that never was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.contract.checkpoint import checkpoints_in
+from cluster import ROOT, TestCluster, once, read_report
+from snapshots import machine_snapshot
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+MODEL, BATCH = "examples.models.mlp:training_step", 16
+LEASE_SECONDS = 10
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    before = machine_snapshot()
+    cluster = TestCluster("failures", tmp_path_factory.mktemp("plans"))
+    up = cluster.run("lab", "up", str(cluster.plan(cluster.document(), "lab")))
+    try:
+        assert up.code == 0, up.output
+        yield cluster
+    finally:
+        down = cluster.run("lab", "down", cluster.name)
+    assert down.code == 0, down.output
+    after = machine_snapshot()
+    for what in before:
+        assert after[what] == before[what], what
+
+
+@pytest.fixture
+def untouched(cluster: TestCluster) -> Iterator[None]:
+    """Every server is afterwards what it was before, and nothing of the job is left."""
+    before = cluster.snapshots()
+    yield
+    assert cluster.snapshots() == before
+    assert cluster.ranks() == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+def training(cluster: TestCluster, folder: Path, *, steps: int, every: int = 4) -> str:
+    document = cluster.document()
+    document["solve"]["time_limit"] = "2s"
+    document["network"] |= {"lease": f"{LEASE_SECONDS}s", "verify": {"seconds": 1}}
+    document["job"] |= {
+        "model": MODEL, "batch": BATCH, "steps": steps,
+        "checkpoint": {"folder": str(folder), "every": every},
+    }  # fmt: skip
+    return str(cluster.plan(document, "training"))
+
+
+def last_step(folder: Path) -> int:
+    return checkpoints_in(folder)[-1].manifest.step
+
+
+def test_a_killed_rank_ends_the_job_and_the_report_names_it(
+    cluster: TestCluster, untouched: None, folder: Path
+) -> None:
+    killed: list[tuple[int, float]] = []
+
+    def kill_one(process: subprocess.Popen[str]) -> None:
+        victim = cluster.processes("agent.job", "s2")[0]
+        os.kill(victim, signal.SIGKILL)
+        killed.append((victim, time.monotonic()))
+
+    report_file = cluster.folder / "killed.json"
+    arguments = ("apply", training(cluster, folder, steps=4000), "--yes", "--out", str(report_file))
+    done = cluster.run(*arguments, on_line=once("checkpoint after 8 steps", kill_one))
+    assert done.code == 7, done.output
+    assert time.monotonic() - killed[0][1] < 30
+    report = read_report(report_file)
+    assert report["failure"]["server"] == "s2"
+    assert f"rank {report['failure']['rank']} was killed by SIGKILL" in report["failure"]["what"]
+    assert report["failure"]["what"] in done.output
+    assert report["checkpoint"]["step"] == last_step(folder) == 8
+    assert "last checkpoint: after 8 steps" in done.output
+
+
+def start_agent(cluster: TestCluster, server: str) -> subprocess.Popen[bytes]:
+    """As systemd would after it was killed."""
+    from controller.lab import find_lab
+
+    lab = find_lab(cluster.name)
+    assert lab is not None
+    config = lab.directory / server / "agent.json"
+    program = [sys.executable, "-m", "agent.main", "run", "--config", str(config)]
+    return subprocess.Popen(
+        lab.inside_server(server, program),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=lab.environment,
+        start_new_session=True,
+    )
+
+
+def test_a_killed_controller_leaves_the_job_running_for_its_lease(
+    cluster: TestCluster, untouched: None, folder: Path
+) -> None:
+    plan = training(cluster, folder, steps=4000)
+    before = cluster.snapshots()
+    done = cluster.run(
+        "apply", plan, "--yes", on_line=once("checkpoint after 12 steps", lambda p: p.kill())
+    )
+    killed = time.monotonic()
+    assert done.code == -signal.SIGKILL
+    assert "resumed after 8 steps" in done.output
+    status = cluster.run("status", plan)
+    assert status.code == 0, status.output
+    assert status.output.count("a rank runs on") == len(cluster.ranks()) > 1, status.output
+    assert "its controller is gone" in status.output
+    assert last_step(folder) > 12, "it did not go on"
+    assert cluster.snapshots() != before
+    while cluster.ranks() and time.monotonic() < killed + 30:
+        time.sleep(0.2)
+    assert cluster.ranks() == [], "the lease ran out"
+    while cluster.snapshots() != before and time.monotonic() < killed + 40:
+        time.sleep(0.5)
+
+
+def test_a_killed_agent_is_no_loss_while_its_lease_holds(
+    cluster: TestCluster, untouched: None, folder: Path
+) -> None:
+    """The broken-off training comes to its end here, equal to one that never was."""
+    killed: list[float] = []
+    restarted: list[subprocess.Popen[bytes]] = []
+
+    def on_line(line: str, process: subprocess.Popen[str]) -> None:
+        if re.search(r"step \d+: ", line) and not killed:
+            (agent,) = cluster.processes("agent.main", "s2")
+            os.kill(agent, signal.SIGKILL)
+            killed.append(time.monotonic())
+        if killed and not restarted and time.monotonic() > killed[0] + 2.5:
+            restarted.append(start_agent(cluster, "s2"))
+
+    reached = last_step(folder)
+    steps = reached + 250
+    report_file = cluster.folder / "resumed.json"
+    plan = training(cluster, folder, steps=steps, every=100)
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file), on_line=on_line)
+    assert done.code == 0, done.output
+    assert restarted, "too quick to show anything"
+    report = read_report(report_file)
+    assert report["first_step"] == report["resumed"]["step"] == reached
+    assert report["checkpoint"]["step"] == steps == reached + len(report["losses"])
+    assert_equal_to_one_unbroken_rank(Path(report["checkpoint"]["path"]), steps)
+
+
+def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    from agent.job.lower import lower
+    from agent.job.messages import RankMessages
+    from agent.job.transport import Alone
+    from optimizer.capture.step import capture
+    from optimizer.capture.updates import OptimizerChoice
+    from placements import cluster_of, placement_of
+
+    torch.set_num_threads(1)
+    captured = capture(MODEL, BATCH, OptimizerChoice("adamw", 1e-3), 0)
+    graph, one = captured.operators, cluster_of(1)
+    placement = placement_of(graph, one, dict.fromkeys(graph.ids, one.device_names[0]))
+    program = lower(captured, placement, one.device_names[0], RankMessages({}, ()), Alone())
+    with torch.no_grad():
+        for step in range(steps):
+            for seeder in program.seeders:
+                seeder.step = step
+            batch = captured.batches(step)
+            program.module(*(batch[position] for position in program.inputs))
+    dcp_to_torch_save(checkpoint, checkpoint.parent / "plain.pt")
+    saved = torch.load(checkpoint.parent / "plain.pt", weights_only=True)
+    for identifier, value in program.held.items():
+        (name,) = captured.names.of[identifier]
+        assert torch.equal(saved["model"][name.name], value), name
+        state = program.updates[identifier].state(value, steps)
+        for key, tensor in state.items():
+            assert torch.equal(saved["optimizer"]["state"][name.name][key], tensor), (name, key)
+    assert len(program.held) == len(saved["model"])
