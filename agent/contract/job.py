@@ -34,8 +34,10 @@ class RankSpec(Frozen):
 
     rank order is the order of placement.devices_used; device is this rank's `server/index`.
     rail_interfaces are in the order of the cluster's rails, the same on every rank: gloo's device k
-    is rail k and messages use tag = message * rails + k. model and graph_file: exactly one is set.
-    time_scale multiplies operator times in a replay. threads pins torch's thread counts.
+    is rail k, and a part on rail k has a tag that is k modulo the number of rails. model and
+    graph_file: exactly one is set. time_scale multiplies operator times in a replay. threads pins
+    torch's thread counts. sockets_per_rail: connections of a pair, per rail and direction.
+    urgent_first: whether the send order of `job` sharing is kept, or messages leave as they come.
     timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
     that gives no sign of life for so long is lost. wait_seconds: how long a living rank may keep
     another waiting within a step.
@@ -49,6 +51,9 @@ class RankSpec(Frozen):
     master_tcp_port: int
     rail_interfaces: tuple[RailInterface, ...]
     placement_file: str
+    backend: Literal["gloo", "nccl"] = "gloo"
+    sockets_per_rail: Annotated[int, Field(ge=1, le=16)] = 1
+    urgent_first: bool = True
     model: str | None = None
     graph_file: str | None = None
     batch: int = 1

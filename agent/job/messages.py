@@ -5,13 +5,14 @@ Sender and receiver derive the same cut and the same tags from the placement alo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.job.cutting import Part, chunk_bytes, cut, tags_taken
 from optimizer.placement import Message, Placement
 
-# Parts begin at multiples of this, so that no element is cut and every part is aligned.
-CUT_BYTES = 64
+# torch takes a tag as a signed 32-bit number. The last ones are not for messages.
+MOST_TAG = 2**31 - 1
 
 
 class JobError(ValueError):
@@ -24,20 +25,10 @@ class JobError(ValueError):
 
 
 @dataclass(frozen=True)
-class Part:
-    """Bytes [start, stop) of a message, on one rail. gloo takes rail `tag % rails`."""
-
-    rail: int
-    tag: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
 class RankMessage:
     """One message as one of its two ranks sees it; index is its place in placement.messages.
 
-    rail_names: what each part is counted under, "" inside one server.
+    rail_names: what each part is counted under, "" inside one server. rank: smaller is more urgent.
     """
 
     index: int
@@ -49,6 +40,11 @@ class RankMessage:
     upward: bool
     parts: tuple[Part, ...]
     rail_names: tuple[str, ...]
+    rank: int = 0
+
+    @property
+    def peer_server(self) -> str:
+        return self.peer_device.partition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,13 @@ class RankMessages:
     receives: tuple[RankMessage, ...]
 
 
-def rank_messages(placement: Placement, device: str, rails: Sequence[str]) -> RankMessages:
-    """rails: the names in the order of gloo's devices. Raises JobError for an unknown rail."""
+def rank_messages(
+    placement: Placement, device: str, rails: Sequence[str], sockets: int = 1
+) -> RankMessages:
+    """rails: the names in the order of gloo's devices; sockets: connections per rail and pair.
+
+    Raises JobError for an unknown rail, and where the placement's parts do not fit together.
+    """
     ranks = {name: rank for rank, name in enumerate(placement.devices_used)}
     if device not in ranks:
         raise JobError(f"the placement runs nothing on device {device!r}")
@@ -71,7 +72,7 @@ def rank_messages(placement: Placement, device: str, rails: Sequence[str]) -> Ra
     }
     sends: dict[str, list[tuple[int, RankMessage]]] = {}
     receives: list[tuple[int, RankMessage]] = []
-    for index, message in enumerate(placement.messages):
+    for index, (message, parts) in enumerate(_cuts(placement, rails, sockets)):
         if device not in (message.source, message.destination):
             continue
         if (message.source, message.producer) not in turn:
@@ -81,10 +82,10 @@ def rank_messages(placement: Placement, device: str, rails: Sequence[str]) -> Ra
                 "check the placement file with `optimizer check`",
             )
         if device == message.source:
-            ours = _seen_from(index, message, message.destination, ranks, rails)
+            ours = _seen_from(index, message, parts, message.destination, ranks, rails)
             sends.setdefault(message.producer, []).append((message.rank, ours))
         else:
-            ours = _seen_from(index, message, message.source, ranks, rails)
+            ours = _seen_from(index, message, parts, message.source, ranks, rails)
             receives.append((turn[message.source, message.producer], ours))
     return RankMessages(
         sends={k: tuple(m for _, m in sorted(v, key=_first)) for k, v in sends.items()},
@@ -96,9 +97,61 @@ def _first(pair: tuple[int, RankMessage]) -> int:
     return pair[0]
 
 
+def _cuts(
+    placement: Placement, rails: Sequence[str], sockets: int
+) -> Iterator[tuple[Message, tuple[Part, ...]]]:
+    """Every message with its parts. All ranks walk all messages: a message's tags begin where the
+    one before ended."""
+    chunks = _chunks(placement, rails)
+    first_tag, count = 0, max(len(rails), 1)
+    for index, message in enumerate(placement.messages):
+        if unknown := set(message.rails) - set(rails):
+            raise JobError(
+                f"message {index} uses rail {min(unknown)!r}; this rank has interfaces on "
+                f"{', '.join(rails) or 'none'}",
+                "give every rank an interface on every rail of the placement",
+            )
+        if message.rails:
+            shares = [message.rails.get(rail, 0.0) for rail in rails]
+            pair = (message.source.split("/")[0], message.destination.split("/")[0])
+            largest = None if chunks is None else chunks[pair]
+            parts = cut(message.bytes, shares, first_tag, largest, sockets)
+        else:
+            # Inside one server the kernel carries the message; it takes the first connection.
+            parts = (Part(0, first_tag, 0, message.bytes),) if message.bytes else ()
+        yield message, parts
+        first_tag += tags_taken(parts, first_tag, count)
+        if first_tag >= MOST_TAG - 2 * count:
+            raise JobError(
+                f"message {index} has no tag left: the step is cut into over {MOST_TAG} parts",
+                "use a placement with fewer or smaller messages",
+            )
+
+
+def _chunks(
+    placement: Placement, rails: Sequence[str]
+) -> Mapping[tuple[str, str], tuple[int, ...]] | None:
+    """By (source, destination) server, per rail; None where messages leave in program order."""
+    if placement.sharing != "job":
+        return None
+    rates = [
+        {nic.rail: nic.rate_bits_per_second for nic in server.nics}
+        for server in placement.cluster.servers
+    ]
+    names = [server.name for server in placement.cluster.servers]
+    return {
+        (names[s], names[t]): tuple(
+            chunk_bytes(min(rates[s].get(rail, 0.0), rates[t].get(rail, 0.0))) for rail in rails
+        )
+        for s in range(len(names))
+        for t in range(len(names))
+    }
+
+
 def _seen_from(
     index: int,
     message: Message,
+    parts: tuple[Part, ...],
     peer: str,
     ranks: Mapping[str, int],
     rails: Sequence[str],
@@ -106,16 +159,6 @@ def _seen_from(
     for end in (message.source, message.destination):
         if end not in ranks:
             raise JobError(f"message {index} names device {end!r}, which runs no operator")
-    if unknown := set(message.rails) - set(rails):
-        raise JobError(
-            f"message {index} uses rail {min(unknown)!r}; this rank has interfaces on "
-            f"{', '.join(rails) or 'none'}",
-            "give every rank an interface on every rail of the placement",
-        )
-    # Inside one server the kernel carries the message; it takes the first connection.
-    shares = [message.rails.get(rail, 0.0) for rail in rails] if message.rails else [1.0]
-    count = max(len(rails), 1)
-    parts = cut(message.bytes, shares, first_tag=index * count)
     return RankMessage(
         index=index,
         producer=message.producer,
@@ -126,21 +169,5 @@ def _seen_from(
         upward=ranks[message.source] < ranks[message.destination],
         parts=parts,
         rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
+        rank=message.rank,
     )
-
-
-def cut(size_bytes: int, shares: Sequence[float], first_tag: int) -> tuple[Part, ...]:
-    """Consecutive parts in proportion to shares, which need not sum to one; none is empty."""
-    total = sum(shares)
-    parts = []
-    start, so_far = 0, 0.0
-    last = max((rail for rail, share in enumerate(shares) if share > 0), default=0)
-    for rail, share in enumerate(shares):
-        so_far += share
-        stop = size_bytes
-        if rail < last:
-            stop = min(size_bytes, round(size_bytes * so_far / total / CUT_BYTES) * CUT_BYTES)
-        if stop > start:
-            parts.append(Part(rail, first_tag + rail, start, stop))
-            start = stop
-    return tuple(parts)

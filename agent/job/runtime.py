@@ -22,8 +22,10 @@ from agent.job.messages import JobError, RankMessages, rank_messages
 from agent.job.rendezvous import meet, open_store, report_failure
 from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
+from agent.job.sending import queues_for
 from agent.job.state import job_manifest, rank_state
-from agent.job.transport import Alone, GlooTransport, Transport
+from agent.job.transport import Alone, Transport
+from agent.job.transport_gloo import GlooTransport
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
@@ -64,7 +66,8 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     store = open_store(spec)
     heart = Heart(spec, end_when_lost(emit))
     heart.start()
-    transport = GlooTransport(messages)
+    queues = queues_for(placement, spec.device, _rails(spec), spec.urgent_first)
+    transport = GlooTransport(messages, queues, spec.sockets_per_rail)
     try:
         program, beginning = _prepare(spec, placement, messages, transport, store, emit)
     except (ValueError, OSError) as error:
@@ -88,8 +91,11 @@ def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
             f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
             f"{', '.join(used)} in this order"
         )
-    rails = tuple(rail.rail for rail in spec.rail_interfaces)
-    return rank_messages(placement, spec.device, rails)
+    return rank_messages(placement, spec.device, _rails(spec), spec.sockets_per_rail)
+
+
+def _rails(spec: RankSpec) -> tuple[str, ...]:
+    return tuple(rail.rail for rail in spec.rail_interfaces)
 
 
 def _prepare(

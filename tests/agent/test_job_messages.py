@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.job.messages import CUT_BYTES, JobError, cut, rank_messages
+from agent.job.cutting import CUT_BYTES, cut
+from agent.job.messages import JobError, rank_messages
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
 from optimizer.placement import Placement
 from placements import cluster_of, placement_of

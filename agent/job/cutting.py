@@ -1,0 +1,96 @@
+"""How the bytes of one message are cut: over rails by shares, on a rail into chunks or stripes.
+
+Sender and receiver come to the same parts and tags from the placement alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+# Parts begin at multiples of this, so that no element is cut and every part is aligned.
+CUT_BYTES = 64
+# A message that overtakes waits for what was handed to the connection before it: chunks are this
+# long on a rail that is theirs alone, and never so small that gloo's work for one (about 0.1 ms in
+# sender and receiver together) shows, nor so large that a fast rail has no room to choose.
+CHUNK_SECONDS = 0.006
+LEAST_CHUNK_BYTES = 16 * 1024
+MOST_CHUNK_BYTES = 8 * 1024 * 1024
+# A smaller part is not striped over several sockets.
+STRIPE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes [start, stop) of a message: what gloo is given as one send or receive.
+
+    gloo takes rail `tag % rails`; socket counts the connections of a pair on one rail.
+    """
+
+    rail: int
+    tag: int
+    start: int
+    stop: int
+    socket: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.stop - self.start
+
+
+def chunk_bytes(rate_bits_per_second: float) -> int:
+    """The largest piece that is sent at once on a rail of this payload rate."""
+    exact = rate_bits_per_second / 8 * CHUNK_SECONDS
+    return _aligned(int(min(max(exact, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)))
+
+
+def cut(
+    size_bytes: int,
+    shares: Sequence[float],
+    first_tag: int,
+    chunks: Sequence[int] | None = None,
+    sockets: int = 1,
+) -> tuple[Part, ...]:
+    """Consecutive parts in proportion to shares, which need not sum to one; none is empty.
+
+    chunks: the most bytes of a part, per rail; without it a rail's share is one part, or one for
+    each socket. Tag = first_tag + rail + K * (number of the part on its
+    rail), K rails.
+    """
+    total = sum(shares)
+    parts: list[Part] = []
+    start, so_far = 0, 0.0
+    last = max((rail for rail, share in enumerate(shares) if share > 0), default=0)
+    for rail, share in enumerate(shares):
+        so_far += share
+        stop = size_bytes
+        if rail < last:
+            stop = min(size_bytes, round(size_bytes * so_far / total / CUT_BYTES) * CUT_BYTES)
+        if stop <= start:
+            continue
+        if chunks is not None:
+            count = ceil((stop - start) / chunks[rail])
+        else:
+            count = sockets if stop - start >= STRIPE_BYTES else 1
+        for number, (begin, end) in enumerate(_pieces(start, stop, count)):
+            tag = first_tag + rail + len(shares) * number
+            parts.append(Part(rail, tag, begin, end, number % sockets))
+        start = stop
+    return tuple(parts)
+
+
+def tags_taken(parts: Sequence[Part], first_tag: int, rails: int) -> int:
+    """How far the next message's first tag is from this one's: a multiple of the rails."""
+    highest = max((part.tag for part in parts), default=first_tag)
+    return (highest - first_tag) // rails * rails + rails
+
+
+def _pieces(start: int, stop: int, count: int) -> list[tuple[int, int]]:
+    """At most count pieces of nearly one size, each but the last a multiple of CUT_BYTES."""
+    size = _aligned(ceil((stop - start) / count))
+    return [(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
+
+
+def _aligned(size_bytes: int) -> int:
+    return max(CUT_BYTES, -(-size_bytes // CUT_BYTES) * CUT_BYTES)
