@@ -70,7 +70,7 @@ def rank_messages(
         for name, order in placement.order.items()
         for position, operator in enumerate(order)
     }
-    sends: dict[str, list[tuple[int, RankMessage]]] = {}
+    sends: dict[str, list[RankMessage]] = {}
     receives: list[tuple[int, RankMessage]] = []
     for index, (message, parts) in enumerate(_cuts(placement, rails, sockets)):
         if device not in (message.source, message.destination):
@@ -83,18 +83,17 @@ def rank_messages(
             )
         if device == message.source:
             ours = _seen_from(index, message, parts, message.destination, ranks, rails)
-            sends.setdefault(message.producer, []).append((message.rank, ours))
+            sends.setdefault(message.producer, []).append(ours)
         else:
             ours = _seen_from(index, message, parts, message.source, ranks, rails)
             receives.append((turn[message.source, message.producer], ours))
+    # Both by urgency and then by index where one producer has several: NCCL matches by order.
     return RankMessages(
-        sends={k: tuple(m for _, m in sorted(v, key=_first)) for k, v in sends.items()},
-        receives=tuple(m for _, m in sorted(receives, key=_first)),
+        sends={k: tuple(sorted(v, key=lambda m: (m.rank, m.index))) for k, v in sends.items()},
+        receives=tuple(
+            m for _, m in sorted(receives, key=lambda pair: (pair[0], pair[1].rank, pair[1].index))
+        ),
     )
-
-
-def _first(pair: tuple[int, RankMessage]) -> int:
-    return pair[0]
 
 
 def _cuts(

@@ -54,6 +54,7 @@ class Outbox:
         self._alarms: dict[str, float] = {}
         self._pacer: threading.Thread | None = None
         self._closed = False
+        self._waiters = 0
         self._wires: dict[int, torch.Tensor] = {}
         self._left_over: Counter[int] = Counter()
         self.error: JobError | None = None
@@ -77,16 +78,18 @@ class Outbox:
 
     def complete(self, message: RankMessage) -> None:
         """Raises JobError as soon as any send has failed."""
-        with self._lock:
-            if message.index in self._left_over:
-                self._call_lanes()
-            self._done.wait_for(lambda: self.error or message.index not in self._left_over)
-            self._check()
+        self._wait_until(lambda: message.index not in self._left_over)
 
     def complete_all(self) -> None:
+        self._wait_until(lambda: not self._left_over)
+
+    def _wait_until(self, done: Callable[[], bool]) -> None:
         with self._lock:
-            self._call_lanes()
-            self._done.wait_for(lambda: self.error or not self._left_over)
+            if not done():
+                self._waiters += 1
+                self._call_lanes()
+                self._done.wait_for(lambda: self.error is not None or done())
+                self._waiters -= 1
             self._check()
 
     def close(self) -> None:
@@ -104,11 +107,9 @@ class Outbox:
                 thread.join()
 
     def _call_lanes(self, rail: str | None = None) -> None:
-        """To wait for all that is under way."""
         for (_, name), lane in self._lanes.items():
-            if lane.under_way and not lane.called and rail in (None, name):
-                lane.called = True
-                lane.wake.notify()
+            if lane.under_way and rail in (None, name):
+                lane.call()
 
     def _check(self) -> None:
         if self.error is not None:
@@ -133,10 +134,9 @@ class Outbox:
                 return
             lane = self._lanes[part.receiver, rail]
             lane.under_way.append((part, work))
-            if part.part.bytes >= WAITED_FOR_BYTES and not lane.called:
-                lane.called = True
-                lane.wake.notify()
-        if queue:
+            if part.part.bytes >= WAITED_FOR_BYTES:
+                lane.call()
+        if queue or self._waiters:
             self._call_lanes(rail)
             self._set_alarm(rail)
 
@@ -212,3 +212,9 @@ class _Lane:
         self.thread = threading.Thread(
             target=outbox.run, args=(self,), name=f"sends on {rail or 'this server'}", daemon=True
         )
+
+    def call(self) -> None:
+        """To wait for all that is under way, until nothing is."""
+        if not self.called:
+            self.called = True
+            self.wake.notify()

@@ -166,3 +166,19 @@ def test_values_are_let_go_when_their_message_has_left(network: Network, outbox:
     outbox.complete(ours)
     del wire
     assert len(wires) == 0
+
+
+def test_whoever_waits_for_all_sees_what_leaves_late_too(network: Network) -> None:
+    """The last part is small, and room for it comes only while somebody waits already."""
+    outbox = Outbox(network.post, {"a": UrgentFirst(1.0, 1 << 20)}, lost, network.lost.set)
+    half = 1 << 20
+    bulk = (Part(0, 0, 0, half), Part(0, 1, half, 2 * half))
+    send(outbox, RankMessage(0, "p", 0, 2 * half, 1, "s2/0", True, bulk, ("a", "a"), 1))
+    send(outbox, RankMessage(1, "q", 0, 100, 2, "s3/0", True, (Part(0, 2, 0, 100),), ("a",), 2))
+    waiting = threading.Thread(target=outbox.complete_all, daemon=True)
+    waiting.start()
+    assert network.tags == [0, 1]
+    network.end()
+    waiting.join(PATIENCE_SECONDS)
+    assert not waiting.is_alive()
+    outbox.close()
