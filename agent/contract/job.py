@@ -79,6 +79,7 @@ class Started(Frozen):
     rank: int
     pid: int
     structure_hash: str
+    notes: tuple[str, ...] = ()
 
 
 class Resumed(Frozen):

@@ -16,16 +16,15 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone, Traffic
+from agent.job.backend import backend_notes, transport_of
 from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
 from agent.job.lower import RankProgram, lower
 from agent.job.messages import JobError, RankMessages, rank_messages
 from agent.job.rendezvous import meet, open_store, report_failure
 from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
-from agent.job.sending import queues_for
 from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, Transport
-from agent.job.transport_gloo import GlooTransport
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
@@ -66,8 +65,7 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     store = open_store(spec)
     heart = Heart(spec, end_when_lost(emit))
     heart.start()
-    queues = queues_for(placement, spec.device, _rails(spec), spec.urgent_first)
-    transport = GlooTransport(messages, queues, spec.sockets_per_rail)
+    transport = transport_of(spec, placement, messages)
     try:
         program, beginning = _prepare(spec, placement, messages, transport, store, emit)
     except (ValueError, OSError) as error:
@@ -91,11 +89,8 @@ def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
             f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
             f"{', '.join(used)} in this order"
         )
-    return rank_messages(placement, spec.device, _rails(spec), spec.sockets_per_rail)
-
-
-def _rails(spec: RankSpec) -> tuple[str, ...]:
-    return tuple(rail.rail for rail in spec.rail_interfaces)
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    return rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
 
 
 def _prepare(
@@ -108,7 +103,14 @@ def _prepare(
 ) -> tuple[Program, Beginning]:
     make = _placed if spec.kind == "placed" else _replayed
     program = make(spec, placement, messages, transport)
-    emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=program.structure_hash))
+    emit(
+        Started(
+            rank=spec.rank,
+            pid=os.getpid(),
+            structure_hash=program.structure_hash,
+            notes=backend_notes(spec),
+        )
+    )
     if program.checkpoints is None:
         return program, Beginning()
     beginning = begin(spec, program.checkpoints, store)

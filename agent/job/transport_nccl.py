@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from agent.job.messages import JobError, RankMessage, RankMessages
+from agent.job.nccl_environment import nccl_environment
 from agent.job.receive_window import ReceiveWindow
 from agent.job.transport import check_size, first_line, lost
 
@@ -29,7 +30,8 @@ _POLL_SECONDS = 0.0005
 
 
 class NcclTransport:
-    """environment: as nccl_environment() has it; window_bytes: of posted receives, on the device.
+    """rate: of the fastest rail; sockets: connections that NCCL makes of a pair on each rail, per
+    helper thread; window_bytes: of posted receives, on the device.
 
     Every wait ends after the time limit given to connect(): the host waits at the end of a step
     only, and then for each message; what never ends is what NCCL's own watchdog ends the process
@@ -40,11 +42,13 @@ class NcclTransport:
         self,
         messages: RankMessages,
         device: torch.device,
-        environment: Mapping[str, str],
+        rate_bits_per_second: float,
+        sockets: int = 1,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
-        self._device, self._environment = device, environment
+        self._device, self._sockets = device, sockets
+        self._rate_bits_per_second = rate_bits_per_second
         self._messages = messages
         self._window = ReceiveWindow(messages.receives, window_bytes)
         self._groups: Mapping[bool, dist.ProcessGroup] = {}
@@ -55,10 +59,18 @@ class NcclTransport:
         self._pending: dict[int, tuple[RankMessage, torch.Tensor, dist.Work]] = {}
         self._timeout_seconds = 0.0
 
-    def connect(self, store: Store, rank: int, world_size: int, timeout_seconds: float) -> None:
-        """All ranks at once. gloo keeps the barrier before a step: it does not touch the device."""
-        os.environ.update(self._environment)
-        os.environ["GLOO_SOCKET_IFNAME"] = self._environment["NCCL_SOCKET_IFNAME"].strip("=")
+    def connect(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        interfaces: tuple[str, ...],
+        timeout_seconds: float,
+    ) -> None:
+        """All ranks at once; interfaces in rail order. gloo keeps the barrier before a step: it
+        does not touch the device."""
+        os.environ.update(nccl_environment(interfaces, self._rate_bits_per_second, self._sockets))
+        os.environ["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
         self._timeout_seconds = timeout_seconds
         timeout = timedelta(seconds=timeout_seconds)
         torch.cuda.set_device(self._device)

@@ -1,0 +1,56 @@
+"""The transport of a rank, by the backend that its placement was found for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from agent.contract.job import RankSpec
+from agent.job.messages import JobError, RankMessages
+from agent.job.sending import queues_for
+from agent.job.transport_gloo import GlooTransport
+from optimizer.placement import Placement
+
+if TYPE_CHECKING:
+    from agent.job.transport_nccl import NcclTransport
+
+
+def transport_of(
+    spec: RankSpec, placement: Placement, messages: RankMessages
+) -> GlooTransport | NcclTransport:
+    """Not yet connected. Raises JobError where this server cannot do what the backend needs."""
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    if spec.backend == "gloo":
+        queues = queues_for(placement, spec.device, rails, spec.urgent_first)
+        return GlooTransport(messages, queues, spec.sockets_per_rail)
+    if placement.backend != "nccl":
+        raise JobError(
+            "this placement cuts messages over rails in proportion to their rates; NCCL cuts them "
+            "equally",
+            "solve again with `--backend nccl`, or use `job.backend: gloo`",
+        )
+    if not torch.cuda.is_available():
+        raise JobError(
+            "backend nccl needs a CUDA device and a CUDA build of torch; this server has none",
+            "use `job.backend: gloo`",
+        )
+    from agent.job.transport_nccl import NcclTransport
+
+    server, _, index = spec.device.partition("/")
+    fastest = max(
+        nic.rate_bits_per_second
+        for s in placement.cluster.servers
+        if s.name == server
+        for nic in s.nics
+    )
+    return NcclTransport(messages, torch.device("cuda", int(index)), fastest, spec.sockets_per_rail)
+
+
+def backend_notes(spec: RankSpec) -> tuple[str, ...]:
+    """What whoever starts a job should know of its backend."""
+    if spec.backend == "nccl":
+        from agent.job.transport_nccl import UNVERIFIED
+
+        return (UNVERIFIED,)
+    return ()
