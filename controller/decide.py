@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
-from optimizer.names import Sharing
+from optimizer.names import Sharing, is_cpu
 
 if TYPE_CHECKING:
     from optimizer.cluster import Cluster
@@ -116,7 +116,7 @@ async def _graphs(plan: Plan, plan_file: Path, cache: Path, say: Say) -> tuple[P
         return await asyncio.to_thread(_replay_graphs, plan.job, plan_file, cache)
     device_types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
     for server, device_type in ((s.name, d.type) for s in plan.cluster.servers for d in s.devices):
-        if device_type.split(":")[0] != "cpu":
+        if not is_cpu(device_type):
             raise PlanError(
                 str(plan_file),
                 [
@@ -240,8 +240,8 @@ async def _solve(
     """The placement's file. Under `auto` the best, and beside it a folder with one per sharing."""
     graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
     question = [
-        graph_digest, cluster.digest, sharing, plan.network.floor, plan.solve.model_dump(),
-        limit_seconds, _optimizer_digest(),
+        graph_digest, cluster.digest, sharing, plan.backend, plan.network.floor,
+        plan.solve.model_dump(), limit_seconds, _optimizer_digest(),
     ]  # fmt: skip
     file = cache / f"placement-{_digest(question)}.json"
     if file.is_file():
@@ -257,7 +257,8 @@ async def _solve(
     await _run(
         [sys.executable, "-m", "optimizer.cli", "solve", str(graph_file),
          "--cluster", str(cluster_file), "--engine", plan.solve.engine, "--sharing", sharing,
-         "--floor", str(plan.network.floor), "--gap", str(plan.solve.gap),
+         "--backend", plan.backend, "--floor", str(plan.network.floor),
+         "--gap", str(plan.solve.gap),
          "--time-limit", str(limit_seconds), "--seed", str(plan.solve.seed),
          "--out", str(staged), *each],
         say,

@@ -33,7 +33,7 @@ from optimizer.cluster import Cluster
 from optimizer.cluster_plan.conversion import cluster_of
 from optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
 from optimizer.cluster_plan.values import Text
-from optimizer.names import ENTITLED_FRACTION, EngineName, Sharing
+from optimizer.names import ENTITLED_FRACTION, Backend, EngineName, Sharing, is_cpu
 
 
 class PlanOptimizer(FrozenSection):
@@ -67,7 +67,7 @@ class PlacedJob(FrozenSection):
     steps: Count
     seed: Seed = 0
     checkpoint: PlanCheckpoint | None = None
-    backend: Literal["auto", "gloo"] = "auto"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: Threads = 1
     python: Text | None = None
     workdir: Text | None = None
@@ -128,6 +128,15 @@ class Plan(FrozenSection):
     def rails(self) -> tuple[str, ...]:
         """The rails that carry the job."""
         return self.network.rails or self.cluster.rails
+
+    @property
+    def backend(self) -> Backend:
+        """What carries the job's messages; auto: NCCL where every device is CUDA's."""
+        if isinstance(self.job, ReplayJob) or self.job.backend == "gloo":
+            return "gloo"
+        devices = [device for server in self.cluster.servers for device in server.devices]
+        on_cuda = all(not is_cpu(device.type) for device in devices)
+        return "nccl" if self.job.backend == "nccl" or on_cuda else "gloo"
 
     @property
     def payload_cluster(self) -> Cluster:

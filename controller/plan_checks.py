@@ -17,6 +17,7 @@ from controller.compile.network import bridge_name
 from optimizer.cluster_plan.checks import cluster_mistakes, nics_of
 from optimizer.cluster_plan.documents import Mistake
 from optimizer.cluster_plan.values import shown
+from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
     from controller.plan import PlacedJob, Plan, ReplayJob
@@ -30,6 +31,7 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
         yield from _bridge_mistakes(server.name, own)
     yield from _job_mistakes(plan.job, base)
+    yield from _backend_mistakes(plan)
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -48,6 +50,20 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
                 f"name that {taken[bridge]} takes; rename one of the NICs",
             )
         taken.setdefault(bridge, path)
+
+
+def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
+    if plan.job.backend != "nccl":
+        return
+    for server in plan.cluster.servers:
+        for device in server.devices:
+            if is_cpu(device.type):
+                yield (
+                    "job.backend",
+                    f"nccl needs a CUDA device for every rank, and {server.name} has "
+                    f"{shown(device.type)}; accepted here: 'auto' or 'gloo'",
+                )
+                return
 
 
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:

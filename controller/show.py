@@ -120,6 +120,8 @@ class Show:
     def event(self, event: RankEvent) -> None:
         if isinstance(event, Started):
             self.progress(f"rank {event.rank} runs, pid {event.pid}")
+            for note in event.notes:
+                self.progress(f"  {note}")
         elif isinstance(event, StepDone) and (
             event.loss is not None or event.step > self._last_step
         ):

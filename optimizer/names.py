@@ -34,3 +34,8 @@ SolverName = Literal["highs", "gurobi"]
 ReductionName = Literal["auto", "none", "chain", "fusion", "thesis", "icc"]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]
+
+
+def is_cpu(device_type: str) -> bool:
+    """A device type names one hardware and software profile; a processor's begins with cpu."""
+    return device_type.split(":", maxsplit=1)[0] == "cpu"

@@ -32,6 +32,7 @@ def rank_specs(
             master_tcp_port=RENDEZVOUS_TCP_PORT,
             rail_interfaces=_rail_interfaces(plan, servers[device.split("/")[0]]),
             placement_file=str(placement_file),
+            backend=placement.backend,
             model=None if isinstance(job, ReplayJob) else job.model,
             graph_file=str(graph_file) if isinstance(job, ReplayJob) else None,
             batch=1 if isinstance(job, ReplayJob) else job.batch,

@@ -106,6 +106,7 @@ MISTAKES = {
         "found 5; accepted: a mapping with the keys name, rail",
     ),
     "no job": (_set("job", to="train"), "job", "a mapping with the keys kind, model"),
+    "nccl on processors": (_set("job", "backend", to="nccl"), "job.backend", "s1 has 'cpu'"),
     "no kind": (_drop("job", "kind"), "job.kind", "missing; accepted: 'placed' or 'replay'"),
     "no network": (_set("network", to=None), "network", "found nothing; accepted: a mapping"),
     "no verify": (_set("network", "verify", to=3), "network.verify", "keys tolerance, seconds"),
@@ -439,3 +440,23 @@ def test_the_model_is_not_imported(tmp_path: Path) -> None:
     document = plan_document()
     document["job"]["model"] = "explosive:training_step"
     assert parse_plan(document, "test.yaml", base=tmp_path).name == "small"
+
+
+@pytest.mark.parametrize(
+    ("types", "asked", "got"),
+    [
+        (("cpu:epyc:8", "cpu"), "auto", "gloo"),
+        (("rtx4080s", "cpu"), "auto", "gloo"),
+        (("rtx4080s", "h200"), "auto", "nccl"),
+        (("rtx4080s", "h200"), "gloo", "gloo"),
+        (("rtx4080s", "h200"), "nccl", "nccl"),
+    ],
+)
+def test_the_backend_is_what_every_device_can(types: tuple[str, str], asked: str, got: str) -> None:
+    document = plan_document(2)
+    for server, device_type in zip(document["cluster"]["servers"], types, strict=True):
+        server["devices"][0]["type"] = device_type
+    document["job"]["backend"] = asked
+    assert plan(document).backend == got
+    document["job"] = {"kind": "replay", "graph": "pyproject.toml", "steps": 1}
+    assert plan(document).backend == "gloo", "a replay needs no GPU, whatever it plays"
