@@ -148,7 +148,9 @@ async def _profiled_graph(
     question = {
         "model": job.model,
         "batch": job.batch,
-        "optimizer": optimizer_json(job),
+        "accumulate": job.accumulate,
+        "autocast": job.autocast,
+        "optimizer": job.optimizer_document,
         "seed": job.seed,
         "threads": job.threads,
         "device_type": device_type,
@@ -164,9 +166,11 @@ async def _profiled_graph(
         return graph_file
     say(f"capture: {job.model}, batch {job.batch}; profile on {question['processor']}")
     staged = graph_file.with_name("staged-" + graph_file.name)
+    autocast = ["--autocast", job.autocast] if job.autocast else []
     # fmt: off
     await _run(
         [sys.executable, "-m", "optimizer.profile", job.model, "--batch", str(job.batch),
+         "--accumulate", str(job.accumulate), *autocast,
          "--optimizer", json.dumps(question["optimizer"]), "--seed", str(job.seed),
          "--device-type", device_type, "--threads", str(job.threads),
          "--cache", str(cache), "--out", str(staged)],
@@ -175,14 +179,6 @@ async def _profiled_graph(
     # fmt: on
     staged.replace(graph_file)
     return graph_file
-
-
-def optimizer_json(job: PlacedJob) -> dict[str, object]:
-    return {
-        "name": job.optimizer.name,
-        "lr": job.optimizer.lr,
-        "options": dict(job.optimizer.options),
-    }
 
 
 def import_roots(job: PlacedJob | ReplayJob, plan_file: Path) -> list[str]:

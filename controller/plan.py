@@ -6,7 +6,7 @@ Its cluster, in the NICs' own (line) rates, is optimizer/cluster_plan/section.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ from controller.plan_values import (
     Lease,
     MeasuredSeconds,
     Momentum,
+    Norm,
     PlanName,
     Seed,
     Threads,
@@ -27,6 +28,7 @@ from controller.plan_values import (
     TimeScale,
     VariableName,
     Version,
+    Warmup,
     WeightDecay,
 )
 from optimizer.cluster import Cluster
@@ -36,11 +38,24 @@ from optimizer.cluster_plan.values import Text
 from optimizer.names import ENTITLED_FRACTION, Backend, EngineName, Sharing, is_cpu
 
 
+class PlanSchedule(FrozenSection):
+    """Of the learning rate. What each name takes, and the meanings, are the optimizer's."""
+
+    name: Literal["constant", "linear", "cosine", "step"] = "constant"
+    warmup_steps: Warmup = 0
+    total_steps: Count | None = None
+    final: Fraction | None = None
+    every_steps: Count | None = None
+    decay: Fraction | None = None
+
+
 class PlanOptimizer(FrozenSection):
     name: Literal["adamw", "sgd"] = "adamw"
     lr: LearningRate = 1e-3
     momentum: Momentum | None = None
     weight_decay: WeightDecay | None = None
+    clip_norm: Norm | None = None
+    schedule: PlanSchedule = PlanSchedule()
 
     @property
     def options(self) -> Mapping[str, float]:
@@ -63,6 +78,8 @@ class PlacedJob(FrozenSection):
     kind: Literal["placed"]
     model: Text
     batch: Count
+    accumulate: Count = 1
+    autocast: Literal["bf16"] | None = None
     optimizer: PlanOptimizer = PlanOptimizer()
     steps: Count
     seed: Seed = 0
@@ -72,6 +89,22 @@ class PlacedJob(FrozenSection):
     python: Text | None = None
     workdir: Text | None = None
     env: Mapping[VariableName, Text] = {}
+
+    @property
+    def optimizer_document(self) -> dict[str, Any]:
+        """What capture and ranks are given. A falling learning rate ends with the job's steps,
+        where the plan does not say when."""
+        chosen = self.optimizer
+        schedule = chosen.schedule.model_dump(exclude_none=True)
+        if chosen.schedule.name in ("linear", "cosine"):
+            schedule.setdefault("total_steps", self.steps)
+        return {
+            "name": chosen.name,
+            "lr": chosen.lr,
+            "options": dict(chosen.options),
+            "clip_norm": chosen.clip_norm,
+            "schedule": schedule,
+        }
 
 
 class ReplayJob(FrozenSection):

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.compile.network import bridge_name
+from optimizer.capture.errors import CaptureError
+from optimizer.capture.schedule import Schedule
 from optimizer.cluster_plan.checks import cluster_mistakes, nics_of
 from optimizer.cluster_plan.documents import Mistake
 from optimizer.cluster_plan.values import shown
@@ -78,6 +80,16 @@ def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
         return
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
         yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
+    try:
+        Schedule(**job.optimizer_document["schedule"])
+    except CaptureError as error:
+        yield "job.optimizer.schedule", str(error)
+    if job.batch % job.accumulate:
+        yield (
+            "job.accumulate",
+            f"{job.batch} samples cannot be cut into {job.accumulate} equal micro-batches; give a "
+            "job.batch that it divides",
+        )
     module, _, function = job.model.partition(":")
     parts = module.split(".")
     if not function.isidentifier() or not all(part.isidentifier() for part in parts):

@@ -23,10 +23,25 @@ class RailInterface(Frozen):
     address: str
 
 
+class ScheduleSpec(Frozen):
+    """As optimizer.capture.schedule.Schedule says."""
+
+    name: Literal["constant", "linear", "cosine", "step"] = "constant"
+    warmup_steps: int = 0
+    total_steps: int | None = None
+    final: float | None = None
+    every_steps: int | None = None
+    decay: float | None = None
+
+
 class OptimizerSpec(Frozen):
+    """clip_norm: of the gradients of all parameters together."""
+
     name: Literal["sgd", "adamw"] = "adamw"
     lr: float = 1e-3
     options: Mapping[str, float] = {}
+    clip_norm: float | None = None
+    schedule: ScheduleSpec = ScheduleSpec()
 
 
 class RankSpec(Frozen):
@@ -57,6 +72,8 @@ class RankSpec(Frozen):
     model: str | None = None
     graph_file: str | None = None
     batch: int = 1
+    accumulate: int = 1
+    autocast: Literal["bf16"] | None = None
     optimizer: OptimizerSpec = OptimizerSpec()
     steps: int
     seed: int = 0

@@ -15,10 +15,11 @@ from torch import fx
 
 from agent.job.messages import JobError, RankMessage, RankMessages
 from agent.job.transport import Transport
-from optimizer.capture.execute import Seeder
+from optimizer.capture.execute import execution_of
 from optimizer.capture.layout import Layout, as_captured
 from optimizer.capture.step import CapturedStep
-from optimizer.capture.updates import AdamW, Sgd, parameter_update
+from optimizer.capture.stepped import Stepped
+from optimizer.capture.updates import AdamW, Sgd
 from optimizer.placement import Placement
 
 
@@ -55,17 +56,22 @@ class Receive(torch.nn.Module):
 class RankProgram:
     """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
 
-    inputs: which of a batch's tensors it takes. seeders: to be told the step's number. held: the
-    parameters and buffers that this rank keeps, and updates: the optimizer's step for each of these
-    parameters, both by the operator id of what is kept.
+    inputs: which of a batch's tensors it takes. stepped: what must be told the step's number. held:
+    the parameters and buffers that this rank keeps, and updates: the optimizer's step for each of
+    these parameters, both by the operator id of what is kept.
     """
 
     module: fx.GraphModule
     inputs: tuple[int, ...]
-    seeders: tuple[Seeder, ...]
+    stepped: tuple[Stepped, ...]
     has_loss: bool
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
+
+    def tell(self, step: int) -> None:
+        """Before a step runs: its number, from 0."""
+        for part in self.stepped:
+            part.step = step
 
 
 def lower(
@@ -105,7 +111,7 @@ class _Lowering:
         self.root = torch.nn.Module()
         self.graph = fx.Graph()
         self.values: dict[str, fx.Node] = {}
-        self.seeders: list[Seeder] = []
+        self.stepped: list[Stepped] = []
         self.held: dict[str, torch.Tensor] = {}
         self.updates: dict[str, AdamW | Sgd] = {}
 
@@ -127,7 +133,7 @@ class _Lowering:
         return RankProgram(
             module=fx.GraphModule(self.root, self.graph),
             inputs=tuple(code.inputs[identifier] for identifier in inputs),
-            seeders=tuple(self.seeders),
+            stepped=tuple(self.stepped),
             has_loss=has_loss,
             held=self.held,
             updates=self.updates,
@@ -146,19 +152,15 @@ class _Lowering:
         operands = {source: self._operand(source, node.name) for source in node.all_input_nodes}
         if node.name in code.writers:
             self._complete_sends_of(self.captured.analysis.sharing[node.name])
-        if node.op == "call_module":
-            parameter = code.writers[node.name]
-            update = parameter_update(self.captured.optimizer, self.captured.values[parameter])
-            self.updates[parameter] = update
-            self.root.add_module(node.name, update)
-        if node.name in self.captured.analysis.random:
-            position = self.captured.analysis.random[node.name]
-            seeder = Seeder(self.captured.seed, position)
-            self.seeders.append(seeder)
-            self._call(f"seed_{node.name}", seeder)
+        execution = execution_of(self.captured, node)
+        self.stepped.extend(execution.stepped)
+        if execution.update is not None:
+            self.updates[code.writers[node.name]] = execution.update
+            self.root.add_module(node.name, execution.update)
+        if execution.seeder is not None:
+            self._call(f"seed_{node.name}", execution.seeder)
         value = self.graph.node_copy(node, operands.__getitem__)
-        if node.name in self.captured.analysis.fresh:
-            layout = self.captured.layouts[node.name]
+        if (layout := execution.layout) is not None:
             value = self.graph.call_function(as_captured, (value, layout.size, layout.stride))
         self.values[node.name] = value
 

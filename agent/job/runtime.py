@@ -124,14 +124,13 @@ def _placed(
 ) -> Program:
     if spec.model is None:
         raise JobError("a placed job needs a model")
-    choice = OptimizerChoice(spec.optimizer.name, spec.optimizer.lr, spec.optimizer.options)
-    captured = capture(spec.model, spec.batch, choice, spec.seed)
+    choice = OptimizerChoice.of(spec.optimizer.model_dump())
+    captured = capture(spec.model, spec.batch, choice, spec.seed, spec.accumulate, spec.autocast)
     rank_program = lower(captured, placement, spec.device, messages, transport)
     batches, structure_hash = captured.batches, captured.operators.structure_hash
 
     def load(step: int) -> Tensors:
-        for seeder in rank_program.seeders:
-            seeder.step = step
+        rank_program.tell(step)
         if not rank_program.inputs:
             return ()
         batch = batches(step)

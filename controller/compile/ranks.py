@@ -36,11 +36,11 @@ def rank_specs(
             model=None if isinstance(job, ReplayJob) else job.model,
             graph_file=str(graph_file) if isinstance(job, ReplayJob) else None,
             batch=1 if isinstance(job, ReplayJob) else job.batch,
+            accumulate=1 if isinstance(job, ReplayJob) else job.accumulate,
+            autocast=None if isinstance(job, ReplayJob) else job.autocast,
             optimizer=OptimizerSpec()
             if isinstance(job, ReplayJob)
-            else OptimizerSpec(
-                name=job.optimizer.name, lr=job.optimizer.lr, options=job.optimizer.options
-            ),
+            else OptimizerSpec.model_validate(job.optimizer_document),
             steps=job.steps,
             seed=0 if isinstance(job, ReplayJob) else job.seed,
             checkpoint=None if isinstance(job, ReplayJob) else _checkpoint(job),

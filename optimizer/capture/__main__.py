@@ -28,7 +28,9 @@ def _capture(options: argparse.Namespace) -> int:
     print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
     from optimizer.capture.step import capture
 
-    graph = capture(options.model, options.batch, choice, options.seed).operators
+    graph = capture(
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast
+    ).operators
     save_graph(graph, Path(options.out))
     print(
         f"{graph.operator_count} operators, {graph.tensor_count} tensors, "

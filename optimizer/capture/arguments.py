@@ -27,6 +27,15 @@ def add_model_arguments(
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
     parser.add_argument(
+        "--accumulate",
+        type=positive,
+        default=1,
+        help="micro-batches that the batch is cut into, gradients added; default: 1",
+    )
+    parser.add_argument(
+        "--autocast", choices=["bf16"], help="model and loss run under torch.autocast"
+    )
+    parser.add_argument(
         "--seed", type=whole, default=0, help="of parameters, data and dropout; default: 0"
     )
     parser.add_argument(
@@ -40,8 +49,11 @@ def parse_optimizer(text: str) -> OptimizerChoice:
 
     try:
         document = json.loads(text)
-        return OptimizerChoice(**document)
+        if not isinstance(document, dict):
+            raise TypeError("no JSON object")
+        return OptimizerChoice.of(document)
     except (TypeError, json.JSONDecodeError) as error:
         raise CaptureError(
-            f"--optimizer {text!r}: {error}; accepted: a JSON object with name, lr and options"
+            f"--optimizer {text!r}: {error}; accepted: a JSON object with name, lr, "
+            "options, clip_norm and schedule"
         ) from error

@@ -19,8 +19,10 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from optimizer.capture.branches import Conditional
 from optimizer.capture.layout import Layout
-from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
+from optimizer.capture.nodes import is_tuple_item, target_name
+from optimizer.capture.rewrite import PlaceableGraph
 from optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
@@ -36,12 +38,14 @@ _PER_ELEMENT = {
 }  # fmt: skip
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
+    "linalg_vector_norm", "clip_coefficient",
 }  # fmt: skip
 # They read as many elements of their first input as they write; the rest of it stays untouched.
 _GATHERS = {"embedding", "index", "index_select", "gather"}
 _FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
 # (operations, reads and writes) per element of a parameter.
 _UPDATES = {"adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
+_SCALING = (1, 2)  # more of each where gradients are clipped
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,21 @@ def node_cost(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice)
     if node.target is aten.copy_.default:
         written = sum(_bytes(value) for value in _inputs(node)[:1])
         return Cost(0, 2 * written)
-    if _is_view(node):
+    return _call_cost(node)
+
+
+def _call_cost(node: fx.Node) -> Cost:
+    if node.op != "call_function" or is_tuple_item(node) or _is_view(node):
         return _NOTHING
+    if isinstance(node.target, Conditional):
+        return max((_side_cost(side) for side in node.target.sides), key=lambda cost: cost.flops)
     return Cost(_flops(node), _traffic(node))
+
+
+def _side_cost(side: fx.GraphModule) -> Cost:
+    """Of everything that one side of a conditional computes: the larger side is what is planned."""
+    costs = [_call_cost(node) for node in side.graph.nodes]
+    return Cost(sum(c.flops for c in costs), sum(c.traffic_bytes for c in costs))
 
 
 def _update_cost(parameter: torch.Tensor, choice: OptimizerChoice) -> Cost:
@@ -72,13 +88,15 @@ def _update_cost(parameter: torch.Tensor, choice: OptimizerChoice) -> Cost:
     if name == "sgd" and choice.all_options["momentum"]:
         name = "sgd with momentum"
     operations, touches = _UPDATES[name]
+    if choice.clip_norm is not None:
+        operations, touches = operations + _SCALING[0], touches + _SCALING[1]
     return Cost(operations * parameter.numel(), touches * parameter.nbytes)
 
 
 def _name(node: fx.Node) -> str:
     """`mm` of aten.mm.default."""
     packet = getattr(node.target, "overloadpacket", None)
-    return str(packet).removeprefix("aten.") if packet is not None else str(node.target)
+    return str(packet).removeprefix("aten.") if packet is not None else target_name(node)
 
 
 def _is_view(node: fx.Node) -> bool:

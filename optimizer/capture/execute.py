@@ -1,26 +1,44 @@
-"""What makes an operator's result independent of where it runs."""
+"""How one operator runs, on whatever rank or device: the one place that says so."""
 
 from __future__ import annotations
 
-import hashlib
+from dataclasses import dataclass
 
-import torch
+from torch import fx
 
-
-class Seeder(torch.nn.Module):
-    """Seeds torch's generator for one random operator, from (seed, step, operator index) alone."""
-
-    def __init__(self, seed: int, operator: int) -> None:
-        super().__init__()
-        self.seed = seed
-        self.operator = operator
-        self.step = 0
-
-    def forward(self) -> None:
-        torch.default_generator.manual_seed(operator_seed(self.seed, self.step, self.operator))
+from optimizer.capture.layout import Layout
+from optimizer.capture.step import CapturedStep
+from optimizer.capture.stepped import Seeder, Stepped
+from optimizer.capture.updates import AdamW, Sgd, parameter_update
 
 
-def operator_seed(seed: int, step: int, operator: int) -> int:
-    """63 bits; neighbours in any argument share nothing."""
-    digest = hashlib.blake2b(f"{seed},{step},{operator}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+@dataclass(frozen=True)
+class Execution:
+    """What there is to a node beside its target and arguments.
+
+    seeder: to be called right before it. update: what it calls, where it is a call_module.
+    layout: what its result is brought to (`as_captured`), where it allocates one.
+    """
+
+    seeder: Seeder | None
+    update: AdamW | Sgd | None
+    layout: Layout | None
+
+    @property
+    def stepped(self) -> tuple[Stepped, ...]:
+        """What must be told the number of each step."""
+        return tuple(part for part in (self.seeder, self.update) if part is not None)
+
+
+def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
+    """With new optimizer state, on the real parameter. For an operator that computes."""
+    analysis, update = captured.analysis, None
+    if node.op == "call_module":
+        parameter = captured.values[captured.code.writers[node.name]]
+        update = parameter_update(captured.optimizer, parameter)
+    drawn = analysis.random.get(node.name)
+    return Execution(
+        seeder=None if drawn is None else Seeder(captured.seed, drawn),
+        update=update,
+        layout=analysis.layouts[node.name] if node.name in analysis.fresh else None,
+    )

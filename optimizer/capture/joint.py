@@ -12,14 +12,17 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
+from optimizer.capture.branches import with_conditionals
 from optimizer.capture.errors import CaptureError, one_line, user_location
-from optimizer.capture.protocol import Tensors
+from optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class JointGraph:
 
     Keys are names (`model.0.weight`) of the module as exported, or positions of inputs. The graph
     is functional: gradients and new buffer values are results, nothing is written in place.
-    values holds the real parameters and buffers; tied parameters are one object under two names.
+    parameters are in the order of the module's own. values holds the real parameters and buffers;
+    tied parameters are one object under two names.
     """
 
     graph: fx.Graph
@@ -43,21 +47,48 @@ class JointGraph:
     new_buffers: Mapping[str, fx.Node]
 
 
-def joint_graph(module: torch.nn.Module, inputs: Tensors, where: str) -> JointGraph:
-    """Raises CaptureError, with the user's source line where torch gives one."""
+def joint_graph(
+    module: torch.nn.Module, inputs: Tensors, where: str, autocast: Autocast | None = None
+) -> JointGraph:
+    """Raises CaptureError, with the user's source line where torch gives one.
+
+    autocast: the module runs under it; its casts become operators, as those of the module's own do.
+    """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+    order = {name: k for k, (name, _) in enumerate(module.named_parameters(remove_duplicate=False))}
+    whole = module if autocast is None else UnderAutocast(module, autocast)
     try:
         with _quiet_torch(), _unfused_lstm(module), contextlib.ExitStack() as stack:
-            exported = torch.export.export(module, inputs, strict=False).module(check_guards=False)
+            exported = torch.export.export(whole, inputs, strict=False).module(check_guards=False)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error
+    with_conditionals(joint.graph_module)
     values = {
         **dict(exported.named_parameters(remove_duplicate=False)),
         **dict(exported.named_buffers(remove_duplicate=False)),
     }
-    return _with_roles(joint.graph_module, values, where)
+    roles = _with_roles(joint.graph_module, values, where)
+    prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
+    return _named_as_in_the_module(roles, prefix, order)
+
+
+def _named_as_in_the_module(joint: JointGraph, prefix: str, order: Mapping[str, int]) -> JointGraph:
+    """order: where each parameter stands in the module."""
+
+    def named(values: Mapping[str, _T]) -> dict[str, _T]:
+        return {name.removeprefix(prefix): value for name, value in values.items()}
+
+    parameters = named(joint.parameters)
+    return replace(
+        joint,
+        values=named(joint.values),
+        parameters={name: parameters[name] for name in sorted(parameters, key=order.__getitem__)},
+        buffers=named(joint.buffers),
+        gradients=named(joint.gradients),
+        new_buffers=named(joint.new_buffers),
+    )
 
 
 def _with_roles(
@@ -124,7 +155,7 @@ def _input_name(role: Any) -> str:
 
 
 def _constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
-    names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    names = {str(node.target) for node in module.graph.find_nodes(op="get_attr") if node.users}
     return {name: getattr(module, name) for name in sorted(names)}
 
 

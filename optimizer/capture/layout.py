@@ -35,6 +35,13 @@ class Layout:
             value.is_conj(),
         )
 
+    def same_memory_order(self, other: Layout) -> bool:
+        """Whether the same elements lie at the same places; strides of single elements and of
+        nothing do not matter."""
+        return self.size == other.size and all(
+            n <= 1 or a == b for n, a, b in zip(self.size, self.stride, other.stride, strict=True)
+        )
+
     @cached_property
     def _core(self) -> tuple[int, ...]:
         """Dimensions that hold distinct elements, outermost in memory first."""

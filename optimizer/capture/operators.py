@@ -9,7 +9,7 @@ produces a tuple, or a Python number, and who takes it apart, because tuples are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from optimizer.capture.branches import Conditional
 from optimizer.capture.costs import node_cost
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.layout import Layout
+from optimizer.capture.nodes import is_random, is_tuple_item, storage_of, target_name, text_of
 from optimizer.capture.refusals import source_of
-from optimizer.capture.rewrite import PlaceableGraph, is_tuple_item
+from optimizer.capture.rewrite import PlaceableGraph
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import TUPLE_ITEM, OperatorGraph, OperatorRow, TensorRow, build_graph
 
@@ -52,8 +54,8 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
     """Raises CaptureError where a shape is not known before the step runs."""
     nodes = tuple(node for node in placeable.graph.nodes if node.op != "get_attr")
     layouts: dict[str, Layout] = {}
-    owner: dict[int, str] = {}  # storage -> the first node that has it
-    storage_of: dict[str, int] = {}
+    owner: dict[Hashable, str] = {}  # storage -> the first node that has it
+    storages: dict[str, Hashable] = {}
     for node in placeable.graph.nodes:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
@@ -63,24 +65,23 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
                 f"{source_of(node, node.name)}: operator {node.target} gives a shape that depends "
                 "on values; use masks of fixed shape"
             )
-        storage = value.untyped_storage()._cdata
-        storage_of[node.name] = storage
-        owner.setdefault(storage, node.name)
+        storages[node.name] = storage_of(node)
+        owner.setdefault(storages[node.name], node.name)
         layouts[node.name] = Layout.of(value)
     operators = {node.name for node in nodes}
-    of_storage: dict[int, list[str]] = {}
-    for name, storage in storage_of.items():
+    of_storage: dict[Hashable, list[str]] = {}
+    for name, storage in storages.items():
         if name in operators:
             of_storage.setdefault(storage, []).append(name)
     sharing = {
-        writer: frozenset(of_storage[storage_of[written]])
+        writer: frozenset(of_storage[storages[written]])
         for writer, written in placeable.writers.items()
     }
     return Analysis(
         nodes=nodes,
         layouts={name: layout for name, layout in layouts.items() if name in operators},
         fresh=frozenset(name for name in owner.values() if name in operators),
-        random={node.name: i for i, node in enumerate(nodes) if _is_random(node)},
+        random={node.name: i for i, node in enumerate(nodes) if is_random(node)},
         sharing=sharing,
     )
 
@@ -103,6 +104,7 @@ def operator_graph(
             signature=_signature(node, analysis, choice),
             weight_bytes=_weight_bytes(node, placeable, choice),
             activation_bytes=_activation_bytes(node, placeable, analysis),
+            workspace_bytes=_workspace_bytes(node, placeable, choice),
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
             colocation=groups[node.name],
@@ -122,12 +124,7 @@ def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
         return "parameter" if node.name in placeable.parameters else "buffer"
     if node.op == "call_module":
         return "update"
-    return TUPLE_ITEM if is_tuple_item(node) else str(node.target)
-
-
-def _is_random(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+    return TUPLE_ITEM if is_tuple_item(node) else target_name(node)
 
 
 def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> str:
@@ -138,7 +135,7 @@ def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> st
     if node.op == "call_module":
         return choice.signature
     arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Name(n.name))
-    return f"{value} {arguments}"
+    return f"{value} {arguments}{text_of(node)}"
 
 
 class _Name(str):
@@ -169,6 +166,16 @@ def _activation_bytes(node: fx.Node, placeable: PlaceableGraph, analysis: Analys
     if node.op == "placeholder" or node.name not in analysis.fresh:
         return 0
     return int(node.meta["val"].untyped_storage().nbytes())
+
+
+def _workspace_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
+    """A clipped update makes its scaled gradient; a conditional what its larger side computes on
+    the way. What kernels take is not known."""
+    if isinstance(node.target, Conditional):
+        return node.target.most_bytes_on_the_way
+    if node.op != "call_module" or choice.clip_norm is None:
+        return 0
+    return placeable.parameters[placeable.writers[node.name]].nbytes
 
 
 def _colocation(placeable: PlaceableGraph, analysis: Analysis) -> dict[str, str | None]:

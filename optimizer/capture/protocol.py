@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from optimizer.capture.errors import CaptureError, one_line, user_location
 
 Tensors = tuple[torch.Tensor, ...]
+Autocast = Literal["bf16"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,24 @@ class ModelWithLoss(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.loss(self.model(*inputs[:-1]), inputs[-1])
+        return result
+
+
+class UnderAutocast(torch.nn.Module):
+    """The module under torch.autocast: matrix products and convolutions in the smaller type, where
+    torch's lists say so; parameters, their gradients and the optimizer stay as they are."""
+
+    PREFIX = "module"  # of its parameters' names
+
+    def __init__(self, module: torch.nn.Module, autocast: Autocast) -> None:
+        super().__init__()
+        self.module = module
+        self.dtype = {"bf16": torch.bfloat16}[autocast]
+        self.device_type = next((p.device.type for p in module.parameters()), "cpu")
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device_type, self.dtype):
+            result: torch.Tensor = self.module(*inputs)
         return result
 
 

@@ -10,8 +10,10 @@ import re
 import torch
 from torch import fx
 
+from optimizer.capture.branches import Conditional
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import JointGraph
+from optimizer.capture.nodes import is_random
 from optimizer.capture.sources import is_installed
 
 # These kernels return other tensors than they declare: a graph of them cannot be run.
@@ -54,8 +56,10 @@ def _refuse_operator(node: fx.Node, where: str) -> None:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         raise CaptureError(
             f"{source_of(node, where)}: {node.target} holds graphs of its own, which cannot be "
-            "placed; compute both sides and choose with torch.where, or write the loop out"
+            "placed; write the loop out (torch.cond can be placed)"
         )
+    if isinstance(node.target, Conditional):
+        _refuse_in_a_side(node, node.target, where)
     if str(node.target).startswith(_UNDECLARED):
         raise CaptureError(
             f"{source_of(node, where)}: torch's {node.target} cannot be run from a graph; use "
@@ -67,6 +71,21 @@ def _refuse_operator(node: fx.Node, where: str) -> None:
             f"{source_of(node, where)}: {node.target} gives a tensor of layout {value.layout}, "
             "which has no fixed size; use dense tensors (for an embedding: sparse=False)"
         )
+
+
+def _refuse_in_a_side(node: fx.Node, conditional: Conditional, where: str) -> None:
+    """The backward pass computes the side again, and would draw other random numbers."""
+    for inner in conditional.nodes():
+        if is_random(inner):
+            raise CaptureError(
+                f"{source_of(node, where)}: {inner.target} draws random numbers inside torch.cond, "
+                "whose side is computed again in the backward pass; draw them outside"
+            )
+        if isinstance(inner.target, torch._ops.HigherOrderOperator):
+            raise CaptureError(
+                f"{source_of(node, where)}: {inner.target} inside torch.cond holds graphs of its "
+                "own, which cannot be placed; write the loop out"
+            )
 
 
 def _refuse_shared_memory(joint: JointGraph, where: str) -> None:

@@ -3,12 +3,11 @@
 After this every node is one operator: parameters, buffers and inputs are placeholders with readable
 names, each trainable parameter has one `update` node, each written buffer one `copy_` node, and
 constants are attributes that every rank keeps for itself. Only updates and copies write in place.
+Several micro-batches are as many copies of the graph.
 """
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,10 @@ from torch import fx
 
 from optimizer.capture.joint import JointGraph
 from optimizer.capture.layout import Layout
+from optimizer.capture.micro_batches import unrolled
+from optimizer.capture.nodes import rename, storage_of
+from optimizer.capture.updates import OptimizerChoice
+from optimizer.capture.writers import add_copies, add_updates, merge_ties
 
 aten = torch.ops.aten
 
@@ -45,29 +48,40 @@ class PlaceableGraph:
     loss: str
 
 
-def placeable(joint: JointGraph) -> PlaceableGraph:
-    """Rewrites joint.graph in place; the result holds it."""
+def placeable(
+    joint: JointGraph, choice: OptimizerChoice, micro_batches: int, batch_tensors: int
+) -> PlaceableGraph:
+    """Rewrites joint.graph in place. `joint` is of one micro-batch, which has batch_tensors inputs;
+    input k of micro-batch m gets position m * batch_tensors + k."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = _without_identity_views(joint)
-    constants = {**joint.constants, **_constants_of_placeholders(joint)}
+    constants = {**joint.constants, **_constants_of_placeholders(joint, micro_batches)}
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
-    names: dict[str, tuple[str, ...]] = {}
-    parameters, writers = _parameters_and_updates(joint, names)
-    buffers = _buffers_and_copies(joint, writers, names)
+    joint, names = merge_ties(joint)
+    if micro_batches > 1:
+        results = (joint.loss, *joint.gradients.values(), *joint.new_buffers.values())
+        read = (*joint.parameters.values(), *joint.buffers.values(), *joint.inputs.values())
+        _drop_dead(graph, keep={node.name for node in (*results, *read)})
+        joint = unrolled(joint, micro_batches, batch_tensors)
+        graph = joint.graph
+    parameters, updates = add_updates(joint, choice)
+    buffers, copies = add_copies(joint)
+    writers = {**updates, **copies}
     inputs = {}
     for position, node in joint.inputs.items():
         if node.users:
-            _rename(node, "input", str(position))
+            if micro_batches == 1:
+                rename(node, "input", str(position))
             inputs[node.name] = position
     _drop_dead(graph, keep={joint.loss.name, *writers})
     return PlaceableGraph(
         graph=graph,
         constants={k: v for k, v in constants.items() if _is_read(graph, k)},
-        parameters=parameters,
-        buffers=buffers,
-        names=names,
+        parameters={node: joint.values[name].detach() for node, name in parameters.items()},
+        buffers={node: joint.values[name].detach() for node, name in buffers.items()},
+        names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
         inputs=inputs,
         writers=writers,
         loss=joint.loss.name,
@@ -95,7 +109,7 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
     found, current = None, node
     while current.all_input_nodes:
         above = current.all_input_nodes[0]
-        if not _share_storage(above, node):
+        if storage_of(above) is None or storage_of(above) != storage_of(node):
             break
         current = above
         a, b = above.meta["val"], node.meta["val"]
@@ -108,19 +122,14 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
     return found
 
 
-def _share_storage(a: fx.Node, b: fx.Node) -> bool:
-    one, other = a.meta.get("val"), b.meta.get("val")
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return False
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-
-
-def _constants_of_placeholders(joint: JointGraph) -> dict[str, torch.Tensor]:
-    """The loss's own gradient (one), and small buffers that are only read."""
+def _constants_of_placeholders(joint: JointGraph, micro_batches: int) -> dict[str, torch.Tensor]:
+    """The loss's own gradient (one, or its share in the mean), and small buffers that are only
+    read."""
     constants: dict[str, torch.Tensor] = {}
     for node in joint.tangents:
         value = node.meta["val"]
-        constants[_to_constant(joint.graph, node)] = torch.ones(value.shape, dtype=value.dtype)
+        one = torch.ones(value.shape, dtype=value.dtype)
+        constants[_to_constant(joint.graph, node)] = one / micro_batches
     for name, node in joint.buffers.items():
         value = joint.values[name]
         if name not in joint.new_buffers and value.nbytes <= REPLICATED_BYTES and node.users:
@@ -160,66 +169,6 @@ def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _parameters_and_updates(
-    joint: JointGraph, names_of: dict[str, tuple[str, ...]]
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Merges tied parameters (one object under several names), and adds one update for each."""
-    graph = joint.graph
-    ties: dict[int, list[str]] = {}
-    for name in joint.parameters:
-        ties.setdefault(id(joint.values[name]), []).append(name)
-    values: dict[str, torch.Tensor] = {}
-    writers: dict[str, str] = {}
-    for names in ties.values():
-        first = joint.parameters[names[0]]
-        for other in names[1:]:
-            joint.parameters[other].replace_all_uses_with(first)
-        gradients = list(
-            dict.fromkeys(joint.gradients[name] for name in names if name in joint.gradients)
-        )
-        if not first.users and not gradients:
-            continue
-        _rename(first, "parameter", names[0])
-        values[first.name] = joint.values[names[0]].detach()
-        names_of[first.name] = tuple(names)
-        if gradients:
-            total = gradients[0]
-            for gradient in gradients[1:]:
-                total = _sum_of(graph, total, gradient)
-            update = graph.create_node("call_module", "update", (first, total))
-            update.meta["val"] = None
-            _rename(update, "update", names[0])
-            update.target = update.name
-            writers[update.name] = first.name
-    return values, writers
-
-
-def _sum_of(graph: fx.Graph, a: fx.Node, b: fx.Node) -> fx.Node:
-    total = graph.call_function(aten.add.Tensor, (a, b))
-    with a.meta["val"].fake_mode:
-        total.meta["val"] = a.meta["val"] + b.meta["val"]
-    return total
-
-
-def _buffers_and_copies(
-    joint: JointGraph, writers: dict[str, str], names_of: dict[str, tuple[str, ...]]
-) -> dict[str, torch.Tensor]:
-    values: dict[str, torch.Tensor] = {}
-    for name, node in joint.buffers.items():
-        new = joint.new_buffers.get(name)
-        if new is None and not node.users:
-            continue
-        _rename(node, "buffer", name)
-        values[node.name] = joint.values[name].detach()
-        names_of[node.name] = (name,)
-        if new is not None:
-            copy = joint.graph.call_function(aten.copy_.default, (node, new))
-            copy.meta["val"] = None
-            _rename(copy, "copy", name)
-            writers[copy.name] = node.name
-    return values
-
-
 def _drop_dead(graph: fx.Graph, keep: set[str]) -> None:
     """Everything that neither the loss nor an update needs."""
     for node in reversed(list(graph.nodes)):
@@ -229,15 +178,3 @@ def _drop_dead(graph: fx.Graph, keep: set[str]) -> None:
 
 def _is_read(graph: fx.Graph, constant: str) -> bool:
     return any(node.target == constant for node in graph.find_nodes(op="get_attr"))
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
-
-
-def _rename(node: fx.Node, kind: str, name: str) -> None:
-    node._rename(f"{kind}_{_identifier(name)}")
-
-
-def is_tuple_item(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is operator.getitem

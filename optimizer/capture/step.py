@@ -10,8 +10,13 @@ from torch import fx
 
 from optimizer.capture.joint import joint_graph
 from optimizer.capture.layout import Layout
+from optimizer.capture.micro_batches import (
+    refuse_what_does_not_split,
+    split_batch,
+    split_batches,
+)
 from optimizer.capture.operators import Analysis, analyse, operator_graph
-from optimizer.capture.protocol import ModelWithLoss, Tensors, load_training_step
+from optimizer.capture.protocol import Autocast, ModelWithLoss, Tensors, load_training_step
 from optimizer.capture.refusals import refuse_what_cannot_run
 from optimizer.capture.rewrite import PlaceableGraph, placeable
 from optimizer.capture.sources import source_digests
@@ -27,7 +32,7 @@ class CapturedStep:
     operators   the same as an OperatorGraph, without seconds
     code        the nodes, the real parameters and buffers before the first step, constants, loss
     analysis    layouts, which operators allocate, draw random numbers, share memory
-    batches     step number -> inputs, by position
+    batches     step number -> inputs, by position; of all micro-batches, one after another
     names       where a checkpoint keeps parameters and buffers, see state_names()
     """
 
@@ -63,21 +68,35 @@ class CapturedStep:
         return {**self.code.parameters, **self.code.buffers}
 
 
-def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) -> CapturedStep:
+def capture(
+    model_path: str,
+    batch: int,
+    optimizer: OptimizerChoice,
+    seed: int,
+    accumulate: int = 1,
+    autocast: Autocast | None = None,
+) -> CapturedStep:
     """Imports the model, builds it under the seed, and captures its step.
 
+    accumulate: the batch is cut into as many equal micro-batches, whose gradients are added before
+    the update; the loss is the mean of theirs. autocast: model and loss run under torch.autocast.
     Two processes with the same arguments, torch and sources get the same operators
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
     step = load_training_step(model_path, batch, seed)
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
-    joint = joint_graph(module, step.example_inputs, model_path)
+    refuse_what_does_not_split(step.example_inputs, batch, accumulate, model_path)
+    count = len(step.example_inputs)
+    example = split_batch(step.example_inputs, accumulate)[:count]
+    joint = joint_graph(module, example, model_path, autocast)
     refuse_what_cannot_run(joint, model_path)
-    code = placeable(joint)
+    code = placeable(joint, optimizer, accumulate, count)
     analysis = analyse(code)
     notes = {
         "model": model_path,
         "batch": batch,
+        "accumulate": accumulate,
+        "autocast": autocast,
         "optimizer": optimizer.signature,
         "loss": code.loss,
         "inputs": sorted(code.inputs, key=code.inputs.__getitem__),
@@ -91,6 +110,6 @@ def capture(model_path: str, batch: int, optimizer: OptimizerChoice, seed: int) 
         operators=operator_graph(code, analysis, optimizer, name, notes),
         code=code,
         analysis=analysis,
-        batches=step.batches,
+        batches=split_batches(step.batches, accumulate),
         names=state_names(step, code),
     )

@@ -1,19 +1,23 @@
 """One optimizer step for one parameter, in place.
 
-The fused kernels of torch make one pass over memory and need no workspace. A parameter's update
-uses only its own gradient and state, so it gives the same bits wherever it runs.
+The fused kernels of torch make one pass over memory and need no workspace; where gradients are
+clipped, the scaled gradient is one. A parameter's update uses only its own gradient and state, the
+number of the step, and the one coefficient of clipping, so it gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from optimizer.capture.errors import CaptureError
+from optimizer.capture.schedule import Schedule
+from optimizer.capture.stepped import Stepped
 
 # Accepted options and their defaults, which are those of torch.optim.
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
@@ -24,11 +28,24 @@ DEFAULTS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """name: adamw or sgd; options as in DEFAULTS. Raises CaptureError for others."""
+    """name: adamw or sgd; options as in DEFAULTS. Raises CaptureError for others.
+
+    clip_norm: the gradients of all parameters are scaled by one coefficient, so that the norm of
+    all of them together is at most this, as torch.nn.utils.clip_grad_norm_ does.
+    """
 
     name: str = "adamw"
     lr: float = 1e-3
     options: Mapping[str, float] = field(default_factory=dict)
+    clip_norm: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> OptimizerChoice:
+        """From a mapping of the fields, the schedule as one, too. Raises CaptureError, and
+        TypeError for what is no field."""
+        given = dict(document)
+        return OptimizerChoice(**{**given, "schedule": Schedule(**given.get("schedule") or {})})
 
     def __post_init__(self) -> None:
         if self.name not in DEFAULTS:
@@ -40,6 +57,12 @@ class OptimizerChoice:
                 f"optimizer {self.name} has no option {min(unknown)!r}; accepted: "
                 f"{', '.join(DEFAULTS[self.name])}"
             )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise CaptureError(f"clip_norm {self.clip_norm:g} must be more than 0")
+
+    def lr_at(self, step: int) -> float:
+        """step: its number, from 0."""
+        return self.lr * self.schedule.factor_at(step)
 
     @property
     def all_options(self) -> Mapping[str, float]:
@@ -63,10 +86,12 @@ class OptimizerChoice:
     @property
     def signature(self) -> str:
         options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
-        return f"{self.name}(lr={self.lr!r},{options})"
+        clip = "" if self.clip_norm is None else f"clip_norm={self.clip_norm!r}"
+        more = "".join(f",{part}" for part in (clip, self.schedule.signature) if part)
+        return f"{self.name}(lr={self.lr!r},{options}{more})"
 
 
-class AdamW(torch.nn.Module):
+class AdamW(Stepped):
     """Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2."""
 
     def __init__(self, choice: OptimizerChoice, parameter: torch.Tensor) -> None:
@@ -83,11 +108,16 @@ class AdamW(torch.nn.Module):
             "exp_avg_sq": self.average_of_squares,
         }
 
-    def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    def forward(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        coefficient: torch.Tensor | None = None,
+    ) -> None:
         options = self.choice.all_options
         adamw(
             [parameter],
-            [gradient],
+            [scaled(gradient, coefficient)],
             [self.average],
             [self.average_of_squares],
             [],
@@ -96,14 +126,14 @@ class AdamW(torch.nn.Module):
             amsgrad=False,
             beta1=options["beta1"],
             beta2=options["beta2"],
-            lr=self.choice.lr,
+            lr=self.choice.lr_at(self.step),
             weight_decay=options["weight_decay"],
             eps=options["eps"],
             maximize=False,
         )
 
 
-class Sgd(torch.nn.Module):
+class Sgd(Stepped):
     """With torch's convention: the first momentum buffer is the first gradient, undamped."""
 
     def __init__(self, choice: OptimizerChoice) -> None:
@@ -119,24 +149,42 @@ class Sgd(torch.nn.Module):
             self.momentum_buffers[0] = buffer = torch.zeros_like(parameter)
         return {"momentum_buffer": buffer}
 
-    def forward(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    def forward(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        coefficient: torch.Tensor | None = None,
+    ) -> None:
         options = self.choice.all_options
         sgd(
             [parameter],
-            [gradient],
+            [scaled(gradient, coefficient)],
             self.momentum_buffers,
             fused=True,
             weight_decay=options["weight_decay"],
             momentum=options["momentum"],
-            lr=self.choice.lr,
+            lr=self.choice.lr_at(self.step),
             dampening=options["dampening"],
             nesterov=bool(options["nesterov"]),
             maximize=False,
         )
 
 
+def clip_coefficient(norms: list[torch.Tensor], clip_norm: float) -> torch.Tensor:
+    """norms: float[k] each, of the gradients in the order of the parameters -> the scalar that
+    every gradient is multiplied by, at most 1. The arithmetic of torch.nn.utils.clip_grad_norm_."""
+    total = torch.linalg.vector_norm(torch.cat(norms), 2.0)
+    return torch.clamp(clip_norm / (total + 1e-6), max=1.0)
+
+
+def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Tensor:
+    """A new tensor: others may still read the gradient, or a message send it."""
+    return gradient if coefficient is None else gradient * coefficient
+
+
 def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> AdamW | Sgd:
-    """A module (parameter, gradient) -> None that holds the optimizer state of the parameter.
+    """A module (parameter, gradient[, coefficient of clipping]) -> None that holds the optimizer
+    state of the parameter.
 
     Its state(parameter, steps_done) is what torch.optim keeps for that parameter after so many
     steps, by torch's names; the tensors are the update's own, to be read or to be overwritten.

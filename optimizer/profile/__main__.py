@@ -159,7 +159,9 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     from optimizer.profile.cache import ProfileKey, load_profile, save_profile
     from optimizer.profile.measure import measure, processor_model
 
-    captured = capture(options.model, options.batch, choice, options.seed)
+    captured = capture(
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast
+    )
     graph = captured.operators
     say(f"capture: {graph.operator_count} operators, {graph.tensor_count} tensors")
     key = ProfileKey(

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.execute import Seeder
-from optimizer.capture.layout import as_captured
+from optimizer.capture.execute import execution_of
+from optimizer.capture.layout import Layout, as_captured
 from optimizer.capture.step import CapturedStep
-from optimizer.capture.updates import parameter_update
+from optimizer.capture.stepped import Seeder, Stepped
 
 Call = Callable[..., Any]
 
@@ -35,13 +35,13 @@ class StepInterpreter:
     def __init__(self, captured: CapturedStep) -> None:
         self.captured = captured
         self._resident = {**captured.values, **_constants(captured)}
-        self._seeders: list[Seeder] = []
+        self._stepped: list[Stepped] = []
         self._instructions = self._make_instructions()
 
     def load(self, step: int) -> dict[str, torch.Tensor]:
         """The step's inputs by operator id."""
-        for seeder in self._seeders:
-            seeder.step = step
+        for part in self._stepped:
+            part.step = step
         batch = self.captured.batches(step)
         return {name: batch[position] for name, position in self.captured.code.inputs.items()}
 
@@ -104,19 +104,14 @@ class StepInterpreter:
         ]
 
     def _callable(self, node: fx.Node) -> Callable[..., Any]:
-        captured = self.captured
-        if node.op == "call_module":
-            parameter = captured.values[captured.code.writers[node.name]]
-            return parameter_update(captured.optimizer, parameter)
+        execution = execution_of(self.captured, node)
+        self._stepped.extend(execution.stepped)
         target: Any = node.target
-        call: Callable[..., Any] = target
-        if node.name in captured.analysis.random:
-            seeder = Seeder(captured.seed, captured.analysis.random[node.name])
-            self._seeders.append(seeder)
-            call = _seeded(call, seeder)
-        if node.name in captured.analysis.fresh:
-            layout = captured.layouts[node.name]
-            call = _in_layout(call, layout.size, layout.stride)
+        call: Callable[..., Any] = execution.update or target
+        if execution.seeder is not None:
+            call = _seeded(call, execution.seeder)
+        if execution.layout is not None:
+            call = _in_layout(call, execution.layout)
         return call
 
 
@@ -133,10 +128,8 @@ def _seeded(call: Callable[..., Any], seeder: Seeder) -> Callable[..., Any]:
     return run
 
 
-def _in_layout(
-    call: Callable[..., Any], size: tuple[int, ...], stride: tuple[int, ...]
-) -> Callable[..., Any]:
+def _in_layout(call: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
     def run(*arguments: Any, **options: Any) -> Any:
-        return as_captured(call(*arguments, **options), size, stride)
+        return as_captured(call(*arguments, **options), layout.size, layout.stride)
 
     return run

@@ -78,8 +78,7 @@ def run_step(
         program, transport = ranks[rank]
         with box.turn, torch.no_grad():
             transport.begin_step()
-            for seeder in program.seeders:
-                seeder.step = step
+            program.tell(step)
             results[rank] = program.module(*(batch[position] for position in program.inputs))
             transport.end_step()
 

@@ -12,6 +12,7 @@ from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import joint_graph
 from optimizer.capture.refusals import refuse_what_cannot_run
 from optimizer.capture.rewrite import placeable
+from optimizer.capture.updates import OptimizerChoice
 
 
 class Two(nn.Module):
@@ -86,7 +87,7 @@ def test_parameters_tied_by_identity_pass() -> None:
     model.two.weight = model.one.weight
     joint = joint_graph(model, (torch.randn(4, 8),), "models:step")
     refuse_what_cannot_run(joint, "models:step")
-    assert len(placeable(joint).parameters) == 3
+    assert len(placeable(joint, OptimizerChoice(), 1, 1).parameters) == 3
 
 
 def test_an_lstm_is_captured_as_operators_that_can_be_spread() -> None:

@@ -1,0 +1,157 @@
+"""Gradient accumulation written out: the step of one micro-batch, as often as there are any.
+
+What depends on parameters and constants alone is there once. A buffer that a micro-batch writes is
+what the next one reads. Gradients are added in the order of the micro-batches, as `.grad` would be;
+the loss is the mean of theirs. Micro-batches can so overlap on different devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from optimizer.capture.errors import CaptureError
+from optimizer.capture.joint import JointGraph
+from optimizer.capture.nodes import STORAGE, in_layout_of, is_random, storage_of
+from optimizer.capture.protocol import Tensors
+from optimizer.capture.writers import sum_of
+
+aten = torch.ops.aten
+
+
+def split_batch(batch: Tensors, count: int) -> Tensors:
+    """All tensors of the first micro-batch, then those of the second, and so on; each in memory of
+    its own, so that a rank holds what it reads and not the whole batch."""
+    if count == 1:
+        return batch
+    parts = [x.chunk(count) for x in batch]
+    return tuple(part[m].clone() for m in range(count) for part in parts)
+
+
+def refuse_what_does_not_split(inputs: Tensors, batch: int, count: int, where: str) -> None:
+    """Raises CaptureError where a batch is not `count` equal parts along the first dimension."""
+    if count == 1:
+        return
+    if batch % count:
+        raise CaptureError(
+            f"job.batch {batch} cannot be cut into job.accumulate {count} equal micro-batches; "
+            f"give a batch that {count} divides"
+        )
+    for position, value in enumerate(inputs):
+        if value.dim() == 0 or value.shape[0] != batch:
+            raise CaptureError(
+                f"{where}: input {position} is of shape {tuple(value.shape)}, and job.accumulate "
+                f"{count} cuts the batch along the first dimension, which must be job.batch "
+                f"{batch}; make what is the same for all samples a buffer of the model"
+            )
+
+
+def split_batches(batches: Callable[[int], Tensors], count: int) -> Callable[[int], Tensors]:
+    """By step, as split_batch gives them."""
+    return lambda step: split_batch(batches(step), count)
+
+
+def unrolled(joint: JointGraph, count: int, batch_tensors: int) -> JointGraph:
+    """A new graph of `count` copies, whose names end in _m0, _m1 and so on; the tangent of `joint`
+    is that of the mean already. Parameters are not tied."""
+    return _Unrolling(joint, count, batch_tensors).result()
+
+
+class _Unrolling:
+    def __init__(self, joint: JointGraph, count: int, batch_tensors: int) -> None:
+        self.joint, self.count = joint, count
+        self.graph = fx.Graph()
+        self.once = self._what_is_the_same_for_all()
+        self.once_in_memory = {storage_of(node) for node in self.once}
+        self.inputs = {
+            m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {})
+            for m in range(count)
+            for k, node in joint.inputs.items()
+        }
+        self.input_at = {node: k for k, node in joint.inputs.items()}
+        self.batch_tensors = batch_tensors
+        self.totals: dict[str, fx.Node] = {}
+        self.gradient_names: dict[fx.Node, list[str]] = {}
+        for name, node in joint.gradients.items():
+            self.gradient_names.setdefault(node, []).append(name)
+
+    def result(self) -> JointGraph:
+        joint = self.joint
+        written = {name: node for name, node in joint.buffers.items() if name in joint.new_buffers}
+        buffers = {name: self._copied(node, node.name, {}) for name, node in written.items()}
+        carried, losses = dict(buffers), []
+        for m in range(self.count):
+            here = {**self.once, **{node: carried[name] for name, node in written.items()}}
+            self._add_micro_batch(m, here)
+            carried = {
+                name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
+                for name, node in written.items()
+            }
+            losses.append(self._share_of_the_loss(here[joint.loss]))
+        return replace(
+            joint,
+            graph=self.graph,
+            parameters={name: self.once[node] for name, node in joint.parameters.items()},
+            buffers={
+                name: buffers.get(name) or self.once[node] for name, node in joint.buffers.items()
+            },
+            inputs=self.inputs,
+            loss=sum_of(self.graph, losses),
+            gradients=self.totals,
+            new_buffers=carried,
+        )
+
+    def _what_is_the_same_for_all(self) -> dict[fx.Node, fx.Node]:
+        """Copied already: parameters, constants, and what is computed of nothing else."""
+        changing = {
+            *self.joint.inputs.values(),
+            *(node for name, node in self.joint.buffers.items() if name in self.joint.new_buffers),
+        }
+        once: dict[fx.Node, fx.Node] = {}
+        for node in self.joint.graph.nodes:
+            known = all(source in once for source in node.all_input_nodes)
+            if known and node not in changing and not is_random(node):
+                once[node] = self._copied(node, node.name, once)
+        return once
+
+    def _add_micro_batch(self, m: int, here: dict[fx.Node, fx.Node]) -> None:
+        """here: what stands for a node of the captured graph; it gets all of them."""
+        memory: dict[Hashable, Hashable] = {
+            storage_of(node): storage_of(copy)
+            for node, copy in here.items()
+            if node.op == "placeholder"
+        }
+        for node, copy in self.once.items():
+            for name in self.gradient_names.get(node, ()):
+                self._add_gradient(name, copy)
+        for node in self.joint.graph.nodes:
+            if node in here:
+                continue
+            if node in self.input_at:
+                here[node] = self.inputs[m * self.batch_tensors + self.input_at[node]]
+            else:
+                here[node] = self._copied(node, f"{node.name}_m{m}", here)
+            if (place := storage_of(node)) is not None and place not in self.once_in_memory:
+                here[node].meta[STORAGE] = memory.setdefault(place, (place, m))
+            for name in self.gradient_names.get(node, ()):
+                self._add_gradient(name, here[node])
+
+    def _copied(self, node: fx.Node, name: str, here: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        arguments, options = fx.node.map_arg((node.args, node.kwargs), here.__getitem__)
+        target = name if node.op == "placeholder" else node.target
+        copy = self.graph.create_node(node.op, target, arguments, options, name=name)
+        copy.meta = dict(node.meta)
+        return copy
+
+    def _add_gradient(self, name: str, gradient: fx.Node) -> None:
+        parts = [self.totals[name], gradient] if name in self.totals else [gradient]
+        self.totals[name] = sum_of(self.graph, parts)
+
+    def _share_of_the_loss(self, loss: fx.Node) -> fx.Node:
+        share = self.graph.call_function(aten.div.Tensor, (loss, self.count))
+        with loss.meta["val"].fake_mode:
+            share.meta["val"] = loss.meta["val"] / self.count
+        return share

@@ -1,0 +1,32 @@
+"""What depends on the number of the step: random operators, and updates by their learning rate."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+class Stepped(torch.nn.Module):
+    """`step` is set from outside before every step, from 0; nothing is carried over from the step
+    before, so that a run may begin at any."""
+
+    step: int = 0
+
+
+class Seeder(Stepped):
+    """Seeds torch's generator for one random operator, from (seed, step, operator index) alone."""
+
+    def __init__(self, seed: int, operator: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.operator = operator
+
+    def forward(self) -> None:
+        torch.default_generator.manual_seed(operator_seed(self.seed, self.step, self.operator))
+
+
+def operator_seed(seed: int, step: int, operator: int) -> int:
+    """63 bits; neighbours in any argument share nothing."""
+    digest = hashlib.blake2b(f"{seed},{step},{operator}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,97 @@
+"""What a step writes: one update per parameter, one copy per buffer.
+
+Tied parameters (one object under several names) are one parameter whose gradients are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from optimizer.capture.clipping import add_clip_coefficient
+from optimizer.capture.joint import JointGraph
+from optimizer.capture.nodes import in_layout_of, rename
+from optimizer.capture.updates import OptimizerChoice
+
+aten = torch.ops.aten
+
+
+Names = dict[str, str]
+
+
+def merge_ties(joint: JointGraph) -> tuple[JointGraph, dict[str, tuple[str, ...]]]:
+    """Rewrites the graph: of tied parameters the first stays. With all names of those that stay."""
+    ties: dict[int, list[str]] = {}
+    for name in joint.parameters:
+        ties.setdefault(id(joint.values[name]), []).append(name)
+    gradients: dict[str, fx.Node] = {}
+    for first, *others in ties.values():
+        for other in others:
+            joint.parameters[other].replace_all_uses_with(joint.parameters[first])
+        parts = [joint.gradients[name] for name in (first, *others) if name in joint.gradients]
+        if parts:
+            gradients[first] = sum_of(joint.graph, list(dict.fromkeys(parts)))
+    names = {some[0]: tuple(some) for some in ties.values()}
+    kept = {name: joint.parameters[name] for name in names}
+    return replace(joint, parameters=kept, gradients=gradients), names
+
+
+def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
+    """From the first to the last, where the graph is written."""
+    total = parts[0]
+    for part in parts[1:]:
+        added = graph.call_function(aten.add.Tensor, (total, part))
+        with total.meta["val"].fake_mode:
+            added.meta["val"] = total.meta["val"] + part.meta["val"]
+        total = added
+    return total
+
+
+def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Names]:
+    """(node names to parameters, updates to the nodes that they write). What the step does not use
+    is left out.
+
+    Gradients get the strides of their parameters, as `.grad` has them: the fused optimizers go
+    through the memory of both, and a norm's last bit depends on the order.
+    """
+    graph, held, writers = joint.graph, {}, {}
+    trained: dict[str, fx.Node] = {}
+    for name, node in joint.parameters.items():
+        if node.users or name in joint.gradients:
+            rename(node, "parameter", name)
+            held[node.name] = name
+            if name in joint.gradients:
+                trained[name] = node
+    gradients = {
+        name: in_layout_of(joint.gradients[name], node.meta["val"])
+        for name, node in trained.items()
+    }
+    more: tuple[fx.Node, ...] = ()
+    if choice.clip_norm is not None:
+        more = (add_clip_coefficient(gradients, choice.clip_norm),)
+    for name, node in trained.items():
+        update = graph.create_node("call_module", "update", (node, gradients[name], *more))
+        update.meta["val"] = None
+        rename(update, "update", name)
+        update.target = update.name
+        writers[update.name] = node.name
+    return held, writers
+
+
+def add_copies(joint: JointGraph) -> tuple[Names, Names]:
+    """(node names to buffers, copies to the nodes that they write)."""
+    held, writers = {}, {}
+    for name, node in joint.buffers.items():
+        new = joint.new_buffers.get(name)
+        if new is None and not node.users:
+            continue
+        rename(node, "buffer", name)
+        held[node.name] = name
+        if new is not None:
+            copy = joint.graph.call_function(aten.copy_.default, (node, new))
+            copy.meta["val"] = None
+            rename(copy, "copy", name)
+            writers[copy.name] = node.name
+    return held, writers
