@@ -15,7 +15,7 @@ from torch import fx
 
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import JointGraph
-from optimizer.capture.nodes import STORAGE, in_layout_of, is_random, storage_of
+from optimizer.capture.nodes import STORAGE, in_layout_of, is_random, rename, storage_of
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.writers import sum_of
 
@@ -90,7 +90,9 @@ class _Unrolling:
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
                 for name, node in written.items()
             }
-            losses.append(self._share_of_the_loss(here[joint.loss]))
+            losses.append(self._share_of_the_loss(m, here[joint.loss]))
+        loss = sum_of(self.graph, losses)
+        rename(loss, "loss", "of_the_batch")
         return replace(
             joint,
             graph=self.graph,
@@ -99,7 +101,7 @@ class _Unrolling:
                 name: buffers.get(name) or self.once[node] for name, node in joint.buffers.items()
             },
             inputs=self.inputs,
-            loss=sum_of(self.graph, losses),
+            loss=loss,
             gradients=self.totals,
             new_buffers=carried,
         )
@@ -126,7 +128,7 @@ class _Unrolling:
         }
         for node, copy in self.once.items():
             for name in self.gradient_names.get(node, ()):
-                self._add_gradient(name, copy)
+                self._add_gradient(m, name, copy)
         for node in self.joint.graph.nodes:
             if node in here:
                 continue
@@ -137,7 +139,7 @@ class _Unrolling:
             if (place := storage_of(node)) is not None and place not in self.once_in_memory:
                 here[node].meta[STORAGE] = memory.setdefault(place, (place, m))
             for name in self.gradient_names.get(node, ()):
-                self._add_gradient(name, here[node])
+                self._add_gradient(m, name, here[node])
 
     def _copied(self, node: fx.Node, name: str, here: Mapping[fx.Node, fx.Node]) -> fx.Node:
         arguments, options = fx.node.map_arg((node.args, node.kwargs), here.__getitem__)
@@ -146,12 +148,16 @@ class _Unrolling:
         copy.meta = dict(node.meta)
         return copy
 
-    def _add_gradient(self, name: str, gradient: fx.Node) -> None:
-        parts = [self.totals[name], gradient] if name in self.totals else [gradient]
-        self.totals[name] = sum_of(self.graph, parts)
+    def _add_gradient(self, m: int, name: str, gradient: fx.Node) -> None:
+        if m == 0:
+            self.totals[name] = gradient
+            return
+        self.totals[name] = sum_of(self.graph, [self.totals[name], gradient])
+        rename(self.totals[name], "gradient", f"{name}_m{m}")
 
-    def _share_of_the_loss(self, loss: fx.Node) -> fx.Node:
+    def _share_of_the_loss(self, m: int, loss: fx.Node) -> fx.Node:
         share = self.graph.call_function(aten.div.Tensor, (loss, self.count))
         with loss.meta["val"].fake_mode:
             share.meta["val"] = loss.meta["val"] / self.count
+        rename(share, "loss", f"m{m}")
         return share

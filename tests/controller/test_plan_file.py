@@ -155,6 +155,33 @@ MISTAKES = {
     "gateway is broadcast": (_set(*NIC, "gateway", to="10.7.0.255"), "gateway", "or broadcast"),
     "no rails": (_set("network", "rails", to=[]), "network.rails", "at least 1"),
     "rail twice": (_set("network", "rails", to=["a", "a"]), "network.rails[1]", "already taken"),
+    "schedule without steps": (
+        _set("job", "optimizer", to={"schedule": {"name": "step"}}),
+        "job.optimizer.schedule",
+        "needs every_steps",
+    ),
+    "schedule with another's key": (
+        _set("job", "optimizer", to={"schedule": {"name": "linear", "decay": 0.5}}),
+        "job.optimizer.schedule",
+        "takes no decay; accepted: warmup_steps, total_steps, final",
+    ),
+    "warming up too long": (
+        _set("job", "optimizer", to={"schedule": {"name": "cosine", "warmup_steps": 99}}),
+        "job.optimizer.schedule",
+        "must be more than the 99 of warmup_steps",
+    ),
+    "unknown schedule": (
+        _set("job", "optimizer", to={"schedule": {"name": "poly"}}),
+        "job.optimizer.schedule.name",
+        "'constant', 'linear'",
+    ),
+    "schedule's unknown key": (
+        _set("job", "optimizer", to={"schedule": {"steps": 3}}),
+        "job.optimizer.schedule.steps",
+        "accepted here: name, warmup_steps",
+    ),
+    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "that it divides"),
+    "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
         "job.optimizer.momentum",
@@ -181,6 +208,8 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("job", "seed"): [-4, True, 2**64, "0"],
     ("job", "optimizer", "lr"): [True, 0, -1, float("inf"), float("nan"), "1e400", "0.1", 10**400],
     ("job", "optimizer", "weight_decay"): [float("nan"), -1, "x", True],
+    ("job", "optimizer", "clip_norm"): [0, -1, "x", float("inf")],
+    ("job", "accumulate"): [0, 1.5, "two"],
     ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
     ("job", "env"): [{"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"]],
     ("job", "workdir"): ["a\0b", 5],
