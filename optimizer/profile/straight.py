@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.execute import Seeder
+from optimizer.capture.execute import Execution, execution_of
 from optimizer.capture.layout import as_captured
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.step import CapturedStep
-from optimizer.capture.updates import parameter_update
 
 
 def cuda_event() -> torch.cuda.Event:
@@ -37,7 +36,7 @@ class StraightStep:
         self.clocked = tuple(n.name for n in captured.analysis.nodes if n.op != "placeholder")
         self._on_cuda = captured.device.type == "cuda"
         self._root = torch.nn.Module()
-        self._seeders: list[Seeder] = []
+        self._executions: dict[str, Execution] = {}
         for node in captured.analysis.nodes:
             self._add(node)
         for name, value in captured.code.constants.items():
@@ -48,8 +47,9 @@ class StraightStep:
 
     def load(self, step: int) -> Tensors:
         """The step's inputs, in the order of the captured inputs."""
-        for seeder in self._seeders:
-            seeder.step = step
+        for execution in self._executions.values():
+            for part in execution.stepped:
+                part.step = step
         batch = self.captured.batches(step)
         return tuple(batch[position] for position in self.captured.code.inputs.values())
 
@@ -76,13 +76,13 @@ class StraightStep:
         captured, name = self.captured, node.name
         if name in captured.values:
             self._root.register_buffer(name, captured.values[name])
-        if node.op == "call_module":
-            parameter = captured.values[captured.code.writers[name]]
-            self._root.add_module(name, parameter_update(captured.optimizer, parameter))
-        if name in captured.analysis.random:
-            seeder = Seeder(captured.seed, captured.analysis.random[name])
-            self._seeders.append(seeder)
-            self._root.add_module(f"seed_{name}", seeder)
+        if node.op == "placeholder":
+            return
+        execution = self._executions[name] = execution_of(captured, node)
+        if execution.update is not None:
+            self._root.add_module(name, execution.update)
+        if execution.seeder is not None:
+            self._root.add_module(f"seed_{name}", execution.seeder)
 
     def _graph(self, clock: Callable[[], Any] | None) -> fx.Graph:
         """clock: called before every operator that computes, and once more at the end."""
@@ -101,11 +101,11 @@ class StraightStep:
                 continue
             if clock is not None:
                 readings.append(graph.call_function(clock))
-            if node.name in captured.analysis.random:
+            execution = self._executions[node.name]
+            if execution.seeder is not None:
                 graph.call_module(f"seed_{node.name}")
             value = graph.node_copy(node, operand)
-            if node.name in captured.analysis.fresh:
-                layout = captured.layouts[node.name]
+            if (layout := execution.layout) is not None:
                 value = graph.call_function(as_captured, (value, layout.size, layout.stride))
             values[node.name] = value
         if clock is not None:

@@ -184,8 +184,7 @@ def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
     program = lower(captured, placement, one.device_names[0], RankMessages({}, ()), Alone())
     with torch.no_grad():
         for step in range(steps):
-            for seeder in program.seeders:
-                seeder.step = step
+            program.tell(step)
             batch = captured.batches(step)
             program.module(*(batch[position] for position in program.inputs))
     dcp_to_torch_save(checkpoint, checkpoint.parent / "plain.pt")
