@@ -5,6 +5,7 @@ transport   gloo: posting, sending, waiting, counting
 rendezvous  how ranks find each other, and learn early that one of them failed
 lower       a captured step and a placement -> one straight-line module for this rank
 replay      a graph and a placement -> the same messages around operators that only take time
+emulated    what a replay adds to the real network: the set-up of messages
 state       what a rank keeps from step to step, by the names of a checkpoint
 checkpoint  saving and loading it, whole or not at all
 resume      at which step a job begins

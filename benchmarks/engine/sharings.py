@@ -38,7 +38,7 @@ def tables() -> tuple[Table, Table]:
         ratios.append([step / best for step in steps])
         rows.append([name, f"{best * 1e3:.4g}", *(f"{step / best:.3f}" for step in steps)])
         if wanted:
-            parts = [_neighbour_share(graph, placement) for placement in found]
+            parts = [neighbour_share(graph, placement) for placement in found]
             shares.append([name, *(f"{part:.0%}" for part in parts)])
     wins = (np.array(ratios) <= 1.01).sum(axis=0).tolist()
     worst = np.max(ratios, axis=0).tolist()
@@ -79,7 +79,7 @@ def _settings() -> Iterator[tuple[int, float, tuple[str, float]]]:
                 yield servers, gigabits, neighbour
 
 
-def _neighbour_share(graph: OperatorGraph, placement: Placement) -> float:
+def neighbour_share(graph: OperatorGraph, placement: Placement) -> float:
     """What the neighbour carried of what it wanted, both directions, over the whole step."""
     on = placement.cluster
     problem = Problem(graph, on, placement.sharing)

@@ -21,7 +21,13 @@ from benchmarks.table import Table
 
 # Modules of this package, by item, each with `tables(pictures: Path | None) -> Iterable[Table]`.
 # A table's title begins with its item: "2. …".
-ITEMS: Mapping[int, tuple[str, ...]] = {1: ("exact",), 2: (), 3: (), 4: (), 5: ()}
+ITEMS: Mapping[int, tuple[str, ...]] = {
+    1: ("exact",),
+    2: (),
+    3: ("prediction",),
+    4: ("sharings",),
+    5: (),
+}
 
 
 def main() -> None:

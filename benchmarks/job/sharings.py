@@ -1,0 +1,185 @@
+"""Item 4: every sharing of the network, each with its own best placement, replayed in a lab.
+
+A cluster of GPU servers in slow motion: the lab's NICs stand for fast ones, and one factor slows
+operators and p0 alike. Quiet, and with a neighbour that has nothing to do with the job: eight
+greedy flows from the first server, and eight to it, on each of its NICs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.engine.measured import Ask, Result, solve
+from benchmarks.engine.setting import DEVICE, captured_file, graph_of, layered_file
+from benchmarks.engine.sharings import neighbour_share
+from benchmarks.job.replays import Replay, Replayed, kept_graph, lab_cluster, replayed
+from benchmarks.table import Table
+from optimizer.cluster import Cluster
+from optimizer.graph import OperatorGraph
+from optimizer.names import Sharing
+from optimizer.placement import Placement
+from optimizer.profile.scale import with_scaled_seconds
+
+SERVERS, NICS = 4, 2
+# What the lab's NICs stand for, and what a message costs there.
+GIGABITS, SETUP_LATENCY_SECONDS = 10.0, 50e-6
+SHARINGS: tuple[Sharing, ...] = ("job", "guarantee", "strict", "even", "unshaped")
+SOLVE_SECONDS = 20.0
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """quiet, busy: the best placement where the NICs are the job's alone, and beside the neighbour
+    (None: it uses no network)."""
+
+    name: str
+    quiet: Placement
+    busy: Placement | None
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    for name, file in (
+        ("layered", layered_file(1500)),
+        ("BERT", captured_file("bert_batch_4")),
+    ):
+        yield from graph_tables(name, file)
+
+
+def graph_tables(name: str, file: Path) -> tuple[Table, Table]:
+    rate = lab_cluster(1, 1, 0.0, DEVICE).nic_rates[0, 0]
+    scale = GIGABITS * 1e9 / float(rate)
+    graph = graph_of(file)
+    slow = with_scaled_seconds(graph, scale)
+    variants = _variants(kept_graph(slow), scale)
+    jobs, unordered = _jobs(name, slow, variants)
+    runs = replayed([*jobs, *unordered])
+    quiet = dict(zip((v.name for v in variants), runs, strict=False))
+    busy_names = [v.name for v in variants if v.busy is not None]
+    busy = dict(zip(busy_names, runs[len(variants) :], strict=False))
+    return (
+        _sharings_table(name, slow, scale, variants, quiet, busy),
+        _order_table(name, variants[0], [quiet["job"], busy["job"]], runs[len(jobs) :]),
+    )
+
+
+def _variants(file: Path, scale: float) -> list[Variant]:
+    """Every sharing, then one NIC unshaped, then one device."""
+    quiet, busy = (_solved(file, _cluster(scale, NICS, busy)) for busy in (False, True))
+    found = [Variant(s, quiet.placement_under(s), busy.placement_under(s)) for s in SHARINGS]
+    one = [
+        solve(
+            Ask(file, _cluster(scale, 1, busy), "auto", "unshaped", time_limit=SOLVE_SECONDS)
+        ).placement
+        for busy in (False, True)
+    ]
+    single = solve(Ask(file, _cluster(scale, NICS, False), "single", "strict")).placement
+    return [*found, Variant("one NIC", *one), Variant("one device", single, None)]
+
+
+def _solved(file: Path, cluster: Cluster) -> Result:
+    limit = SOLVE_SECONDS * len(SHARINGS)
+    return solve(Ask(file, cluster, "auto", "auto", time_limit=limit))
+
+
+def _cluster(scale: float, nics: int, busy: bool) -> Cluster:
+    """busy: the neighbour wants all of the first server's NICs."""
+    quiet = lab_cluster(SERVERS, nics, SETUP_LATENCY_SECONDS * scale, DEVICE)
+    if not busy:
+        return quiet
+    first, *others = quiet.servers
+    wanted = tuple(
+        nic.model_copy(update={"background_bits_per_second": nic.rate_bits_per_second})
+        for nic in first.nics
+    )
+    return quiet.model_copy(
+        update={"servers": (first.model_copy(update={"nics": wanted}), *others)}
+    )
+
+
+def _jobs(
+    name: str, graph: OperatorGraph, variants: list[Variant]
+) -> tuple[list[Replay], list[Replay]]:
+    """(each variant quiet, then each beside the neighbour; `job` without its order, both ways)."""
+    both = ("out", "in")
+    jobs = [Replay(f"{name}, {v.name}, quiet", graph, v.quiet, STEPS) for v in variants]
+    jobs += [
+        Replay(f"{name}, {v.name}, neighbour", graph, v.busy, STEPS + 1, 2, both)
+        for v in variants
+        if v.busy is not None
+    ]
+    job = variants[0]
+    assert job.name == "job" and job.busy is not None
+    off = {"urgent_first": False}
+    unordered = [
+        Replay(f"{name}, job without order, quiet", graph, job.quiet, STEPS, spec=off),
+        Replay(f"{name}, job without order, neighbour", graph, job.busy, STEPS + 1, 2, both, off),
+    ]
+    return jobs, unordered
+
+
+def _sharings_table(
+    name: str,
+    graph: OperatorGraph,
+    scale: float,
+    variants: list[Variant],
+    quiet: dict[str, Replayed],
+    busy: dict[str, Replayed],
+) -> Table:
+    rows = []
+    for variant in variants:
+        row = [variant.name, *_compared(variant.quiet, quiet[variant.name])]
+        if variant.busy is None:
+            rows.append([*row, *[""] * 6])
+            continue
+        run = busy[variant.name]
+        wanted = float(variant.busy.cluster.background.sum())
+        predicted = neighbour_share(graph, variant.busy)
+        got = [f"{run.neighbour[way] / wanted:.0%}" for way in ("out", "in")]
+        rows.append([*row, *_compared(variant.busy, run), f"{predicted:.0%}", *got])
+    return Table(
+        title=f"4. Sharings, replayed: {name}, {graph.operator_count} operators, "
+        f"{SERVERS} servers x {NICS} NICs",
+        columns=(
+            "sharing", "quiet: predicted, s", "measured, s", "error", "neighbour: predicted, s",
+            "measured, s", "error", "it gets: predicted", "measured out", "in",
+        ),
+        rows=rows,
+        notes=(
+            f"NICs of {GIGABITS:g} Gbit/s in slow motion, {scale:.0f} times: divide by it for "
+            f"seconds of the real cluster; p0 {SETUP_LATENCY_SECONDS * 1e6:g} us there. Modelled "
+            f"times of {DEVICE}. Each row has its own placements, found in {SOLVE_SECONDS:g} s, "
+            "one for quiet NICs and one for a declared neighbour.",
+            "Neighbour: 8 TCP flows out of the first server and 8 into it, on each NIC, from a "
+            "host that nothing shapes; what it gets, of the NICs' rate.",
+        ),
+    )  # fmt: skip
+
+
+def _order_table(
+    name: str, job: Variant, ordered: list[Replayed], unordered: list[Replayed]
+) -> Table:
+    assert job.busy is not None
+    rows = []
+    for words, placement, on, off in zip(
+        ("quiet", "neighbour"), (job.quiet, job.busy), ordered, unordered, strict=True
+    ):
+        longer = off.step_seconds / on.step_seconds - 1
+        rows.append(
+            [
+                words, f"{placement.step_seconds:.3f}", f"{on.step_seconds:.3f}",
+                f"{off.step_seconds:.3f}", f"{longer:+.1%}",
+            ]
+        )  # fmt: skip
+    return Table(
+        title=f"4. Send order of `job`, on against off: {name}",
+        columns=("", "predicted, s", "urgent first, s", "as they come, s", "longer by"),
+        rows=rows,
+    )
+
+
+def _compared(placement: Placement, run: Replayed) -> list[str]:
+    error = run.step_seconds / placement.step_seconds - 1
+    return [f"{placement.step_seconds:.3f}", f"{run.step_seconds:.3f}", f"{error:+.1%}"]
