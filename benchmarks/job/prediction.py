@@ -15,19 +15,19 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.engine.measured import Ask, solve
 from benchmarks.graphs import captured
-from benchmarks.job.replays import Replay, lab_cluster, replayed
+from benchmarks.job.replays import Replay, kept_graph, lab_cluster, replayed
 from benchmarks.layered import layered_training_graph
 from benchmarks.table import Table
 from optimizer.bounds import lower_bound
 from optimizer.engines.assemble import assemble
-from optimizer.engines.registry import place
 from optimizer.engines.scoring import score
 from optimizer.engines.solution import Solution
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
 from optimizer.names import Sharing
 from optimizer.placement import Placement
-from optimizer.problem import Problem, SolveSettings
+from optimizer.problem import Problem
 from optimizer.profile.modelled import with_modelled_seconds
 from optimizer.profile.scale import with_scaled_seconds
 
@@ -127,8 +127,8 @@ def placement(case: Case) -> Placement:
     cluster = lab_cluster(case.servers, case.nics, SETUP_LATENCY_SECONDS, DEVICE)
     problem = Problem(graph, cluster, case.sharing)
     if case.how == "best":
-        settings = SolveSettings(gap=0.0, moves=MOVES, certify=0.0)
-        return place(problem, "auto", settings)
+        ask = Ask(kept_graph(graph), cluster, "auto", case.sharing, moves=MOVES)
+        return solve(ask).placement
     return random_placement(problem, seed=CASES.index(case))
 
 

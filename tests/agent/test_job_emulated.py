@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+
 import pytest
+import torch
 
 from agent.job.cutting import Part
 from agent.job.emulated import SetUp, with_set_up
-from agent.job.messages import RankMessage
+from agent.job.messages import JobError, RankMessage
+from agent.job.outbox import Outbox
 from agent.job.sending import InOrder, RailQueue, Waiting
 from optimizer.names import Sharing
 from placements import cluster_of, placement_of
@@ -91,3 +96,29 @@ def test_channels_are_those_of_the_placement(sharing: Sharing, second: float | N
     queue.add(message(1))
     expected = second if second is not None else 0.0005 + 0.05 + 0.0005
     assert departures(queue, clock) == [(0, pytest.approx(0.0005)), (1, pytest.approx(expected))]
+
+
+class Sent:
+    def wait(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("size", [64, MEGABYTE])
+def test_a_message_still_set_up_when_the_step_ends_is_waited_for(size: int) -> None:
+    """Also a small one, which nobody would wait for as long as nobody asks."""
+    queues: Mapping[str, RailQueue] = {"a": SetUp(InOrder(), 0.05, {"s2/0": 10e6}, in_turn=True)}
+    posted: list[int] = []
+
+    def post(part: Waiting, wire: torch.Tensor) -> Sent:
+        posted.append(part.message.index)
+        return Sent()
+
+    outbox = Outbox(post, queues, lambda message, error: JobError(str(error)), lambda: None)
+    (waiting,) = message(0, size)
+    outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
+    assert posted == []
+    ending = threading.Thread(target=outbox.complete_all, daemon=True)
+    ending.start()
+    ending.join(5)
+    assert posted == [0] and not ending.is_alive()
+    outbox.close()

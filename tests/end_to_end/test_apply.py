@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
+from optimizer.cluster_plan.payload import payload_capacity
 from optimizer.names import Sharing
 from snapshots import machine_snapshot, run
 
@@ -103,6 +104,28 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     assert report["predicted_step_seconds"] < report["single_device_seconds"]
     predicted = report["predicted_step_seconds"]
     assert report["measured_step_seconds"] == pytest.approx(predicted, rel=0.25)
+
+
+@pytest.mark.parametrize("sharing", ["guarantee", "job"])
+def test_what_may_borrow_is_measured_and_trains(
+    cluster: TestCluster, untouched: None, sharing: str
+) -> None:
+    document, report_file = cluster.document(), cluster.folder / f"{sharing}.run.json"
+    document["network"] |= {"sharing": sharing, "floor": "70%"}
+    plan = str(cluster.plan(document, sharing))
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+    assert done.code == 0, done.output
+    report = read_report(report_file)
+    assert report["sharing"] == sharing and len(report["losses"]) == 3
+    assert report["links"] and all(link["within_tolerance"] for link in report["links"])
+    floor = 0.7 * payload_capacity(40e6)
+    for link in report["links"]:
+        assert link["at_most_bits_per_second"] > link["promised_bits_per_second"]
+        if sharing == "job":
+            shared = floor / link["promised_bits_per_second"]
+            assert round(shared) == pytest.approx(shared) and shared <= 2
+    for row in report["traffic"]:
+        assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
 
 
 def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
