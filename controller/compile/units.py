@@ -9,8 +9,8 @@ from optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fr
 
 # A class may send this much time's worth of its rate at once: enough for a timer tick and a few
 # frames, short enough that a switch's buffer does not see it.
-BURST_SECONDS = 0.005
-MINIMUM_BURST_FRAMES = 8
+BURST_SECONDS = 0.001
+MINIMUM_BURST_FRAMES = 4
 
 
 def wire_rate(payload_bits_per_second: float, mtu_bytes: int = MTU_BYTES) -> int:

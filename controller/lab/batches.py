@@ -7,8 +7,8 @@ from controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabSha
 # A line must hold a few full frames even when it is slow; beyond that, 5 ms of its rate lets a
 # sender be scheduled late without losing rate. Queues of 20 to 200 ms carried the same in both
 # directions at once; a short one keeps round trips short.
-_LEAST_BURST_BYTES = 10_000
-_BURST_SECONDS = 0.005
+_LEAST_BURST_BYTES = 6_100
+_BURST_SECONDS = 0.001
 _QUEUE_SECONDS = 0.05
 _BRIDGE = "type bridge forward_delay 0 mcast_snooping 0"
 
