@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from agent.contract.job import RankSpec
+from agent.job.emulated import with_set_up
 from agent.job.messages import JobError, RankMessages
 from agent.job.sending import queues_for
 from agent.job.transport_gloo import GlooTransport
@@ -23,6 +24,8 @@ def transport_of(
     rails = tuple(rail.rail for rail in spec.rail_interfaces)
     if spec.backend == "gloo":
         queues = queues_for(placement, spec.device, rails, spec.urgent_first)
+        if spec.kind == "replay":
+            queues = with_set_up(queues, placement, spec.device)
         return GlooTransport(messages, queues, spec.sockets_per_rail)
     if placement.backend != "nccl":
         raise JobError(

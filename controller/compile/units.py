@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fraction
 
-# A class may send this much time's worth of its rate at once: enough for a timer tick and a few
-# frames, short enough that a switch's buffer does not see it.
+# A class may send this much time's worth of its rate at once, after a pause too: enough for the
+# kernel's timers, and so little that a message does not pass its queue at line rate. With 5 ms
+# steps of many small messages came out 10 to 15 % shorter than their rates allow.
 BURST_SECONDS = 0.001
 MINIMUM_BURST_FRAMES = 4
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
 
-# A line must hold a few full frames even when it is slow; beyond that, 5 ms of its rate lets a
-# sender be scheduled late without losing rate. Queues of 20 to 200 ms carried the same in both
+# A line must hold a few full frames even when it is slow; beyond that, 1 ms of its rate: a real one
+# does not send what it missed at once. Queues of 20 to 200 ms carried the same in both
 # directions at once; a short one keeps round trips short.
 _LEAST_BURST_BYTES = 6_100
 _BURST_SECONDS = 0.001
