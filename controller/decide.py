@@ -14,10 +14,10 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.plan import PlacedJob, Plan, ReplayJob
@@ -51,6 +51,15 @@ class Decision:
     def compared(self) -> tuple[Placement, ...]:
         """All that was searched for, what is shown for comparison last."""
         return self.considered if self.one_nic is None else (*self.considered, self.one_nic)
+
+    @property
+    def graph_notes(self) -> Mapping[str, Any]:
+        """What capture wrote of the graph: which operators are its loss and inputs. Reads the
+        file."""
+        from optimizer.graph import read_json
+
+        notes: Mapping[str, Any] = read_json(self.graph_file)["notes"]
+        return notes
 
 
 async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -71,7 +71,7 @@ class Show:
         placement = decision.placement
         self.console.print()
         self.console.print(_placement_table(placement))
-        for line in why(placement):
+        for line in [*why(placement), *where_data_is(placement, decision.graph_notes)]:
             self.console.print("  " + line)
         if len(decision.compared) > 1:
             self.console.print(_considered_table(decision))
@@ -317,6 +317,21 @@ def why(placement: Placement) -> list[str]:
         f"servers; network sharing: {placement.sharing}"
     )
     return lines
+
+
+def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
+    """Which rank reports the loss and which read the batch; notes: those of a captured graph."""
+    if not {"loss", "inputs"} <= set(notes):
+        return []
+    readers: dict[str, list[str]] = {}
+    for name in notes["inputs"]:
+        readers.setdefault(placement.operators[name], []).append(name)
+    read = "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
+    sent = sum(m.bytes for m in placement.messages if m.producer in notes["inputs"])
+    return [
+        f"the loss is computed on {placement.operators[notes['loss']]}",
+        f"the batch is read where its inputs are: {read}; {format_bytes(sent)} of it are sent on",
+    ]
 
 
 def _placement_table(placement: Placement) -> Table:

@@ -7,7 +7,8 @@ import io
 import pytest
 
 from agent.contract.measurement import LinkMeasurement
-from controller.show import Show
+from controller.show import Show, where_data_is
+from plans import placement, plan
 
 SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
 NIC = "enp129s0f1np1"
@@ -58,3 +59,17 @@ def test_an_error_is_one_line_below_the_table(error: str) -> None:
     assert lines[end + 1 :] == [f"  s2 to s1 on {NIC}: {' '.join(error.split())}"]
     rows = [line for line in lines if line.startswith("│")]
     assert len(rows) == 2 and "failed" in rows[1] and "broken" in rows[0]
+
+
+def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
+    made = placement(plan(), ())
+    operators = {"loss_1": "s2/0", "input_0": "s1/0", "input_1": "s2/0", **made.operators}
+    message = made.messages[0].model_copy(update={"producer": "input_0", "bytes": 3000})
+    made = made.model_copy(update={"operators": operators, "messages": (*made.messages, message)})
+    lines = where_data_is(made, {"loss": "loss_1", "inputs": ["input_0", "input_1"]})
+    assert lines == [
+        "the loss is computed on s2/0",
+        "the batch is read where its inputs are: input_0 on s1/0; input_1 on s2/0; "
+        "3.00 kB of it are sent on",
+    ]
+    assert where_data_is(made, {"source": "imported"}) == []
