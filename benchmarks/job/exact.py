@@ -30,6 +30,7 @@ MODELS = {
             "two_towers",
         )
     },
+    "hard": "tests.optimizer.hard_models:training_step",
 }  # fmt: skip
 # With dropout that drops nothing, comparable with PyTorch; all that are there.
 WITHOUT_DROPOUT = (

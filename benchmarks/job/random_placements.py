@@ -1,8 +1,9 @@
 """Random placements that keep the rules of one and no sense of speed: any of them must train alike.
 
 Operators that share a device stay together. Everything else is drawn from the seed: the device of
-each operator (or of each stretch of them), how devices lie in servers, the order of operators, the
-cut of each message over the rails, and which messages are urgent.
+each operator (even seeds) or of each stretch of them (odd seeds), how devices lie in servers, the
+order of operators, the cut of each message over the rails, which messages are urgent, and whether
+the urgent leave first, in small chunks (`job` sharing), or in the order of the program.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from optimizer.placement import Message, Placement
 from tests.placements import DEVICE_TYPE, placement_of, random_devices
 
 MEMORY_BYTES = 1 << 33
+# So slow that chunks are as small as they ever are; nothing here waits for it.
+RATE_BITS_PER_SECOND = 2e7
 
 
 def random_placement(
@@ -32,7 +35,8 @@ def random_placement(
         message.model_copy(update={"rank": rank, "rails": _cut(choose, message, rails)})
         for message, rank in zip(placement.messages, ranks, strict=True)
     ]
-    return placement.model_copy(update={"messages": tuple(messages)})
+    sharing = choose.choice(("strict", "job"))
+    return placement.model_copy(update={"messages": tuple(messages), "sharing": sharing})
 
 
 def on_one_device(graph: OperatorGraph) -> Placement:
@@ -49,7 +53,7 @@ def _cluster(choose: random.Random, devices: int, rails: Sequence[str]) -> Clust
         Server(
             name=f"s{i + 1}",
             devices=tuple(Device(type=DEVICE_TYPE, memory_bytes=MEMORY_BYTES) for _ in range(n)),
-            nics=tuple(Nic(rail=rail, rate_bits_per_second=1e9) for rail in rails),
+            nics=tuple(Nic(rail=rail, rate_bits_per_second=RATE_BITS_PER_SECOND) for rail in rails),
         )
         for i, n in enumerate(sizes)
     )

@@ -66,7 +66,7 @@ class RankPool:
     """One captured step; run() trains it under any placement. Close it, or use `with`.
 
     graph: its operators. names: parameters' and buffers' in PyTorch, by operator id.
-    prepare is called in the capturing process first of all: a function of a module, not a closure.
+    mutation: called in the capturing process before it captures; a function of a module.
     Raises RuntimeError where the step cannot be captured.
     """
 
@@ -76,14 +76,14 @@ class RankPool:
         batch: int,
         optimizer: OptimizerSpec,
         seed: int = 0,
-        prepare: Callable[[], None] | None = None,
+        mutation: Callable[[], None] | None = None,
     ) -> None:
-        self.fields = {
+        self._fields = {
             "kind": "placed", "model": model, "batch": batch, "optimizer": optimizer, "seed": seed
         }  # fmt: skip
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        arguments = (theirs, model, batch, optimizer, seed, prepare)
+        arguments = (theirs, model, batch, optimizer, seed, mutation)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -100,16 +100,20 @@ class RankPool:
         placement: Placement,
         steps: int,
         rails: Sequence[str] = ("a",),
-        threads: int = 1,
+        mutation: Callable[[], None] | None = None,
         limit_seconds: float = 120.0,
+        **options: Any,
     ) -> Trained:
-        """Fresh ranks from the initial parameters."""
+        """Fresh ranks from the initial parameters; options as in RankSpec.
+
+        mutation: called in every rank before it begins.
+        """
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "placement.json"
             save_placement(placement, file)
-            options = {"steps": steps, "threads": threads, "timeout_seconds": limit_seconds}
-            specs = _specs(placement, file, rails, {**self.fields, **options})
-            self._connection.send((specs, folder, limit_seconds))
+            fields = {"steps": steps, "threads": 1, "timeout_seconds": limit_seconds, **options}
+            specs = _specs(placement, file, rails, {**self._fields, **fields})
+            self._connection.send((specs, folder, limit_seconds, mutation))
             failures = self._answer(limit_seconds + 30)
             assert isinstance(failures, tuple)
             return _collected(Path(folder), len(specs), failures)
@@ -192,14 +196,14 @@ def _serve(
     batch: int,
     optimizer: OptimizerSpec,
     seed: int,
-    prepare: Callable[[], None] | None,
+    mutation: Callable[[], None] | None,
 ) -> None:
     """The capturing process: answers with the operators, then runs what it is asked for."""
     os.setpgrp()
     # Threads of torch would not survive the fork; ranks set their own number.
     torch.set_num_threads(1)
-    if prepare is not None:
-        prepare()
+    if mutation is not None:
+        mutation()
     choice = OptimizerChoice(optimizer.name, optimizer.lr, optimizer.options)
     try:
         captured = capture(model, batch, choice, seed)
@@ -209,17 +213,21 @@ def _serve(
     connection.send((captured.operators, captured.code.names))
     while True:
         try:
-            specs, folder, seconds = connection.recv()
+            specs, folder, seconds, change = connection.recv()
         except EOFError:
             return
-        connection.send(_forked(captured, specs, Path(folder), seconds))
+        connection.send(_forked(captured, specs, Path(folder), seconds, change))
 
 
 def _forked(
-    captured: CapturedStep, specs: Sequence[RankSpec], folder: Path, seconds: float
+    captured: CapturedStep,
+    specs: Sequence[RankSpec],
+    folder: Path,
+    seconds: float,
+    mutation: Callable[[], None] | None,
 ) -> tuple[str, ...]:
     """Runs one rank per specification; what went wrong."""
-    running = {_fork(captured, spec, folder): spec.rank for spec in specs}
+    running = {_fork(captured, spec, folder, mutation): spec.rank for spec in specs}
     failures: list[str] = []
     deadline = time.monotonic() + seconds
     while running and time.monotonic() < deadline:
@@ -243,7 +251,12 @@ def _last_line(file: Path) -> str:
     return lines[-1] if lines else "said nothing"
 
 
-def _fork(captured: CapturedStep, spec: RankSpec, folder: Path) -> int:
+def _fork(
+    captured: CapturedStep,
+    spec: RankSpec,
+    folder: Path,
+    mutation: Callable[[], None] | None,
+) -> int:
     if pid := os.fork():
         return pid
     code = 1
@@ -251,6 +264,8 @@ def _fork(captured: CapturedStep, spec: RankSpec, folder: Path) -> int:
         descriptor = os.open(_said(folder, spec.rank), os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        if mutation is not None:
+            mutation()
         _run(captured, spec, _results(folder, spec.rank))
         code = 0
     except Exception:

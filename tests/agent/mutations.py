@@ -1,0 +1,72 @@
+"""The runtime with one of its rules taken out: for RankPool(prepare=…).
+
+Each function changes the process that it is called in, for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from agent.job import lower, runtime
+from agent.job.messages import RankMessage, RankMessages
+from optimizer.capture import layout, rewrite
+from optimizer.capture.joint import JointGraph
+from optimizer.capture.layout import Layout
+
+
+def strides_as_kernels_choose() -> None:
+    """Results keep the strides that a kernel gave them; what arrives has the captured ones."""
+    lower.as_captured = _as_it_is
+
+
+def strides_lost_on_the_way() -> None:
+    """What arrives is contiguous."""
+    unpack = Layout.unpack
+
+    def contiguous(self: Layout, wire: torch.Tensor) -> torch.Tensor:
+        return unpack(self, wire).contiguous()
+
+    Layout.unpack = contiguous
+
+
+def strides_sent_as_they_are() -> None:
+    """A sender sends its memory as a kernel left it, a receiver reads it as captured."""
+    layout.as_captured = _as_it_is
+    lower.as_captured = _as_it_is
+
+
+def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    return value
+
+
+def ties_forgotten() -> None:
+    """A parameter under two names is two parameters."""
+    merge = rewrite._parameters_and_updates
+
+    def untied(joint: JointGraph) -> Any:
+        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}))
+
+    rewrite._parameters_and_updates = untied
+
+
+def messages_told_apart_by_order_alone() -> None:
+    """Messages of a pair share their tags, and a receiver expects them in another order than they
+    are sent in."""
+    derive = runtime.rank_messages
+
+    def alike(*arguments: Any, **options: Any) -> RankMessages:
+        messages = derive(*arguments, **options)
+        rails = 1 + max((p.rail for m in messages.receives for p in m.parts), default=0)
+        return RankMessages(
+            sends={k: tuple(_tagged(m, rails) for m in v) for k, v in messages.sends.items()},
+            receives=tuple(_tagged(m, rails) for m in reversed(messages.receives)),
+        )
+
+    runtime.rank_messages = alike
+
+
+def _tagged(message: RankMessage, rails: int) -> RankMessage:
+    return replace(message, parts=tuple(replace(p, tag=p.rail) for p in message.parts))

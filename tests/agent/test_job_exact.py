@@ -1,0 +1,132 @@
+"""Random placements train as one rank does, one rank as PyTorch; and each rule is needed for that.
+
+A sample of what `python -m benchmarks.job --items 1` runs. Equal: losses, parameters, buffers and
+optimizer state after all steps, by torch.equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mutations
+from agent.contract.job import OptimizerSpec
+from benchmarks.job.eager import eager_trained
+from benchmarks.job.exact import MODELS, OPTIMIZERS
+from benchmarks.job.random_placements import on_one_device, random_placement
+from benchmarks.job.rank_pool import RankPool, Trained
+from optimizer.graph import OperatorGraph
+from optimizer.placement import Placement
+
+pytestmark = pytest.mark.slow
+
+STEPS = 20
+ADAMW, SGD = OPTIMIZERS["AdamW"], OPTIMIZERS["SGD, momentum"]
+# Tied weights, batch norm on transposed values, dropout, views, constants; kernels that choose
+# other strides than were captured.
+HARD = "tests.optimizer.hard_models:training_step"
+WITHOUT_DROPOUT = "tests.optimizer.hard_models:without_dropout"
+
+
+@pytest.fixture(scope="module")
+def hard() -> Iterator[RankPool]:
+    with RankPool(HARD, 4, ADAMW) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def one_rank(hard: RankPool) -> Trained:
+    trained = hard.run(on_one_device(hard.graph), STEPS)
+    assert not trained.failures
+    assert trained.losses[-1] < trained.losses[0] - 0.5
+    updates = [name for name in trained.tensors if name.endswith(".exp_avg_sq")]
+    frozen, buffers = 1, 3
+    assert len(updates) == 6 and len(trained.tensors) == 6 * 4 + frozen + buffers
+    return trained
+
+
+@pytest.mark.parametrize(("ranks", "seed"), [(2, 1), (3, 2), (4, 3)])
+def test_any_placement_trains_as_one_rank(
+    hard: RankPool, one_rank: Trained, ranks: int, seed: int
+) -> None:
+    rails = ("a", "b")
+    placement = random_placement(hard.graph, ranks, rails, seed)
+    assert len(placement.devices_used) == ranks
+    assert any(len(message.rails) > 1 for message in placement.messages)
+    assert one_rank.differences(hard.run(placement, STEPS, rails)) == ()
+
+
+@pytest.mark.parametrize(("name", "optimizer", "ranks"), [("vgg16", SGD, 3), ("mixture", ADAMW, 2)])
+def test_any_placement_of_the_examples_trains_as_one_rank(
+    name: str, optimizer: OptimizerSpec, ranks: int
+) -> None:
+    with RankPool(MODELS[name], 4, optimizer) as pool:
+        one = pool.run(on_one_device(pool.graph), STEPS)
+        placement = random_placement(pool.graph, ranks, ("a", "b"), seed=5)
+        assert one.differences(pool.run(placement, STEPS, ("a", "b"))) == ()
+
+
+def test_one_rank_trains_as_pytorch() -> None:
+    with RankPool(WITHOUT_DROPOUT, 4, SGD) as pool:
+        one = pool.run(on_one_device(pool.graph), STEPS)
+        eager = eager_trained(WITHOUT_DROPOUT, 4, SGD, 0, STEPS, pool.names)
+        assert one.differences(eager) == ()
+        other = eager_trained(WITHOUT_DROPOUT, 4, SGD, 1, STEPS, pool.names)
+        assert "loss" in one.differences(other)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        mutations.strides_as_kernels_choose,
+        mutations.strides_lost_on_the_way,
+        mutations.strides_sent_as_they_are,
+        mutations.messages_told_apart_by_order_alone,
+    ],
+)
+def test_without_this_rule_a_placement_trains_otherwise(
+    hard: RankPool, mutation: Callable[[], None]
+) -> None:
+    one = hard.run(on_one_device(hard.graph), STEPS, mutation=mutation)
+    assert not one.failures and len(one.losses) == STEPS
+    placement = random_placement(hard.graph, 2, ("a",), seed=4)
+    mutated = hard.run(placement, STEPS, mutation=mutation, limit_seconds=20)
+    assert one.differences(mutated)
+
+
+def test_without_merged_ties_one_rank_trains_otherwise_than_pytorch() -> None:
+    with RankPool(WITHOUT_DROPOUT, 4, SGD, mutation=mutations.ties_forgotten) as pool:
+        one = pool.run(on_one_device(pool.graph), STEPS)
+        assert not one.failures and len(one.losses) == STEPS
+        eager = eager_trained(WITHOUT_DROPOUT, 4, SGD, 0, STEPS, pool.names)
+        assert one.losses[0] == eager.losses[0]
+        assert "loss" in one.differences(eager)
+
+
+def test_a_parameter_and_its_update_apart_train_otherwise(
+    hard: RankPool, one_rank: Trained
+) -> None:
+    update = hard.graph.ids.index("update_model_mix_weight")
+    alone = hard.graph.colocation.copy()
+    alone[update] = -1
+    placement = placed_without_rules(hard.graph, alone, apart=("update_model_mix_weight",))
+    assert "loss" in one_rank.differences(hard.run(placement, STEPS))
+
+
+def test_a_tuple_and_its_items_apart_are_refused(hard: RankPool) -> None:
+    nothing = np.full_like(hard.graph.colocation, -1)
+    trained = hard.run(placed_without_rules(hard.graph, nothing), STEPS, limit_seconds=20)
+    assert any("gives no tensor" in failure for failure in trained.failures)
+
+
+def placed_without_rules(
+    graph: OperatorGraph, colocation: np.ndarray, apart: tuple[str, ...] = ()
+) -> Placement:
+    placement = random_placement(replace(graph, colocation=colocation), 2, ("a",), seed=0)
+    for identifier in apart:
+        parameter = identifier.replace("update_", "parameter_", 1)
+        assert placement.operators[identifier] != placement.operators[parameter], "another seed"
+    return placement.model_copy(update={"structure_hash": graph.structure_hash})
