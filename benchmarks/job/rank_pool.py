@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from agent.contract.job import OptimizerSpec, RailInterface, RankEvent, RankSpec, StepDone
+from agent.contract.job import Failed, OptimizerSpec, RailInterface, RankEvent, RankSpec, StepDone
 from agent.job import runtime
 from agent.job.lower import RankProgram
 from optimizer.capture.step import CapturedStep, capture
@@ -111,7 +111,10 @@ class RankPool:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "placement.json"
             save_placement(placement, file)
-            fields = {"steps": steps, "threads": 1, "timeout_seconds": limit_seconds, **options}
+            limits = dict.fromkeys(
+                ("timeout_seconds", "wait_seconds", "loss_seconds"), limit_seconds
+            )
+            fields = {"steps": steps, "threads": 1, **limits, **options}
             specs = _specs(placement, file, rails, {**self._fields, **fields})
             self._connection.send((specs, folder, limit_seconds, mutation))
             failures = self._answer(limit_seconds + 30)
@@ -288,22 +291,23 @@ def _run(captured: CapturedStep, spec: RankSpec, results: Path) -> None:
     def note(event: RankEvent) -> None:
         if isinstance(event, StepDone) and event.loss is not None:
             losses.append(event.loss)
+        elif isinstance(event, Failed):
+            print(event.what, file=sys.stderr, flush=True)
 
     runtime.capture = lambda *arguments, **options: captured
     runtime.lower = keep
     runtime.run_rank(spec, note)
-    tensors = held_tensors(programs[0].module, captured, spec.steps)
+    tensors = held_tensors(programs[0], captured, spec.steps)
     torch.save({"losses": losses, "tensors": tensors}, results)
 
 
 def held_tensors(
-    module: torch.nn.Module, captured: CapturedStep, steps: int
+    program: RankProgram, captured: CapturedStep, steps: int
 ) -> dict[str, torch.Tensor]:
     """Parameters and buffers by id, and what each update keeps after so many steps."""
-    held = {name: value for name, value in module.named_buffers() if name in captured.values}
+    held = dict(program.held)
     for update, parameter in captured.code.writers.items():
-        part = dict(module.named_children()).get(update)
-        if part is not None:
-            state = part.state(held[parameter], steps)
+        if parameter in program.updates:
+            state = program.updates[parameter].state(program.held[parameter], steps)
             held |= {f"{update}.{name}": value for name, value in state.items()}
     return {name: value.detach().clone() for name, value in held.items()}

@@ -46,8 +46,8 @@ def ties_forgotten() -> None:
     """A parameter under two names is two parameters."""
     merge = rewrite._parameters_and_updates
 
-    def untied(joint: JointGraph) -> Any:
-        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}))
+    def untied(joint: JointGraph, *more: Any) -> Any:
+        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}), *more)
 
     rewrite._parameters_and_updates = untied
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from benchmarks.job.eager import whole
 from examples.models import (
     bert,
     deep_transformer,
@@ -20,7 +21,7 @@ from examples.models import (
     resnet50,
     vgg16,
 )
-from optimizer.capture.protocol import ModelWithLoss, TrainingStep, load_training_step
+from optimizer.capture.protocol import load_training_step
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.profile.interpret import StepInterpreter
@@ -44,11 +45,6 @@ def one_thread() -> Iterator[None]:
 @cache
 def small(name: str) -> CapturedStep:
     return capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
-
-
-def whole(step: TrainingStep) -> nn.Module:
-    """A module that returns the loss."""
-    return step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
 
 
 class LossKeeping(StepInterpreter):
