@@ -17,50 +17,74 @@ def whole(step: TrainingStep) -> torch.nn.Module:
     return step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
 
 
-def torch_optimizer(module: torch.nn.Module, spec: OptimizerSpec) -> torch.optim.Optimizer:
+def torch_optimizer(module: torch.nn.Module, choice: OptimizerChoice) -> torch.optim.Optimizer:
     """With the kernels that updates use."""
-    options = dict(OptimizerChoice(spec.name, spec.lr, spec.options).torch_options)
-    kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.SGD
-    return kind(module.parameters(), fused=True, **options)
+    kind = torch.optim.AdamW if choice.name == "adamw" else torch.optim.SGD
+    return kind(module.parameters(), fused=True, **dict(choice.torch_options))
 
 
-def eager_trained(
+class EagerStep:
+    """A model and its optimizer in PyTorch; run(number, *inputs) is one step."""
+
+    def __init__(self, model: str, batch: int, optimizer: OptimizerSpec, seed: int) -> None:
+        step = load_training_step(model, batch, seed)
+        self.batches = step.batches
+        self.module = whole(step)
+        self.choice = OptimizerChoice.of(optimizer.model_dump())
+        self.optimizer = torch_optimizer(self.module, self.choice)
+
+    def run(self, number: int, *inputs: torch.Tensor) -> torch.Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.choice.lr_at(number)
+        self.optimizer.zero_grad()
+        loss: torch.Tensor = self.module(*inputs)
+        loss.backward()
+        if self.choice.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.choice.clip_norm)
+        self.optimizer.step()
+        return loss.detach()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers under all their names, optimizer state as `NAME.exp_avg`."""
+        parameters = dict(self.module.named_parameters())
+        state = {
+            f"{name}.{key}": value
+            for name, parameter in parameters.items()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        ties = dict(self.module.named_parameters(remove_duplicate=False))
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        held = {**ties, **buffers, **state}
+        return {name: value.detach().clone() for name, value in held.items()}
+
+
+def differences_from_eager(
+    one: Trained,
+    names: Mapping[str, Sequence[str]],
     model: str,
     batch: int,
     optimizer: OptimizerSpec,
     seed: int,
-    steps: int,
-    names: Mapping[str, Sequence[str]],
-) -> Trained:
-    """names: of parameters and buffers in the module that returns the loss, by operator id."""
+) -> tuple[str, ...]:
+    """What PyTorch has otherwise after as many steps, on one thread, by PyTorch's names.
+
+    one: of one rank. names: of parameters and buffers in PyTorch, by operator id. What no operator
+    holds is to be as it was before the first step.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        step = load_training_step(model, batch, seed)
-        module = whole(step)
-        training = torch_optimizer(module, optimizer)
-        losses = []
-        for number in range(steps):
-            training.zero_grad()
-            loss = module(*step.batches(number))
-            loss.backward()
-            training.step()
-            losses.append(loss.item())
+        eager = EagerStep(model, batch, optimizer, seed)
+        tensors = eager.tensors()
+        losses = tuple(
+            eager.run(number, *eager.batches(number)).item() for number in range(len(one.losses))
+        )
     finally:
         torch.set_num_threads(threads)
-    return Trained(tuple(losses), _tensors(module, training, names))
-
-
-def _tensors(
-    module: torch.nn.Module, training: torch.optim.Optimizer, names: Mapping[str, Sequence[str]]
-) -> dict[str, torch.Tensor]:
-    held = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    found = {}
-    for identifier, (name, *_) in names.items():
-        found[identifier] = held[name].detach()
-        for key, value in training.state.get(held[name], {}).items():
-            found[f"{identifier.replace('parameter_', 'update_', 1)}.{key}"] = value
-    return found
+    for identifier, own in names.items():
+        tensors |= dict.fromkeys(own, one.tensors[identifier])
+        update = identifier.replace("parameter_", "update_", 1) + "."
+        for key, value in one.tensors.items():
+            if key.startswith(update):
+                tensors[f"{own[0]}.{key.removeprefix(update)}"] = value
+    return Trained(losses, eager.tensors()).differences(Trained(one.losses, tensors, one.failures))

@@ -21,10 +21,9 @@ from agent.contract.job import OptimizerSpec
 from agent.job.lower import lower
 from agent.job.messages import rank_messages
 from agent.job.transport import Alone
-from benchmarks.job.eager import torch_optimizer, whole
+from benchmarks.job.eager import EagerStep
 from benchmarks.job.random_placements import on_one_device
 from benchmarks.table import Table, milliseconds
-from optimizer.capture.protocol import Tensors, load_training_step
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 
@@ -36,7 +35,7 @@ OPTIMIZERS = {
 }
 CAPTURED, CAPTURED_BATCH, CAPTURES = "examples.models.bert:training_step", 64, 5
 
-Step = Callable[[Tensors], object]
+Step = Callable[..., object]
 Result = TypeVar("Result")
 
 
@@ -100,9 +99,8 @@ def timed_rounds(
 ) -> list[tuple[float, float]]:
     """(eager seconds, one rank's seconds) of each round."""
     torch.set_num_threads(threads)
-    choice = OptimizerChoice(optimizer.name, optimizer.lr, optimizer.options)
-    captured = capture(model, batch, choice, seed=0)
-    steps = (_eager(model, batch, optimizer), _placed(captured))
+    captured = capture(model, batch, OptimizerChoice.of(optimizer.model_dump()), seed=0)
+    steps = (EagerStep(model, batch, optimizer, seed=0).run, _placed(captured))
     data = captured.batches(0)
     found = []
     gc.disable()
@@ -110,23 +108,10 @@ def timed_rounds(
         seconds = [0.0, 0.0]
         for which in (0, 1) if number % 2 else (1, 0):
             began = time.perf_counter()
-            steps[which](data)
+            steps[which](number, *data)
             seconds[which] = time.perf_counter() - began
         found.append((seconds[0], seconds[1]))
     return found[WARM_UP:]
-
-
-def _eager(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
-    module = whole(load_training_step(model, batch, seed=0))
-    training = torch_optimizer(module, optimizer)
-
-    def step(data: Tensors) -> None:
-        training.zero_grad()
-        loss = module(*data)
-        loss.backward()
-        training.step()
-
-    return step
 
 
 def _placed(captured: CapturedStep) -> Step:
@@ -135,7 +120,8 @@ def _placed(captured: CapturedStep) -> Step:
     messages = rank_messages(placement, device, ())
     program = lower(captured, placement, device, messages, Alone())
 
-    def step(data: Tensors) -> None:
+    def step(number: int, *data: torch.Tensor) -> None:
+        program.tell(number)
         with torch.no_grad():
             program.module(*(data[position] for position in program.inputs))
 

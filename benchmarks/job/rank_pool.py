@@ -207,7 +207,7 @@ def _serve(
     torch.set_num_threads(1)
     if mutation is not None:
         mutation()
-    choice = OptimizerChoice(optimizer.name, optimizer.lr, optimizer.options)
+    choice = OptimizerChoice.of(optimizer.model_dump())
     try:
         captured = capture(model, batch, choice, seed)
     except ValueError as error:

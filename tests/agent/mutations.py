@@ -44,12 +44,12 @@ def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...
 
 def ties_forgotten() -> None:
     """A parameter under two names is two parameters."""
-    merge = rewrite._parameters_and_updates
+    merge = rewrite.merge_ties
 
-    def untied(joint: JointGraph, *more: Any) -> Any:
-        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}), *more)
+    def untied(joint: JointGraph) -> Any:
+        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}))
 
-    rewrite._parameters_and_updates = untied
+    rewrite.merge_ties = untied
 
 
 def messages_told_apart_by_order_alone() -> None:
