@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -24,13 +23,14 @@ from typing import Any
 
 import torch
 
-from agent.contract.job import Failed, OptimizerSpec, RailInterface, RankEvent, RankSpec, StepDone
+from agent.contract.job import Failed, OptimizerSpec, RankEvent, RankSpec, StepDone
 from agent.job import runtime
 from agent.job.lower import RankProgram
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import OperatorGraph
 from optimizer.placement import Placement, save_placement
+from tests.agent.ranks import specs_on_loopback
 
 # Of a capture on a machine that does much else.
 CAPTURE_SECONDS = 400.0
@@ -115,7 +115,7 @@ class RankPool:
                 ("timeout_seconds", "wait_seconds", "loss_seconds"), limit_seconds
             )
             fields = {"steps": steps, "threads": 1, **limits, **options}
-            specs = _specs(placement, file, rails, {**self._fields, **fields})
+            specs = specs_on_loopback(placement, file, rails, **self._fields, **fields)
             self._connection.send((specs, folder, limit_seconds, mutation))
             failures = self._answer(limit_seconds + 30)
             assert isinstance(failures, tuple)
@@ -147,29 +147,6 @@ class RankPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _specs(
-    placement: Placement, file: Path, rails: Sequence[str], fields: Mapping[str, Any]
-) -> tuple[RankSpec, ...]:
-    devices = placement.devices_used
-    interfaces = tuple(RailInterface(rail=r, interface="lo", address="127.0.0.1") for r in rails)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return tuple(
-        RankSpec(
-            rank=rank,
-            world_size=len(devices),
-            device=device,
-            master_address="127.0.0.1",
-            master_tcp_port=port,
-            rail_interfaces=interfaces,
-            placement_file=str(file),
-            **fields,
-        )
-        for rank, device in enumerate(devices)
-    )
 
 
 def _collected(folder: Path, ranks: int, failures: tuple[str, ...]) -> Trained:

@@ -78,26 +78,12 @@ def start_ranks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     save_placement(placement, folder / "placement.json")
-    devices, port = placement.devices_used, free_port()
     paths = (str(folder), str(REPOSITORY / "tests" / "optimizer"))
+    specs = specs_on_loopback(placement, folder / "placement.json", rails, **options)
+    if last:
+        specs[-1] = specs[-1].model_copy(update=dict(last))
     ranks = []
-    for number, device in enumerate(devices):
-        fields = {
-            "rank": number,
-            "world_size": len(devices),
-            "device": device,
-            "master_address": "127.0.0.1",
-            "master_tcp_port": port,
-            "rail_interfaces": tuple(
-                RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
-            ),
-            "placement_file": str(folder / "placement.json"),
-            "timeout_seconds": 60,
-            **options,
-        }
-        if last and number == len(devices) - 1:
-            fields.update(last)
-        spec = RankSpec.model_validate(fields)
+    for number, spec in enumerate(specs):
         file = folder / f"rank{number}.json"
         file.write_text(spec.model_dump_json())
         process = subprocess.Popen(
@@ -109,6 +95,29 @@ def start_ranks(
         )
         ranks.append(Rank(spec, process))
     return ranks
+
+
+def specs_on_loopback(
+    placement: Placement, file: Path, rails: Sequence[str], **options: Any
+) -> list[RankSpec]:
+    """One per used device; file: where the placement is."""
+    devices, port = placement.devices_used, free_port()
+    interfaces = tuple(
+        RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
+    )
+    shared = {
+        "world_size": len(devices),
+        "master_address": "127.0.0.1",
+        "master_tcp_port": port,
+        "rail_interfaces": interfaces,
+        "placement_file": str(file),
+        "timeout_seconds": 60,
+        **options,
+    }
+    return [
+        RankSpec.model_validate({"rank": rank, "device": device, **shared})
+        for rank, device in enumerate(devices)
+    ]
 
 
 def run_ranks(
