@@ -70,7 +70,8 @@ def table() -> Table:
     for case in cases():
         graph = graph_of(case.file)
         scored = [_scored(case, graph, engine, sharing) for engine, sharing in METHODS]
-        rows.append([f"{case.name[:26]} ({graph.operator_count})", *[""] * 7])
+        name = case.name.removeprefix("throughput_").removeprefix("latency_")
+        rows.append([f"{name} ({graph.operator_count})", *[""] * 7])
         rows += [_row(entry, scored) for entry in scored]
         won, held = _auto_wins(scored)
         best, contests = best + won, contests + held
