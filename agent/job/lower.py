@@ -130,6 +130,8 @@ class _Lowering:
         has_loss = self.captured.loss in self.order
         self.graph.output(self.values[self.captured.loss] if has_loss else None)
         self.graph.lint()
+        for node in self.graph.nodes:
+            node.meta = {}  # shapes and source lines of the capture, as large as a small model
         return RankProgram(
             module=fx.GraphModule(self.root, self.graph),
             inputs=tuple(code.inputs[identifier] for identifier in inputs),

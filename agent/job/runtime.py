@@ -25,8 +25,9 @@ from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
 from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, Transport
+from optimizer.capture.part import capture_part
 from optimizer.capture.protocol import Tensors
-from optimizer.capture.step import CapturedStep, capture
+from optimizer.capture.step import CapturedStep
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import load_graph
 from optimizer.placement import Placement, load_placement
@@ -40,12 +41,13 @@ Emit = Callable[[RankEvent], None]
 @dataclass(frozen=True)
 class Program:
     """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
-    rank has it. checkpoints: where the job keeps any."""
+    rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start."""
 
     structure_hash: str
     load: Callable[[int], Tensors]
     run: Callable[[Tensors], torch.Tensor | None]
     checkpoints: Checkpoints | None = None
+    notes: tuple[str, ...] = ()
 
 
 def run_rank(spec: RankSpec, emit: Emit) -> None:
@@ -108,7 +110,7 @@ def _prepare(
             rank=spec.rank,
             pid=os.getpid(),
             structure_hash=program.structure_hash,
-            notes=backend_notes(spec),
+            notes=(*backend_notes(spec), *program.notes),
         )
     )
     if program.checkpoints is None:
@@ -125,7 +127,17 @@ def _placed(
     if spec.model is None:
         raise JobError("a placed job needs a model")
     choice = OptimizerChoice.of(spec.optimizer.model_dump())
-    captured = capture(spec.model, spec.batch, choice, spec.seed, spec.accumulate, spec.autocast)
+    part = capture_part(
+        spec.model,
+        spec.batch,
+        choice,
+        spec.seed,
+        spec.accumulate,
+        spec.autocast,
+        wanted=placement.order[spec.device],
+        others=spec.rank == 0 and spec.checkpoint is not None,
+    )
+    captured = part.step
     rank_program = lower(captured, placement, spec.device, messages, transport)
     batches, structure_hash = captured.batches, captured.operators.structure_hash
 
@@ -141,7 +153,8 @@ def _placed(
         return loss
 
     checkpoints = _checkpoints(spec, placement, captured, rank_program)
-    return Program(structure_hash, load, run, checkpoints)
+    notes = (part.note,) if part.note else ()
+    return Program(structure_hash, load, run, checkpoints, notes)
 
 
 def _checkpoints(

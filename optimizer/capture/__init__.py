@@ -11,6 +11,8 @@
     state       what a checkpoint calls parameters and buffers
     sources     which files it came from
     step        capture(): all of it
+    deferred    a model built without memory, and values of it made afterwards
+    part        capture_part(): all of it, with the values of a part of the model
 
 Nothing is imported here: torch is loaded only by who captures.
 """

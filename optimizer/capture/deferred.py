@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 aten = torch.ops.aten
 Built = TypeVar("Built")
+Key = TypeVar("Key")
 
 # They draw as many numbers as the tensor that they fill has elements, whatever is in it.
 _FILLING = frozenset(
@@ -77,7 +78,7 @@ class Recording:
     numbers: dict[int, int] = field(default_factory=dict)  # by id() of a value
     owners: dict[int, int] = field(default_factory=dict)
 
-    def make(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def make(self, wanted: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
         """The values of these fake tensors. Raises NotRepeatableError."""
         places = {name: self.place_of(tensor) for name, tensor in wanted.items()}
         kept = {place.number for place in places.values()}
@@ -157,9 +158,13 @@ def recorded(build: Callable[[], Built]) -> tuple[Built, Recording]:
     recorder = _Recorder(recording)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), recorder:
-            return build(), recording
+            built = build()
     finally:
         torch.set_rng_state(recording.begin_state)
+        # First of all, and also where the function made nothing of it, or something else.
+        if recorder.refusal is not None:
+            raise recorder.refusal
+    return built, recording
 
 
 class _Recorder(TorchDispatchMode):
@@ -168,6 +173,7 @@ class _Recorder(TorchDispatchMode):
         self._recording = recording
         self._state = recording.begin_state.numpy().tobytes()
         self._ours: set[bytes] = set()
+        self.refusal: NotRepeatableError | None = None
 
     def __torch_dispatch__(
         self,
@@ -177,18 +183,22 @@ class _Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})
-        with _plainly():
-            state = self._state_that_was_set()
-            arguments = tree_map(self._noted, (args, options))
-            before = [leaf for leaf in tree_flatten((args, options))[0] if _is_fake(leaf)]
+        try:
+            with _plainly():
+                state = self._state_that_was_set()
+                arguments = tree_map(self._noted, (args, options))
+        except NotRepeatableError as refusal:
+            self.refusal = self.refusal or refusal
+            raise
+        before = [leaf for leaf in tree_flatten((args, options))[0] if is_fake(leaf)]
         reads = frozenset(_memory(leaf) for leaf in before)
         result = func(*args, **options)
         leaves = tree_flatten(result)[0]
-        writes = {_memory(leaf) for leaf in leaves if _is_fake(leaf)}
+        writes = {_memory(leaf) for leaf in leaves if is_fake(leaf)}
         operation = _Operation(
             target=func,
             arguments=arguments,
-            results=tuple(self._recording.number(x) if _is_fake(x) else None for x in leaves),
+            results=tuple(self._recording.number(x) if is_fake(x) else None for x in leaves),
             reads=reads,
             writes=frozenset(writes | reads if func._schema.is_mutable else writes),
             state=state,
@@ -219,7 +229,7 @@ class _Recorder(TorchDispatchMode):
         self._ours.add(self._state)
 
     def _noted(self, leaf: Any) -> Any:
-        if _is_fake(leaf):
+        if is_fake(leaf):
             return self._recording.place_of(leaf)
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
@@ -230,7 +240,8 @@ def _plainly() -> AbstractContextManager[Any]:
     return made
 
 
-def _is_fake(leaf: object) -> bool:
+def is_fake(leaf: object) -> bool:
+    """A tensor without memory for its values."""
     return isinstance(leaf, FakeTensor)
 
 

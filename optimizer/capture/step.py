@@ -16,7 +16,13 @@ from optimizer.capture.micro_batches import (
     split_batches,
 )
 from optimizer.capture.operators import Analysis, analyse, operator_graph
-from optimizer.capture.protocol import Autocast, ModelWithLoss, Tensors, load_training_step
+from optimizer.capture.protocol import (
+    Autocast,
+    ModelWithLoss,
+    Tensors,
+    TrainingStep,
+    load_training_step,
+)
 from optimizer.capture.refusals import refuse_what_cannot_run
 from optimizer.capture.rewrite import PlaceableGraph, placeable
 from optimizer.capture.sources import source_digests
@@ -84,6 +90,19 @@ def capture(
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
     step = load_training_step(model_path, batch, seed)
+    return captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
+
+
+def captured_from(
+    step: TrainingStep,
+    model_path: str,
+    batch: int,
+    optimizer: OptimizerChoice,
+    seed: int,
+    accumulate: int,
+    autocast: Autocast | None,
+) -> CapturedStep:
+    """capture() of a step that was built already, on real tensors or on fake ones."""
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
     refuse_what_does_not_split(step.example_inputs, batch, accumulate, model_path)
     count = len(step.example_inputs)
