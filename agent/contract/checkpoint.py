@@ -59,7 +59,7 @@ class Manifest(Frozen):
     batch: int
     seed: int
     optimizer: str
-    optimizer_options: Mapping[str, float]
+    optimizer_settings: str
     devices: tuple[str, ...]
     torch: str
     tensors: Mapping[str, str]

@@ -136,10 +136,8 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     notes = []
     if saved.devices != job.devices:
         notes.append(f"it was on {', '.join(saved.devices)} and is on {', '.join(job.devices)}")
-    for option in sorted(saved.optimizer_options.keys() | job.optimizer_options.keys()):
-        before, now = saved.optimizer_options.get(option), job.optimizer_options.get(option)
-        if before != now:
-            notes.append(f"the optimizer's {option} was {before} and is {now}")
+    if saved.optimizer_settings != job.optimizer_settings:
+        notes.append(f"it had {saved.optimizer_settings} and has {job.optimizer_settings}")
     if saved.torch != job.torch:
         notes.append(f"torch was {saved.torch} and is {job.torch}: bits may differ")
     return tuple(notes)

@@ -77,7 +77,7 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
         batch=spec.batch,
         seed=spec.seed,
         optimizer=captured.optimizer.name,
-        optimizer_options={"lr": captured.optimizer.lr, **captured.optimizer.all_options},
+        optimizer_settings=captured.optimizer.signature,
         devices=placement.devices_used,
         torch=torch.__version__,
         tensors=_saved_tensors(captured),

@@ -257,7 +257,7 @@ def test_what_differs_is_said_and_not_loaded(tmp_path: Path) -> None:
 def manifest(**update: Any) -> Manifest:
     plain = Manifest(
         step=3, structure_hash="a" * 64, model="m:f", batch=4, seed=0, optimizer="adamw",
-        optimizer_options={"lr": 1e-3}, devices=("s1/0",), torch="2.13.0", files={},
+        optimizer_settings="adamw(lr=0.001)", devices=("s1/0",), torch="2.13.0", files={},
         tensors={"model.weight": "float32[3, 4]"},
     )  # fmt: skip
     return plain.model_copy(update=update)
@@ -269,8 +269,11 @@ def test_differences_that_matter_and_those_that_do_not() -> None:
     assert wider == "model.weight was float32[3, 4] and is float32[3, 5]"
     (other,) = differences_between(manifest(), manifest(structure_hash="b" * 64))
     assert "the computation is not" in other
-    notes = changes(manifest(), manifest(optimizer_options={"lr": 1e-2}, devices=("s2/0",)))
-    assert notes == ("it was on s1/0 and is on s2/0", "the optimizer's lr was 0.001 and is 0.01")
+    notes = changes(manifest(), manifest(optimizer_settings="adamw(lr=0.01)", devices=("s2/0",)))
+    assert notes == (
+        "it was on s1/0 and is on s2/0",
+        "it had adamw(lr=0.001) and has adamw(lr=0.01)",
+    )
 
 
 def test_a_checkpoint_that_lacks_a_rank_s_file_is_refused(tmp_path: Path) -> None:
