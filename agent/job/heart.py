@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
 from agent.contract.job import Failed, RankSpec
+from agent.job.connections import tcp_connections
 
 _BEAT_SECONDS = 1.0
 # More than this between two looks is this rank's own pause, and says nothing about the others.
@@ -140,9 +140,6 @@ def limit_tcp_waits(loss_seconds: float) -> None:
     one. gloo and NCCL offer no setting for it, and a socket's options belong to the process.
     """
     milliseconds = int((loss_seconds + _TCP_EXTRA_SECONDS) * 1000)
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, or no TCP
-            if entry.readlink().name.startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(entry.name))) as ours:
-                    if ours.type == socket.SOCK_STREAM and ours.family == socket.AF_INET:
-                        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    for _, ours in tcp_connections():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

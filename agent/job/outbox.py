@@ -16,12 +16,19 @@ from typing import Protocol
 
 import torch
 
+from agent.job.connections import Backlog
 from agent.job.messages import JobError, RankMessage
 from agent.job.sending import RailQueue, Waiting
 
 # From this size on a part is waited for at once, so that its value is let go. Smaller ones are
 # waited for when somebody wants to know: waking a thread takes longer than sending them.
 WAITED_FOR_BYTES = 64 * 1024
+
+
+# A receiver may keep back the acknowledgement of a last segment or two for 40 ms.
+UNACKNOWLEDGED_BYTES = 3 * 1448
+# How often the kernel is asked what it has left.
+LOOK_SECONDS = 0.0005
 
 
 class Work(Protocol):
@@ -55,6 +62,7 @@ class Outbox:
         self._pacer: threading.Thread | None = None
         self._closed = False
         self._waiters = 0
+        self.backlog: Backlog | None = None
         self._wires: dict[int, torch.Tensor] = {}
         self._left_over: Counter[int] = Counter()
         self.error: JobError | None = None
@@ -189,10 +197,24 @@ class Outbox:
                 self._lost()
                 return
             with self._lock:
+                self._count_down(part.message.index)
+            self._await_receiver(lane, part)
+            with self._lock:
                 lane.under_way.popleft()
                 self._queues[lane.rail].left(part)
-                self._count_down(part.message.index)
                 self._feed(lane.rail)
+
+    def _await_receiver(self, lane: _Lane, part: Waiting) -> None:
+        """Until nothing but what was handed over later is on its way, as far as that is watched."""
+        while self.backlog is not None:
+            with self._lock:
+                later = sum(one.part.bytes for one, _ in list(lane.under_way)[1:])
+                if self._closed or self.error is not None:
+                    return
+            left = self.backlog.unacknowledged_bytes(part.receiver, lane.rail)
+            if left <= later + UNACKNOWLEDGED_BYTES:
+                return
+            time.sleep(LOOK_SECONDS)
 
     def _count_down(self, index: int) -> None:
         self._left_over[index] -= 1

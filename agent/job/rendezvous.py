@@ -48,19 +48,27 @@ def report_failure(store: TCPStore, rank: int, what: str) -> None:
         return
 
 
-def meet(store: TCPStore, spec: RankSpec) -> None:
-    """Returns when all ranks are ready. Raises JobError as soon as one says that it failed."""
+def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
+    """Returns when all ranks are ready: the address of each server of theirs on each rail. Raises
+    JobError as soon as one says that it failed."""
     rails = ",".join(rail.rail for rail in spec.rail_interfaces)
+    said = [spec.device.partition("/")[0], *(rail.address for rail in spec.rail_interfaces)]
     with _rank_0_there():
-        store.set(f"ready/{spec.rank}", rails)
+        store.set(f"ready/{spec.rank}", f"{rails} {' '.join(said)}")
+    addresses: dict[tuple[str, str], str] = {}
     for peer in range(spec.world_size):
-        theirs = await_key(store, spec, f"ready/{peer}", f"rank {peer} was not ready")
+        key = f"ready/{peer}"
+        answer = await_key(store, spec, key, f"rank {peer} was not ready")
+        theirs, server, *places = answer.split(" ")
+        names = (rail.rail for rail in spec.rail_interfaces)
+        addresses |= {(server, rail): place for rail, place in zip(names, places, strict=False)}
         if theirs != rails:
             raise JobError(
                 f"rank {peer} has interfaces on rails {theirs or 'none'}, rank {spec.rank} on "
                 f"{rails or 'none'}",
                 "give every server of the job one NIC on each rail that the job uses",
             )
+    return addresses
 
 
 def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from agent.job.connections import Backlog
 from agent.job.messages import MOST_TAG, JobError, RankMessage, RankMessages
 from agent.job.outbox import Outbox
 from agent.job.sending import RailQueue, Waiting
@@ -71,6 +72,11 @@ class GlooTransport:
                 f"the ranks cannot connect over {', '.join(interfaces)}: {first_line(error)}",
                 "check that these interfaces exist and reach each other on every rank's server",
             ) from error
+
+    def watch(self, backlog: Backlog) -> None:
+        """From here on a part counts as under way until its receiver has it, not only until the
+        kernel has."""
+        self._outbox.backlog = backlog
 
     def begin_step(self) -> None:
         try:

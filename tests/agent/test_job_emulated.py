@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agent.job.cutting import Part
-from agent.job.emulated import SetUp, with_set_up
+from agent.job.emulated import TRANSPORT_SECONDS, SetUp, with_set_up
 from agent.job.messages import JobError, RankMessage
 from agent.job.outbox import Outbox
 from agent.job.sending import InOrder, RailQueue, Waiting
@@ -85,7 +85,9 @@ def test_channels_are_those_of_the_placement(sharing: Sharing, second: float | N
     """strict: at the pair's own rate; unshaped: at the NIC's; job: not one after the other."""
     graph = fork_and_join()
     devices = dict.fromkeys(graph.ids, "s1/0") | {"right": "s2/0", "idle": "s2/0"}
-    cluster = cluster_of(2, ("a",), rate=160e6).model_copy(update={"setup_latency_seconds": 0.0005})
+    cluster = cluster_of(2, ("a",), rate=160e6).model_copy(
+        update={"setup_latency_seconds": TRANSPORT_SECONDS + 0.0005}
+    )
     placement = placement_of(graph, cluster, devices).model_copy(
         update={"sharing": sharing, "rates_bits_per_second": (("s1", "s2", "a", 80e6),)}
     )

@@ -1,0 +1,55 @@
+"""This process's TCP connections, whoever made them: gloo and NCCL show theirs to nobody.
+
+Linux: descriptors from /proc, and SIOCOUTQ for what a connection was given and its peer has not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
+    """(descriptor, the same as a socket that is closed before the next is given)"""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile, or no TCP
+            if entry.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as ours:
+                    if ours.type == socket.SOCK_STREAM and ours.family == socket.AF_INET:
+                        yield int(entry.name), ours
+
+
+class Backlog:
+    """What this process has sent and its peers have not acknowledged, by (server, rail).
+
+    That a send is done means that the kernel has the bytes; it takes far more than a NIC carries in
+    the time that an urgent message may wait. addresses: of the peers' servers on each rail, once
+    all connections are made.
+    """
+
+    def __init__(self, addresses: Mapping[tuple[str, str], str]) -> None:
+        place = {address: key for key, address in addresses.items()}
+        self._descriptors: dict[tuple[str, str], list[int]] = {}
+        for descriptor, ours in tcp_connections():
+            with contextlib.suppress(OSError):  # not connected
+                key = place.get(ours.getpeername()[0])
+                if key is not None:
+                    self._descriptors.setdefault(key, []).append(descriptor)
+
+    def unacknowledged_bytes(self, server: str, rail: str) -> int:
+        """0 where nothing is known."""
+        total = 0
+        for descriptor in self._descriptors.get((server, rail), ()):
+            with contextlib.suppress(
+                OSError
+            ):  # closed: then the loss of the peer is told elsewhere
+                answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+                total += struct.unpack("i", answer)[0]
+        return total

@@ -1,0 +1,76 @@
+"""What the kernel still holds: a part is under way until its receiver has it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import torch
+
+from agent.job.connections import Backlog
+from agent.job.messages import JobError
+from agent.job.outbox import Outbox
+from agent.job.sending import UrgentFirst, Waiting
+from test_job_emulated import Sent, message
+
+ADDRESS = "127.0.0.1"
+PLACE = ("s2", "a")
+
+
+def test_it_is_what_the_other_end_has_not_acknowledged() -> None:
+    with socket.create_server((ADDRESS, 0)) as server:
+        with socket.create_connection(server.getsockname()) as ours:
+            theirs, _ = server.accept()
+            backlog = Backlog({PLACE: ADDRESS})
+            assert backlog.unacknowledged_bytes(*PLACE) == 0
+            ours.setblocking(False)
+            sent = 0
+            while True:  # until the kernel takes no more: the other end does not read
+                try:
+                    sent += ours.send(bytes(65536))
+                except BlockingIOError:
+                    break
+            held = backlog.unacknowledged_bytes(*PLACE)
+            assert 0 < held <= sent
+            assert backlog.unacknowledged_bytes("s3", "a") == 0
+            while held and theirs.recv(1 << 20):
+                held = backlog.unacknowledged_bytes(*PLACE)
+            theirs.close()
+
+
+class Held(Backlog):
+    """The kernel holds this much."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.bytes = 50_000
+
+    def unacknowledged_bytes(self, server: str, rail: str) -> int:
+        return self.bytes
+
+
+def test_the_next_part_leaves_when_the_receiver_has_the_one_before() -> None:
+    """gloo says at once that it is done."""
+    posted: list[int] = []
+
+    def post(part: Waiting, wire: torch.Tensor) -> Sent:
+        posted.append(part.message.index)
+        return Sent()
+
+    # A window is two parts.
+    queues = {"a": UrgentFirst(10e6, 40_000)}
+    outbox = Outbox(post, queues, lambda message, error: JobError(str(error)), lambda: None)
+    outbox.backlog = held = Held()
+    for index in range(3):
+        (waiting,) = message(index, 40_000)
+        outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
+    time.sleep(0.05)
+    assert posted == [0, 1]
+    held.bytes = 40_000
+    ending = threading.Thread(target=outbox.complete_all, daemon=True)
+    ending.start()
+    ending.join(5)
+    assert posted == [0, 1, 2] and not ending.is_alive()
+    held.bytes = 0
+    outbox.close()
