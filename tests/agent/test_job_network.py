@@ -1,4 +1,5 @@
-"""Two ranks in network namespaces with two NICs each: does a message's cut leave by both?"""
+"""Two ranks in network namespaces with two NICs each: does a message's cut leave by both, and what
+if one of them is down?"""
 
 from __future__ import annotations
 
@@ -7,17 +8,19 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.contract.job import RailInterface
 from optimizer.graph import OperatorRow, TensorRow, build_graph, save_graph
 from placements import cluster_of, placement_of
-from ranks import end, start_ranks
+from ranks import Rank, end, start_ranks
 
 pytestmark = pytest.mark.network
 
 RAILS = ("a", "b")
+SHARES = {"a": 0.3, "b": 0.7}
 STEPS = 4
 BYTES = 4_000_000
 
@@ -56,26 +59,30 @@ def transmitted_bytes(namespace: str, nic: str) -> int:
     return int(link["stats64"]["tx"]["bytes"])
 
 
-def test_a_message_leaves_by_both_nics_in_its_shares(
-    servers: tuple[str, str], tmp_path: Path
-) -> None:
+def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[Rank]:
+    """A replay with one message."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), BYTES)])
-    save_graph(graph, tmp_path / "graph.json")
-    shares = {"a": 0.3, "b": 0.7}
-    placement = placement_of(graph, cluster_of(2, RAILS), {"p": "s1/0", "q": "s2/0"}, shares=shares)
-    ranks = start_ranks(
+    save_graph(graph, folder / "graph.json")
+    placement = placement_of(graph, cluster_of(2, RAILS), {"p": "s1/0", "q": "s2/0"}, shares=SHARES)
+    return start_ranks(
         placement,
-        tmp_path,
+        folder,
         prefixes=[("ip", "netns", "exec", name) for name in servers],
         kind="replay",
-        graph_file=str(tmp_path / "graph.json"),
-        steps=STEPS,
+        graph_file=str(folder / "graph.json"),
         master_address="10.77.0.1",
         rail_interfaces=tuple(
             RailInterface(rail=rail, interface=f"nic{rail}", address="") for rail in RAILS
         ),
+        **options,
     )
+
+
+def test_a_message_leaves_by_both_nics_in_its_shares(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    ranks = start_pair(servers, tmp_path, steps=STEPS)
     try:
         codes = [rank.finish(40) for rank in ranks]
     finally:
@@ -83,8 +90,24 @@ def test_a_message_leaves_by_both_nics_in_its_shares(
     assert codes == [0, 0], [(rank.events, rank.errors[-2000:]) for rank in ranks]
     told = {traffic.rail: traffic.bytes for traffic in ranks[0].finished.traffic}
     assert sum(told.values()) == STEPS * BYTES
-    for rail, share in shares.items():
+    for rail, share in SHARES.items():
         assert told[rail] == pytest.approx(share * STEPS * BYTES, rel=1e-3)
         # Headers come on top; control messages are small.
         seen = transmitted_bytes(servers[0], f"nic{rail}")
         assert told[rail] <= seen < 1.1 * told[rail]
+
+
+def test_a_rail_that_is_down_ends_the_ranks_long_before_the_kernel_gives_up(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    """The ranks still hear each other's signs of life, over the other rail."""
+    ranks = start_pair(servers, tmp_path, steps=1_000_000, loss_seconds=3)
+    try:
+        assert ranks[0].process.stdout is not None
+        while b'"step"' not in ranks[0].process.stdout.readline():
+            assert ranks[0].process.poll() is None
+        run("ip", "-n", servers[1], "link", "set", "nicb", "down")
+        assert [rank.finish(20) for rank in ranks] == [1, 1]
+        assert any("lost a peer" in rank.failed.what for rank in ranks)
+    finally:
+        end(ranks)
