@@ -46,6 +46,7 @@ from controller.report import (
     traffic_rows,
     typical_step,
 )
+from controller.traces import merge_traces
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -157,7 +158,8 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             request, tools, proposal, change.changes, links, events, failure
         )
         raise
-    report = make_report(request, tools, proposal, change.changes, links, events)
+    trace = await merge_traces(plan, proposal.decision, show.progress) if events else None
+    report = make_report(request, tools, proposal, change.changes, links, events, trace=trace)
     show.report(report)
     return report
 
@@ -237,9 +239,11 @@ def make_report(
     links: tuple[LinkMeasurement, ...],
     events: list[RankEvent],
     failure: PlacewireError | None = None,
+    trace: Path | None = None,
 ) -> RunReport:
     plan, decision = request.plan, proposal.decision
     placement, steps = decision.placement, step_times(events)
+    files = {"graph": decision.graph_file, "placement": decision.placement_file, "trace": trace}
     return RunReport(
         plan_name=plan.name,
         plan_digest=next(iter(proposal.desired.values())).plan_digest,
@@ -271,5 +275,5 @@ def make_report(
         },
         network="kept" if plan.network.on_exit == "keep" and not failure else "restored",
         stage_seconds=dict(tools.seconds),
-        files={"graph": str(decision.graph_file), "placement": str(decision.placement_file)},
+        files={name: str(file) for name, file in files.items() if file is not None},
     )

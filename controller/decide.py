@@ -39,9 +39,11 @@ class Decision:
     one_nic: the best over a single rail, unshaped, for comparison.
 
     graph_file: the operator graph that ranks are given; for a replay the user's, not slowed.
+    scored_file: the graph that the placement is for; for a replay the slowed one.
     """
 
     graph_file: Path
+    scored_file: Path
     placement_file: Path
     placement: Placement
     considered: tuple[Placement, ...]
@@ -74,7 +76,7 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
     if plan.network.sharing != "auto":
         file = await _solve(plan, scored_file, cluster, plan.network.sharing, limit, cache, say)
         placement = load_placement(file)
-        return Decision(graph_file, file, placement, (placement,))
+        return Decision(graph_file, scored_file, file, placement, (placement,))
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
     file = await _solve(plan, scored_file, cluster, "auto", searched, cache, say)
@@ -87,6 +89,7 @@ async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision
     taken = load_placement(file).sharing
     return Decision(
         graph_file,
+        scored_file,
         file,
         next(one for one in considered if one.sharing == taken),
         considered,
@@ -177,7 +180,7 @@ async def _profiled_graph(
     staged = graph_file.with_name("staged-" + graph_file.name)
     autocast = ["--autocast", job.autocast] if job.autocast else []
     # fmt: off
-    await _run(
+    await run_relayed(
         [sys.executable, "-m", "optimizer.profile", job.model, "--batch", str(job.batch),
          "--accumulate", str(job.accumulate), *autocast,
          "--optimizer", json.dumps(question["optimizer"]), "--seed", str(job.seed),
@@ -259,7 +262,7 @@ async def _solve(
     staged = file.with_name("staged-" + file.name)
     each = ["--out-each", str(_each_folder(file))] if sharing == "auto" else []
     # fmt: off
-    await _run(
+    await run_relayed(
         [sys.executable, "-m", "optimizer.cli", "solve", str(graph_file),
          "--cluster", str(cluster_file), "--engine", plan.solve.engine, "--sharing", sharing,
          "--backend", plan.backend, "--floor", str(plan.network.floor),
@@ -291,7 +294,7 @@ def _digest(question: object) -> str:
     return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
 
-async def _run(
+async def run_relayed(
     argv: list[str], say: Say, *, job: PlacedJob | None = None, plan_file: Path | None = None
 ) -> None:
     """Relays what the process says; it is killed when this task is cancelled."""

@@ -72,6 +72,13 @@ class PlanCheckpoint(FrozenSection):
     resume: Literal["auto", "never", "required"] = "auto"
 
 
+class PlanTrace(FrozenSection):
+    """Of the job's last steps, by every rank, each in its server's folder of that name."""
+
+    folder: Folder
+    steps: Count = 2
+
+
 class PlacedJob(FrozenSection):
     """Runs the captured model. python, workdir and env say how ranks start on the servers."""
 
@@ -86,6 +93,7 @@ class PlacedJob(FrozenSection):
     checkpoint: PlanCheckpoint | None = None
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: Threads = 1
+    trace: PlanTrace | None = None
     python: Text | None = None
     workdir: Text | None = None
     env: Mapping[VariableName, Text] = {}
@@ -116,6 +124,7 @@ class ReplayJob(FrozenSection):
     time_scale: TimeScale = 1.0
     backend: Literal["auto", "gloo"] = "auto"
     threads: Threads = 1
+    trace: PlanTrace | None = None
     python: Text | None = None
     workdir: Text | None = None
     env: Mapping[VariableName, Text] = {}

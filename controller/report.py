@@ -62,8 +62,8 @@ class RunReport(Frozen):
     """Seconds are of one training step. measured_step_seconds is the median of all steps but the
     first, which warms caches and connections up; a step takes as long as its slowest rank.
     step_seconds and losses begin with step first_step, which is not 0 where the job was resumed.
-    checkpoint: the last one that is whole. failure: None where the job came to its end.
-    files: where the graph and the placement of this run are."""
+    checkpoint: the last one that is whole. failure: None where the job came to its end. files:
+    where the graph, the placement and, if there is one, the trace of this run are."""
 
     version: Literal[1] = 1
     plan_name: str

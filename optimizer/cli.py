@@ -1,4 +1,4 @@
-"""The `optimizer` command: capture, profile, import, export, solve, explain, check, show.
+"""The `optimizer` command: capture, profile, import, export, solve, explain, check, trace, show.
 
 Exit codes: 0 done, 2 usage, 3 bad input, 4 no feasible placement, or violations found by `check`.
 Results go to standard output, progress and errors to standard error.
@@ -25,6 +25,7 @@ COMMANDS = {
     "solve": ("optimizer.commands.solve", "a graph and a cluster -> a placement"),
     "explain": ("optimizer.commands.explaining", "why a placement takes as long as it does"),
     "check": ("optimizer.commands.checking", "verify a placement against its graph"),
+    "trace": ("optimizer.commands.tracing", "a placement's step for ui.perfetto.dev"),
     "show": ("optimizer.commands.show", "a graph or a placement in words"),
 }
 

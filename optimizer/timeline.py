@@ -31,7 +31,9 @@ class TimelineMessage:
 
 @dataclass(frozen=True)
 class Timeline:
-    """start, finish float64[n]; order: operators per device; peak_memory_bytes int64[D];
+    """start, finish float64[n]; order: operators per device; part_start_seconds,
+    part_finish_seconds float64[M, R]: of messages[M] on each rail that has a share of it, on rail 0
+    for what travels past the NICs, else without meaning; peak_memory_bytes int64[D];
     transmit_busy_seconds, receive_busy_seconds float64[S, R]: how long each NIC would need at its
     full rate for what it carries; background_bits float64[S, R]: what others transmitted and
     received on it during the step. step_seconds is inf where a used pair has no rate."""
@@ -40,6 +42,8 @@ class Timeline:
     finish: FloatArray
     order: Order
     messages: tuple[TimelineMessage, ...]
+    part_start_seconds: FloatArray
+    part_finish_seconds: FloatArray
     step_seconds: float
     peak_memory_bytes: IntArray
     transmit_busy_seconds: FloatArray
@@ -106,6 +110,8 @@ def make_timeline(problem: Problem, device: IntArray, rates: FloatArray, run: Ru
         finish=run.finish,
         order=tuple(tuple(order[a:b]) for a, b in itertools.pairwise(bounds)),
         messages=_messages(problem, device, source, run, shares),
+        part_start_seconds=run.part_start,
+        part_finish_seconds=run.part_finish,
         step_seconds=float(run.finish.max(initial=0.0)),
         peak_memory_bytes=np.ceil(run.peak).astype(np.int64),
         transmit_busy_seconds=transmit / full,

@@ -9,6 +9,7 @@ it runs to its end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
@@ -42,6 +43,17 @@ class OptimizerSpec(Frozen):
     options: Mapping[str, float] = {}
     clip_norm: float | None = None
     schedule: ScheduleSpec = ScheduleSpec()
+
+
+class TraceSpec(Frozen):
+    """Each rank writes a file of its own, of the last `steps` steps, when they are done. A folder
+    that is not there is made."""
+
+    folder: str
+    steps: Annotated[int, Field(ge=1)]
+
+    def file_of(self, rank: int) -> Path:
+        return Path(self.folder) / f"rank{rank}.json"
 
 
 class RankSpec(Frozen):
@@ -80,6 +92,7 @@ class RankSpec(Frozen):
     threads: int = 1
     time_scale: float = 1.0
     checkpoint: CheckpointSpec | None = None
+    trace: TraceSpec | None = None
     timeout_seconds: float = 120.0
     loss_seconds: float = 20.0
     wait_seconds: float = 600.0

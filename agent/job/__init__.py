@@ -10,6 +10,8 @@ state       what a rank keeps from step to step, by the names of a checkpoint
 checkpoint  saving and loading it, whole or not at all
 resume      at which step a job begins
 runtime     the step loop of both
+recorder    when operators and messages of the last steps ran, where the job asks for a trace
+clocked     a recorded step of a captured job, node by node
 heart       how ranks learn that one of them is lost
 hold        until when a rank may run
 events      JSON lines on standard output; signals

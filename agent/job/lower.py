@@ -58,7 +58,8 @@ class RankProgram:
 
     inputs: which of a batch's tensors it takes. stepped: what must be told the step's number. held:
     the parameters and buffers that this rank keeps, and updates: the optimizer's step for each of
-    these parameters, both by the operator id of what is kept.
+    these parameters, both by the operator id of what is kept. operators: ids by the name of the
+    node that ends them.
     """
 
     module: fx.GraphModule
@@ -67,6 +68,7 @@ class RankProgram:
     has_loss: bool
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
+    operators: Mapping[str, str]
 
     def tell(self, step: int) -> None:
         """Before a step runs: its number, from 0."""
@@ -139,6 +141,7 @@ class _Lowering:
             has_loss=has_loss,
             held=self.held,
             updates=self.updates,
+            operators={self.values[identifier].name: identifier for identifier in self.order},
         )
 
     def _operator(self, node: fx.Node) -> None:

@@ -19,6 +19,7 @@ import torch
 from agent.job.connections import Backlog
 from agent.job.messages import JobError, RankMessage
 from agent.job.sending import RailQueue, Waiting
+from agent.job.transport import Watcher
 
 # From this size on a part is waited for at once, so that its value is let go. Smaller ones are
 # waited for when somebody wants to know: waking a thread takes longer than sending them.
@@ -65,7 +66,12 @@ class Outbox:
         self.backlog: Backlog | None = None
         self._wires: dict[int, torch.Tensor] = {}
         self._left_over: Counter[int] = Counter()
+        self._watcher: Watcher | None = None
         self.error: JobError | None = None
+
+    def report_to(self, watcher: Watcher) -> None:
+        """While it is on, small parts are waited for, too."""
+        self._watcher = watcher
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         """wire must stay as it is until complete(message)."""
@@ -134,15 +140,16 @@ class Outbox:
         """Hands over all that may leave now. Under the lock."""
         queue = self._queues[rail]
         while (part := queue.take(time.monotonic())) is not None:
-            message = part.message
+            message, started = part.message, time.perf_counter()
             try:
                 work = self._post(part, self._wires[message.index])
             except RuntimeError as error:
                 self._fail(self._describe(message, error))
                 return
             lane = self._lanes[part.receiver, rail]
-            lane.under_way.append((part, work))
-            if part.part.bytes >= WAITED_FOR_BYTES:
+            lane.under_way.append((part, work, started))
+            watched = self._watcher is not None and self._watcher.on
+            if watched or part.part.bytes >= WAITED_FOR_BYTES:
                 lane.call()
         if queue or self._waiters:
             self._call_lanes(rail)
@@ -188,7 +195,7 @@ class Outbox:
                     if self._closed or self.error is not None:
                         return
                     lane.wake.wait()
-                part, work = lane.under_way[0]
+                part, work, started = lane.under_way[0]
             try:
                 work.wait()
             except RuntimeError as error:
@@ -197,6 +204,8 @@ class Outbox:
                 self._lost()
                 return
             with self._lock:
+                if self._watcher is not None and self._watcher.on:
+                    self._watcher.left(part.message, lane.rail, started, time.perf_counter())
                 self._count_down(part.message.index)
             self._await_receiver(lane, part)
             with self._lock:
@@ -208,7 +217,7 @@ class Outbox:
         """Until nothing but what was handed over later is on its way, as far as that is watched."""
         while self.backlog is not None:
             with self._lock:
-                later = sum(one.part.bytes for one, _ in list(lane.under_way)[1:])
+                later = sum(one.part.bytes for one, _, _ in list(lane.under_way)[1:])
                 if self._closed or self.error is not None:
                     return
             left = self.backlog.unacknowledged_bytes(part.receiver, lane.rail)
@@ -229,7 +238,7 @@ class _Lane:
     def __init__(self, outbox: Outbox, rail: str, lock: threading.Lock) -> None:
         self.rail = rail
         self.wake = threading.Condition(lock)
-        self.under_way: deque[tuple[Waiting, Work]] = deque()
+        self.under_way: deque[tuple[Waiting, Work, float]] = deque()
         self.called = False
         self.thread = threading.Thread(
             target=outbox.run, args=(self,), name=f"sends on {rail or 'this server'}", daemon=True

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from agent.job.messages import JobError, RankMessage, RankMessages
+from agent.job.recorder import Recorder
 from agent.job.transport import Transport
 from optimizer.graph import OperatorGraph
 from optimizer.placement import Placement
@@ -26,7 +27,10 @@ ARRIVED_SECONDS = 0.00005
 
 @dataclass(frozen=True)
 class Compute:
+    """Operators (id, seconds) one after the other, with no message between; seconds: of all."""
+
     seconds: float
+    operators: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,20 +80,29 @@ def replay_actions(
         if not np.isfinite(seconds):
             raise JobError(f"operator {identifier!r} cannot run on {device}: it has no time there")
         if actions and isinstance(actions[-1], Compute):
-            actions[-1] = Compute(actions[-1].seconds + seconds)
+            earlier = actions[-1]
+            together = (*earlier.operators, (identifier, seconds))
+            actions[-1] = Compute(earlier.seconds + seconds, together)
         else:
-            actions.append(Compute(seconds))
+            actions.append(Compute(seconds, ((identifier, seconds),)))
         actions.extend(SendAction(message) for message in messages.sends.get(identifier, ()))
     if arriving:
         raise JobError(f"message of {min(arriving)[0]!r} comes to {device}, where nothing needs it")
     return tuple(actions)
 
 
-def replay_step(actions: tuple[Action, ...], transport: Transport, payload: torch.Tensor) -> None:
+def replay_step(
+    actions: tuple[Action, ...],
+    transport: Transport,
+    payload: torch.Tensor,
+    recorder: Recorder | None = None,
+) -> None:
     """payload: uint8 of at least the largest message; what it holds does not matter."""
     free = time.perf_counter()
     for action in actions:
         if isinstance(action, Compute):
+            if recorder is not None and recorder.on:
+                recorder.in_turn(action.operators, free)
             free += action.seconds
         elif isinstance(action, SendAction):
             sleep_until(free)

@@ -17,10 +17,12 @@ from torch._C._distributed_c10d import TCPStore
 
 from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone, Traffic
 from agent.job.backend import backend_notes, transport_of
+from agent.job.clocked import ClockedStep
 from agent.job.connections import Backlog
 from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
 from agent.job.lower import RankProgram, lower
 from agent.job.messages import JobError, RankMessages, rank_messages
+from agent.job.recorder import Recorder
 from agent.job.rendezvous import meet, open_store, report_failure
 from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
@@ -43,11 +45,13 @@ Emit = Callable[[RankEvent], None]
 @dataclass(frozen=True)
 class Program:
     """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
-    rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start."""
+    rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start.
+    recorder: told of each step."""
 
     structure_hash: str
     load: Callable[[int], Tensors]
     run: Callable[[Tensors], torch.Tensor | None]
+    recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
 
@@ -142,7 +146,10 @@ def _placed(
         others=spec.rank == 0 and spec.checkpoint is not None,
     )
     captured = part.step
-    rank_program = lower(captured, placement, spec.device, messages, transport)
+    recorder = Recorder(spec, placement)
+    watched = recorder.around(transport)
+    rank_program = lower(captured, placement, spec.device, messages, watched)
+    clocked = ClockedStep(rank_program, recorder)
     batches, structure_hash = captured.batches, captured.operators.structure_hash
 
     def load(step: int) -> Tensors:
@@ -153,12 +160,13 @@ def _placed(
         return tuple(batch[position] for position in rank_program.inputs)
 
     def run(inputs: Tensors) -> torch.Tensor | None:
-        loss: torch.Tensor | None = rank_program.module(*inputs)
+        module = clocked.run if recorder.on else rank_program.module
+        loss: torch.Tensor | None = module(*inputs)
         return loss
 
     checkpoints = _checkpoints(spec, placement, captured, rank_program)
     notes = (part.note,) if part.note else ()
-    return Program(structure_hash, load, run, checkpoints, notes)
+    return Program(structure_hash, load, run, recorder, checkpoints, notes)
 
 
 def _checkpoints(
@@ -182,12 +190,14 @@ def _replayed(
     graph = load_graph(Path(spec.graph_file))
     actions = replay_actions(graph, placement, spec.device, messages, spec.time_scale)
     payload = payload_for(actions)
+    recorder = Recorder(spec, placement)
+    watched = recorder.around(transport)
 
     def run(inputs: Tensors) -> torch.Tensor | None:
-        replay_step(actions, transport, payload)
+        replay_step(actions, watched, payload, recorder)
         return None
 
-    return Program(graph.structure_hash, lambda step: (), run)
+    return Program(graph.structure_hash, lambda step: (), run, recorder)
 
 
 def _run_steps(
@@ -199,9 +209,11 @@ def _run_steps(
             data = program.load(step)
             transport.begin_step()
             start = time.perf_counter()
+            program.recorder.begin(step)
             loss = program.run(data)
             transport.end_step()
             seconds = time.perf_counter() - start
+            program.recorder.end()
             value = None if loss is None else float(loss)
             emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
@@ -211,6 +223,7 @@ def _run_steps(
     if checkpoints is not None:
         checkpoints.close()
     transport.close()
+    program.recorder.write(program.structure_hash)
     traffic = tuple(
         Traffic(destination=destination, rail=rail, bytes=count)
         for (destination, rail), count in sorted(transport.sent_bytes.items())

@@ -10,10 +10,22 @@ import torch
 from agent.job.messages import JobError, RankMessage
 
 
+class Watcher(Protocol):
+    """Wants to know while `on`. Times are of time.perf_counter."""
+
+    on: bool
+
+    def left(self, message: RankMessage, rail: str, started: float, finished: float) -> None:
+        """A part of it was handed over at `started`, and with the kernel whole at `finished`."""
+
+
 class Transport(Protocol):
     """Raises JobError when a peer is lost."""
 
     sent_bytes: Counter[tuple[str, str]]  # by (destination device, rail)
+
+    def report_to(self, watcher: Watcher) -> None:
+        """Before the first step. The watcher is told from any thread, where this can tell."""
 
     def begin_step(self) -> None:
         """Posts every receive, and returns when all ranks have come this far."""
@@ -38,6 +50,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
+
+    def report_to(self, watcher: Watcher) -> None:
+        pass
 
     def begin_step(self) -> None:
         pass

@@ -22,7 +22,7 @@ from agent.job.connections import Backlog
 from agent.job.messages import MOST_TAG, JobError, RankMessage, RankMessages
 from agent.job.outbox import Outbox
 from agent.job.sending import RailQueue, Waiting
-from agent.job.transport import check_size, first_line, lost
+from agent.job.transport import Watcher, check_size, first_line, lost
 
 # Long enough for gloo to look at a receive that nobody answers, as end_waits() wants it.
 _AT_ONCE = timedelta(milliseconds=1)
@@ -77,6 +77,9 @@ class GlooTransport:
         """From here on a part counts as under way until its receiver has it, not only until the
         kernel has."""
         self._outbox.backlog = backlog
+
+    def report_to(self, watcher: Watcher) -> None:
+        self._outbox.report_to(watcher)
 
     def begin_step(self) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.contract.checkpoint import CheckpointSpec
-from agent.contract.job import OptimizerSpec, RailInterface, RankSpec
+from agent.contract.job import OptimizerSpec, RailInterface, RankSpec, TraceSpec
 from controller.compile.network import bridge_name
 from controller.plan import PlacedJob, Plan, ReplayJob
 from optimizer.cluster_plan.section import PlanServer
@@ -46,6 +46,7 @@ def rank_specs(
             checkpoint=None if isinstance(job, ReplayJob) else _checkpoint(job),
             threads=job.threads,
             time_scale=job.time_scale if isinstance(job, ReplayJob) else 1.0,
+            trace=trace_spec(job),
         )
         for rank, device in enumerate(devices)
     )
@@ -58,6 +59,12 @@ def _checkpoint(job: PlacedJob) -> CheckpointSpec | None:
     return CheckpointSpec(
         folder=asked.folder, every=asked.every, keep=asked.keep, resume=asked.resume
     )
+
+
+def trace_spec(job: PlacedJob | ReplayJob) -> TraceSpec | None:
+    if job.trace is None:
+        return None
+    return TraceSpec(folder=job.trace.folder, steps=job.trace.steps)
 
 
 def _rail_interfaces(plan: Plan, server: PlanServer) -> tuple[RailInterface, ...]:

@@ -115,7 +115,7 @@ def _find_function(model_path: str) -> Callable[..., Any]:
         raise CaptureError(
             f"model {model_path!r} cannot be imported: {one_line(error)} ({user_location(error)})"
         ) from error
-    function = getattr(module, name, None)
+    function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
         raise CaptureError(f"model {model_path!r}: {module_name} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+    return function

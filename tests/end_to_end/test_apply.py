@@ -8,14 +8,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
 from optimizer.cluster_plan.payload import payload_capacity
+from optimizer.graph import read_json
 from optimizer.names import Sharing
+from optimizer.placement import load_placement
 from snapshots import machine_snapshot, run
+from trace_files import (
+    check_trace,
+    computed,
+    expected_operators,
+    expected_transfers,
+    transfers,
+)
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -52,11 +62,12 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     cluster: TestCluster, untouched: None
 ) -> None:
     report_file = cluster.folder / "run.json"
-    done = cluster.run(
-        "apply", str(cluster.plan(cluster.document())), "--yes", "--out", str(report_file)
-    )
+    document = cluster.document()
+    document["job"]["trace"] = {"folder": str(cluster.folder / "traces"), "steps": 1}
+    done = cluster.run("apply", str(cluster.plan(document)), "--yes", "--out", str(report_file))
     assert done.code == 0, done.output
     report = read_report(report_file)
+    check_traces(report)
     assert report["server_pairs"], "no two servers talk"
     assert report["single_device_seconds"] is None, "one device could hold it"
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
@@ -75,6 +86,16 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     )
     assert alone.code == 0, alone.output
     assert read_report(report_file)["losses"] == report["losses"]
+
+
+def check_traces(report: dict[str, Any]) -> None:
+    """What ranks recorded of the last step is in one file with what was predicted for them."""
+    placement = load_placement(Path(report["files"]["placement"]))
+    trace = read_json(Path(report["files"]["trace"]))
+    check_trace(trace)
+    for source in ("predicted", "measured"):
+        assert computed(trace, source) == expected_operators(placement, [2])
+        assert transfers(trace, source) == expected_transfers(placement, [2])
 
 
 def test_a_replay_takes_the_predicted_time_under_the_best_sharing(

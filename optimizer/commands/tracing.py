@@ -1,0 +1,58 @@
+"""`optimizer trace GRAPH PLACEMENT --out FILE`: the predicted step, and ranks, on a time axis."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from optimizer.arguments import EXIT_CODES
+from optimizer.commands.outcome import DONE, InputError, ended
+
+
+def main(arguments: list[str], prog: str) -> int:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="A placement's predicted step as a trace for ui.perfetto.dev or "
+        "chrome://tracing: a process per device, with a row for what it computes and rows for what "
+        "each rail sends and receives.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument("graph", type=Path, help="graph file that the placement is for")
+    parser.add_argument("placement", type=Path, help="placement file, from solve")
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="TRACE",
+        help="traces that ranks measured (job.trace of a plan): each of their steps beside the "
+        "prediction, aligned at the step's barrier",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    return ended(_trace, parser.parse_args(arguments))
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from optimizer.check import check
+    from optimizer.graph import load_graph, read_json, write_json
+    from optimizer.placement import load_placement
+    from optimizer.trace.document import trace_from_json, trace_to_json
+    from optimizer.trace.merging import merged
+    from optimizer.trace.predicted import predicted_trace
+
+    graph, placement = load_graph(options.graph), load_placement(options.placement)
+    if violations := check(graph, placement):
+        raise InputError(f"the placement does not hold: {violations[0]}")
+    measured = [trace_from_json(read_json(file), where=str(file)) for file in options.merge]
+    steps = sorted({step for t in measured for d in t.devices for step in d.step_seconds})
+    trace = merged([predicted_trace(graph, placement, steps or [0]), *measured])
+    for device in trace.devices:
+        used = placement.devices_used
+        if device.rank >= len(used) or used[device.rank] != device.device:
+            raise InputError(
+                f"a trace is of {device.device} as rank {device.rank}; the placement's devices are "
+                f"{', '.join(used)}: it is of another job"
+            )
+    write_json(options.out, trace_to_json(trace))
+    print(f"written to {options.out}: open it at ui.perfetto.dev, or in chrome://tracing")
+    return DONE

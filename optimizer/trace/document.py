@@ -1,0 +1,202 @@
+"""What devices did in a few steps, as a file that trace viewers open, and back.
+
+The file is the JSON object form of Google's Trace Event Format: "X" events with `ts` and `dur` in
+microseconds, "M" events that name processes and threads. A process is one device, predicted or
+measured; its threads are rows: the step, what it computes, and what each rail sends and receives.
+
+Time in a span counts from its step's barrier. In the file the steps follow one another, each as
+long as its longest device took; what lies between two steps (data, checkpoints) is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+VERSION = 1
+STEP, COMPUTE = "step", "compute"
+Source = Literal["predicted", "measured"]
+Direction = Literal["sends", "receives"]
+Detail = str | int | float
+
+
+class TraceError(ValueError):
+    """A file that is no trace of ours, or does not belong to the others."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """name: the operator's id; of a message its producer's. seconds since the step's barrier."""
+
+    step: int
+    row: str
+    name: str
+    start_seconds: float
+    finish_seconds: float
+    details: Mapping[str, Detail]
+
+
+@dataclass(frozen=True)
+class TracedDevice:
+    """step_seconds: how long each traced step took on it."""
+
+    rank: int
+    device: str
+    source: Source
+    step_seconds: Mapping[int, float]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """structure_hash: of the graph whose step it is."""
+
+    structure_hash: str
+    devices: tuple[TracedDevice, ...]
+
+
+def rail_row(rail: str, direction: Direction) -> str:
+    """rail "": past the NICs."""
+    return f"{rail or 'past the NICs'} {direction}"
+
+
+def trace_to_json(trace: Trace) -> dict[str, Any]:
+    """Events in order of time, those that name processes and threads first."""
+    begins = _begins(trace.devices)
+    names: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for device in trace.devices:
+        pid = _process(device.rank, device.source)
+        names += _name(pid, 0, "process", f"{device.device} {device.source}", pid)
+        for tid, (row, spans) in enumerate(_rows(device)):
+            names += _name(pid, tid, "thread", row, tid)
+            events += [_event(pid, tid, span, begins) for span in spans]
+    events.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
+    return {
+        "traceEvents": names + events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "version": VERSION,
+            "structure_hash": trace.structure_hash,
+            "steps": {str(step): at / 1000 for step, at in begins.items()},
+            "devices": [
+                {"rank": d.rank, "device": d.device, "source": d.source} for d in trace.devices
+            ],
+        },
+    }
+
+
+def trace_from_json(document: Any, where: str = "trace") -> Trace:
+    """What trace_to_json wrote. Raises TraceError."""
+    try:
+        header = document["otherData"]
+        if header["version"] != VERSION:
+            raise TraceError(
+                f"{where}: version {header['version']!r}, this release reads {VERSION}"
+            )
+        begins = {int(step): float(at) for step, at in header["steps"].items()}
+        spans = [
+            (int(event["pid"]), _span(event, begins))
+            for event in document["traceEvents"]
+            if event["ph"] == "X"
+        ]
+        devices = tuple(_device(entry, spans) for entry in header["devices"])
+        return Trace(str(header["structure_hash"]), devices)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise TraceError(f"{where}: no trace of Placewire: {error!r} is not as expected") from error
+
+
+def _begins(devices: Sequence[TracedDevice]) -> dict[int, int]:
+    """Where each step's barrier lies in the file, in nanoseconds."""
+    longest: dict[int, int] = {}
+    for device in devices:
+        for step, seconds in device.step_seconds.items():
+            longest[step] = max(longest.get(step, 0), _nanoseconds(seconds))
+    steps = sorted(longest)
+    ends = itertools.accumulate((longest[step] for step in steps), initial=0)
+    return dict(zip(steps, ends, strict=False))
+
+
+def _rows(device: TracedDevice) -> Iterator[tuple[str, list[Span]]]:
+    """The rows of one process, the step first. Events of one thread must not overlap, so that
+    messages that are under way together get rows of their own: `a sends`, `a sends 2`."""
+    steps = [Span(k, STEP, f"step {k}", 0.0, s, {}) for k, s in device.step_seconds.items()]
+    by_row: dict[str, list[Span]] = {STEP: steps, COMPUTE: []}
+    for span in device.spans:
+        by_row.setdefault(span.row, []).append(span)
+    for row in (STEP, COMPUTE, *sorted(by_row.keys() - {STEP, COMPUTE})):
+        for number, lane in enumerate(_lanes(by_row[row]), start=1):
+            yield (row if number == 1 else f"{row} {number}"), lane
+
+
+def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
+    lanes: list[list[Span]] = [[]]
+    for span in sorted(spans, key=lambda s: (s.step, s.start_seconds, s.finish_seconds)):
+        for lane in lanes:
+            if not lane or _ends_before(lane[-1], span):
+                lane.append(span)
+                break
+        else:
+            lanes.append([span])
+    return lanes
+
+
+def _ends_before(earlier: Span, later: Span) -> bool:
+    """As the file will say it."""
+    if earlier.step != later.step:
+        return True
+    return _nanoseconds(earlier.finish_seconds) <= _nanoseconds(later.start_seconds)
+
+
+def _process(rank: int, source: Source) -> int:
+    """The number of its process: a device's measured rows follow its predicted ones."""
+    return 1 + 2 * rank + (source == "measured")
+
+
+def _name(pid: int, tid: int, what: str, name: str, position: int) -> list[dict[str, Any]]:
+    place = {"ph": "M", "pid": pid, "tid": tid}
+    return [
+        {**place, "name": f"{what}_name", "args": {"name": name}},
+        {**place, "name": f"{what}_sort_index", "args": {"sort_index": position}},
+    ]
+
+
+def _event(pid: int, tid: int, span: Span, begins: Mapping[int, int]) -> dict[str, Any]:
+    start = _nanoseconds(span.start_seconds)
+    took = _nanoseconds(span.finish_seconds) - start
+    return {
+        "ph": "X", "pid": pid, "tid": tid, "name": span.name, "cat": span.row,
+        "ts": (begins[span.step] + start) / 1000, "dur": took / 1000,
+        "args": {"step": span.step, **span.details},
+    }  # fmt: skip
+
+
+def _nanoseconds(seconds: float) -> int:
+    """The grain of the file: whole numbers, so that what ends where another begins does not
+    overlap it."""
+    return round(seconds * 1e9)
+
+
+def _span(event: Mapping[str, Any], begins: Mapping[int, float]) -> Span:
+    details = dict(event["args"])
+    step = int(details.pop("step"))
+    start = float(event["ts"]) - begins[step]
+    finish = start + float(event["dur"])
+    return Span(step, str(event["cat"]), str(event["name"]), start / 1e6, finish / 1e6, details)
+
+
+def _device(entry: Mapping[str, Any], spans: Sequence[tuple[int, Span]]) -> TracedDevice:
+    rank, source = int(entry["rank"]), entry["source"]
+    if source not in get_args(Source):
+        raise TraceError(f"a device that is {source!r}; accepted: {', '.join(get_args(Source))}")
+    pid = _process(rank, source)
+    own = [span for process, span in spans if process == pid]
+    return TracedDevice(
+        rank=rank,
+        device=str(entry["device"]),
+        source=source,
+        step_seconds={s.step: s.finish_seconds for s in own if s.row == STEP},
+        spans=tuple(span for span in own if span.row != STEP),
+    )

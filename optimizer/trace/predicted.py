@@ -1,0 +1,84 @@
+"""A placement's simulated step as a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from optimizer.graph import OperatorGraph
+from optimizer.placement import Placement
+from optimizer.problem import Problem
+from optimizer.summary import timeline_of
+from optimizer.timeline import Timeline
+from optimizer.trace.document import COMPUTE, Span, Trace, TracedDevice, TraceError, rail_row
+
+
+def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[int]) -> Trace:
+    """The same prediction for each of these steps. The placement must pass `check`.
+
+    Raises TraceError where the step never ends.
+    """
+    problem, timeline = timeline_of(graph, placement)
+    if not np.isfinite(timeline.step_seconds):
+        raise TraceError("the predicted step never ends: two servers exchange messages at no rate")
+    names = problem.cluster.device_names
+    spans: dict[str, list[Span]] = {name: [] for name in names}
+    for name, order in zip(names, timeline.order, strict=True):
+        spans[name] += _computed(graph, timeline, order)
+    for device, span in _transferred(problem, timeline):
+        spans[names[device]].append(span)
+    devices = tuple(
+        TracedDevice(
+            rank=rank,
+            device=name,
+            source="predicted",
+            step_seconds=dict.fromkeys(steps, timeline.step_seconds),
+            spans=tuple(_in_each(steps, spans[name])),
+        )
+        for rank, name in enumerate(placement.devices_used)
+    )
+    return Trace(graph.structure_hash, devices)
+
+
+def _computed(graph: OperatorGraph, timeline: Timeline, order: Sequence[int]) -> Iterator[Span]:
+    for i in order:
+        start, finish = float(timeline.start[i]), float(timeline.finish[i])
+        yield Span(0, COMPUTE, graph.ids[i], start, finish, {"type": graph.types[i]})
+
+
+def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Span]]:
+    """(device, what one of its NICs sends or receives): every part of every message, twice."""
+    graph, names = problem.graph, problem.cluster.device_names
+    parts = zip(
+        timeline.messages,
+        timeline.part_start_seconds.tolist(),
+        timeline.part_finish_seconds.tolist(),
+        strict=True,
+    )
+    for message, starts, finishes in parts:
+        producer = int(graph.tensor_producer[message.tensor])
+        output = int(np.flatnonzero(graph.output_tensors(producer) == message.tensor)[0])
+        shares = dict(enumerate(message.rails)) or {0: 1.0}
+        for rail, share in shares.items():
+            if not share:
+                continue
+            name = problem.cluster.rails[rail] if message.rails else ""
+            details = {
+                "bytes": round(share * int(graph.tensor_bytes[message.tensor])),
+                "rank": message.rank,
+                "output": output,
+                "queued_microseconds": round((starts[rail] - message.queued_seconds) * 1e6, 3),
+            }
+            ends = (message.source, message.destination), (message.destination, message.source)
+            for direction, (here, peer) in zip(("sends", "receives"), ends, strict=True):
+                row = rail_row(name, "sends" if direction == "sends" else "receives")
+                told = {"peer": names[peer], **details}
+                span = Span(0, row, graph.ids[producer], starts[rail], finishes[rail], told)
+                yield here, span
+
+
+def _in_each(steps: Iterable[int], spans: Sequence[Span]) -> Iterator[Span]:
+    for step in steps:
+        for s in spans:
+            yield Span(step, s.row, s.name, s.start_seconds, s.finish_seconds, s.details)
