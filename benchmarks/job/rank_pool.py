@@ -1,8 +1,9 @@
 """Ranks on loopback, forked from a process that captured their step once.
 
 Each rank is a process of its own that runs `agent.job.runtime.run_rank` once, over gloo, as a
-launched one does; only the capture is its parent's. Afterwards it hands over every tensor that it
-holds. A run ends within its limit, whatever the ranks do.
+launched one does; only the capture is its parent's: its part of the model it makes itself.
+Afterwards it hands over every tensor that it holds. A run ends within its limit, whatever the ranks
+do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import torch
 from agent.contract.job import Failed, OptimizerSpec, RankEvent, RankSpec, StepDone
 from agent.job import runtime
 from agent.job.lower import RankProgram
-from optimizer.capture.step import CapturedStep, capture
+from optimizer.capture import part
+from optimizer.capture.deferred import NotRepeatableError
+from optimizer.capture.protocol import load_training_step
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import OperatorGraph
 from optimizer.placement import Placement, save_placement
@@ -186,28 +189,31 @@ def _serve(
         mutation()
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
-        captured = capture(model, batch, choice, seed)
-    except ValueError as error:
+        step, recording = part.recorded(lambda: load_training_step(model, batch, seed))
+        captured = part.captured_from(step, model, batch, choice, seed, 1, None)
+    except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))
         return
+    # Ranks capture again, as launched ones do, and are given this; the values they make themselves.
+    part.recorded = lambda build: (step, recording)
+    part.captured_from = lambda *arguments: captured
     connection.send((captured.operators, captured.code.names))
     while True:
         try:
             specs, folder, seconds, change = connection.recv()
         except EOFError:
             return
-        connection.send(_forked(captured, specs, Path(folder), seconds, change))
+        connection.send(_forked(specs, Path(folder), seconds, change))
 
 
 def _forked(
-    captured: CapturedStep,
     specs: Sequence[RankSpec],
     folder: Path,
     seconds: float,
     mutation: Callable[[], None] | None,
 ) -> tuple[str, ...]:
     """Runs one rank per specification; what went wrong."""
-    running = {_fork(captured, spec, folder, mutation): spec.rank for spec in specs}
+    running = {_fork(spec, folder, mutation): spec.rank for spec in specs}
     failures: list[str] = []
     deadline = time.monotonic() + seconds
     while running and time.monotonic() < deadline:
@@ -231,12 +237,7 @@ def _last_line(file: Path) -> str:
     return lines[-1] if lines else "said nothing"
 
 
-def _fork(
-    captured: CapturedStep,
-    spec: RankSpec,
-    folder: Path,
-    mutation: Callable[[], None] | None,
-) -> int:
+def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> int:
     if pid := os.fork():
         return pid
     code = 1
@@ -246,7 +247,7 @@ def _fork(
         os.dup2(descriptor, 2)
         if mutation is not None:
             mutation()
-        _run(captured, spec, _results(folder, spec.rank))
+        _run(spec, _results(folder, spec.rank))
         code = 0
     except Exception:
         traceback.print_exc()
@@ -255,7 +256,7 @@ def _fork(
         os._exit(code)
 
 
-def _run(captured: CapturedStep, spec: RankSpec, results: Path) -> None:
+def _run(spec: RankSpec, results: Path) -> None:
     programs: list[RankProgram] = []
     lower = runtime.lower
 
@@ -271,20 +272,16 @@ def _run(captured: CapturedStep, spec: RankSpec, results: Path) -> None:
         elif isinstance(event, Failed):
             print(event.what, file=sys.stderr, flush=True)
 
-    runtime.capture = lambda *arguments, **options: captured
     runtime.lower = keep
     runtime.run_rank(spec, note)
-    tensors = held_tensors(programs[0], captured, spec.steps)
-    torch.save({"losses": losses, "tensors": tensors}, results)
+    torch.save({"losses": losses, "tensors": _held(programs[0], spec.steps)}, results)
 
 
-def held_tensors(
-    program: RankProgram, captured: CapturedStep, steps: int
-) -> dict[str, torch.Tensor]:
+def _held(program: RankProgram, steps: int) -> dict[str, torch.Tensor]:
     """Parameters and buffers by id, and what each update keeps after so many steps."""
     held = dict(program.held)
-    for update, parameter in captured.code.writers.items():
-        if parameter in program.updates:
-            state = program.updates[parameter].state(program.held[parameter], steps)
-            held |= {f"{update}.{name}": value for name, value in state.items()}
+    for parameter, update in program.updates.items():
+        name = parameter.replace("parameter_", "update_", 1)
+        state = update.state(program.held[parameter], steps)
+        held |= {f"{name}.{key}": value for key, value in state.items()}
     return {name: value.detach().clone() for name, value in held.items()}

@@ -12,8 +12,7 @@ import torch
 
 from agent.job import lower, runtime
 from agent.job.messages import RankMessage, RankMessages
-from optimizer.capture import layout, rewrite
-from optimizer.capture.joint import JointGraph
+from optimizer.capture import layout, writers
 from optimizer.capture.layout import Layout
 
 
@@ -44,12 +43,8 @@ def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...
 
 def ties_forgotten() -> None:
     """A parameter under two names is two parameters."""
-    merge = rewrite.merge_ties
-
-    def untied(joint: JointGraph) -> Any:
-        return merge(replace(joint, values={k: v.clone() for k, v in joint.values.items()}))
-
-    rewrite.merge_ties = untied
+    # Names are grouped by the object that they name.
+    writers.id = lambda value: object()
 
 
 def messages_told_apart_by_order_alone() -> None:

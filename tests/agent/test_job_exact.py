@@ -89,17 +89,23 @@ def from_pytorch(
         mutations.strides_as_kernels_choose,
         mutations.strides_lost_on_the_way,
         mutations.strides_sent_as_they_are,
-        mutations.messages_told_apart_by_order_alone,
     ],
 )
-def test_without_this_rule_a_placement_trains_otherwise(
+def test_without_captured_strides_a_placement_trains_otherwise(
     hard: RankPool, mutation: Callable[[], None]
 ) -> None:
     one = hard.run(on_one_device(hard.graph), STEPS, mutation=mutation)
-    assert not one.failures and len(one.losses) == STEPS
-    placement = random_placement(hard.graph, 2, ("a",), seed=12)
-    mutated = hard.run(placement, STEPS, mutation=mutation, limit_seconds=20)
-    assert one.differences(mutated)
+    mutated = hard.run(random_placement(hard.graph, 2, ("a",), 12), STEPS, mutation=mutation)
+    assert not one.failures and not mutated.failures
+    assert "loss" in one.differences(mutated)
+
+
+def test_messages_told_apart_by_order_alone_are_mistaken(hard: RankPool, one_rank: Trained) -> None:
+    """Either values come in each other's place, or gloo sees a size that does not fit."""
+    mutation = mutations.messages_told_apart_by_order_alone
+    placement = random_placement(hard.graph, 2, ("a",), 12)
+    assert one_rank.differences(hard.run(placement, STEPS)) == ()
+    assert one_rank.differences(hard.run(placement, STEPS, mutation=mutation, limit_seconds=20))
 
 
 def test_without_merged_ties_one_of_two_names_is_left_untrained() -> None:
