@@ -2,11 +2,19 @@
 
     protocol    what a model file provides: `module:function` -> TrainingStep
     joint       the joint forward and backward graph (the one place that calls torch's private API)
+    branches    torch.cond as one operator
     refusals    what no rank could run, with the user's source line
-    rewrite     that graph made placeable: split convolutions, merged ties, one update per parameter
+    rewrite     that graph made placeable: split convolutions, micro-batches, constants
+    micro_batches   the graph of one micro-batch as often as gradients are accumulated
+    writers     merged ties, one update per parameter, one copy per buffer
+    clipping    the norm of all gradients, and the coefficient that updates take
+    nodes       which memory a node's tensor lies in, and other small questions
     layout      how a tensor of given shape and strides crosses a wire
-    execute     how one operator runs, on whatever rank: seeds, layouts
+    execute     how one operator runs, on whatever rank: seeds, updates, layouts
+    stepped     what must be told the number of the step
+    schedule    the learning rate of a step
     updates     one optimizer step for one parameter
+    costs       what an operator computes and moves
     operators   the rewritten graph as an OperatorGraph
     state       what a checkpoint calls parameters and buffers
     sources     which files it came from

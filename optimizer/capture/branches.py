@@ -66,7 +66,8 @@ def _allocated_bytes(graph: fx.Graph) -> int:
 def with_conditionals(module: fx.GraphModule) -> None:
     """Rewrites the module's graph: each torch.cond becomes a call of a Conditional."""
     graph = module.graph
-    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+    nodes = graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond)
+    for node in nodes:
         arguments: Any = node.args
         predicate, on_true, on_false, operands = arguments
         sides = [getattr(module, str(side.target)) for side in (on_true, on_false)]
@@ -81,4 +82,5 @@ def with_conditionals(module: fx.GraphModule) -> None:
         for side_node in (on_true, on_false):
             if not side_node.users:
                 graph.erase_node(side_node)
-    module.recompile()
+    if nodes:
+        module.recompile()

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 _INSTALLED = tuple(
-    f"{Path(prefix).resolve()}/lib/python" for prefix in (sys.prefix, sys.base_prefix)
+    f"{folder}/lib/python"
+    for prefix in (sys.prefix, sys.base_prefix)
+    for folder in dict.fromkeys((prefix, str(Path(prefix).resolve())))
 )
 
 
@@ -25,7 +27,10 @@ def source_digests() -> dict[str, str]:
     files = {
         str(Path(file).resolve())
         for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None)) and file.endswith(".py")
+        # Thousands are installed ones, under names that need not be resolved to see it.
+        if (file := getattr(module, "__file__", None))
+        and file.endswith(".py")
+        and not ("site-packages" in file or file.startswith(_INSTALLED))
     }
     return {
         file: hashlib.sha256(Path(file).read_bytes()).hexdigest()

@@ -70,6 +70,6 @@ def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
     assert lines == [
         "the loss is computed on s2/0",
         "the batch is read where its inputs are: input_0 on s1/0; input_1 on s2/0; "
-        "3.00 kB of it are sent on",
+        "2.9 KiB of it are sent on",
     ]
     assert where_data_is(made, {"source": "imported"}) == []
