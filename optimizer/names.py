@@ -20,7 +20,15 @@ ENTITLED_FRACTION = 0.8
 Backend = Literal["gloo", "nccl"]
 # The last five are published formulations; engines/formulations says which.
 EngineName = Literal[
-    "auto", "heft", "single", "icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3"
+    "auto",
+    "heft",
+    "single",
+    "sequential",
+    "icc-p1",
+    "icc-p2",
+    "thesis-p1",
+    "thesis-p2",
+    "thesis-p3",
 ]
 # Over which a published formulation is solved.
 SolverName = Literal["highs", "gurobi"]

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from agent.contract.job import Failed, RankSpec
 from agent.job.events import Events, end_on_signals
 from agent.job.hold import follow_hold
+from optimizer.capture.allocator import prepare_allocator
 
 
 def main(arguments: list[str]) -> int:
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(spec: RankSpec, events: Events) -> int:
+    prepare_allocator()
     from agent.job.messages import JobError
     from agent.job.runtime import run_rank
 

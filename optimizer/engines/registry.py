@@ -11,7 +11,7 @@ import numpy as np
 from optimizer.bounds import Bound, lower_bound
 from optimizer.bounds.strong import strong_bound
 from optimizer.check import check
-from optimizer.engines import auto, heft, single
+from optimizer.engines import auto, heft, sequential, single
 from optimizer.engines.assemble import assemble
 from optimizer.engines.formulations import engine as formulation
 from optimizer.engines.levels import level_sizes, milder
@@ -30,6 +30,7 @@ ENGINES: dict[EngineName, Solve] = {
     "auto": auto.solve,
     "heft": heft.solve,
     "single": single.solve,
+    "sequential": sequential.solve,
     "icc-p1": partial(formulation.solve, "icc-p1"),
     "icc-p2": partial(formulation.solve, "icc-p2"),
     "thesis-p1": partial(formulation.solve, "thesis-p1"),
@@ -39,6 +40,7 @@ ENGINES: dict[EngineName, Solve] = {
 # What `auto` means for them: what their papers solve them on.
 _NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
     "single": "none",
+    "sequential": "none",
     "icc-p1": "none",
     "thesis-p1": "none",
     "thesis-p2": "none",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optimizer.arguments import EXIT_CODES, positive, seconds
+from optimizer.capture.allocator import prepare_allocator
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
@@ -150,6 +151,7 @@ def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
 
 
 def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
+    prepare_allocator()
     choice = parse_optimizer(options.optimizer)
     say(f"capture: {options.model}, batch {options.batch}")
 

@@ -59,19 +59,6 @@ class StepInterpreter:
                     del values[name]
             return time.perf_counter() - start
 
-    def run_clocked(self, inputs: dict[str, torch.Tensor]) -> dict[str, float]:
-        """One step; the seconds of each operator that computes, by id."""
-        seconds = {}
-
-        def clocked(name: str, call: Call, arguments: Any, options: Any) -> Any:
-            start = time.perf_counter()
-            value = call(*arguments, **options)
-            seconds[name] = time.perf_counter() - start
-            return value
-
-        self.run_each(inputs, clocked)
-        return seconds
-
     def run_each(
         self, inputs: dict[str, torch.Tensor], around: Callable[[str, Call, Any, Any], Any]
     ) -> None:

@@ -1,0 +1,86 @@
+"""Engine `sequential`: fill one device after the other, in an order that runs along the model.
+
+The placement of Celeritas' Standard Evaluation (section 4.2): it only has to fit, on as few devices
+as possible, so that a model larger than one device can be measured at all. The order is its
+DFS-TOPO (4.2.2): whoever became ready last comes next, so that neighbours stay together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from optimizer.engines.solution import Report, Solution
+from optimizer.engines.units import unit_able, unit_of_operator, unit_sums
+from optimizer.graph import IntArray, OperatorGraph
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.sharing import decides_rates
+from optimizer.simulate import simulate
+
+_FILLS = 24
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises InfeasibleError where the devices are full before everything is placed."""
+    priority = np.empty(problem.graph.operator_count)
+    order = depth_first_order(problem.graph)
+    priority[order] = np.arange(len(order), 0, -1, dtype=np.float64)
+    for device in _fills(problem, order):
+        rates = None
+        if decides_rates(problem):
+            from optimizer.rates import starting_rates
+
+            rates = starting_rates(problem, device)
+        solution = Solution(device, priority, rates)
+        peak = simulate(problem, device, priority, None, rates).peak_memory_bytes
+        if (peak <= problem.cluster.memory_bytes).all():
+            return solution
+    raise InfeasibleError(
+        "filling one device after the other, the devices are full before everything is placed; "
+        "add memory or devices, or try engine auto"
+    )
+
+
+def depth_first_order(graph: OperatorGraph) -> IntArray:
+    """int64[n]: a topological order in which an operator comes right after the one that made it
+    ready, where it can. Of several, in the graph's order."""
+    source, target, _ = graph.edges
+    waiting = np.bincount(target, minlength=graph.operator_count).tolist()
+    behind: list[list[int]] = [[] for _ in range(graph.operator_count)]
+    for a, b in sorted(zip(source.tolist(), target.tolist(), strict=True)):
+        behind[a].append(b)
+    ready = deque(i for i, count in enumerate(waiting) if count == 0)
+    order = []
+    while ready:
+        i = ready.popleft()
+        order.append(i)
+        now_ready = []
+        for j in behind[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                now_ready.append(j)
+        ready.extendleft(reversed(now_ready))
+    return np.array(order, dtype=np.int64)
+
+
+def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
+    """int64[n] each, on ever more devices: what stays is cut where a part of the memory is full,
+    which leaves the rest of it for what comes and goes."""
+    from optimizer.kernels.construct import cut
+
+    graph = problem.graph
+    unit = unit_of_operator(problem)
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    first = np.full(int(unit.max(initial=-1)) + 1, len(order), dtype=np.int64)
+    np.minimum.at(first, unit, position)
+    in_turn = np.argsort(first, kind="stable").astype(np.int64)
+    able = unit_able(problem, unit)
+    room = problem.cluster.memory_bytes.astype(np.float64)
+    for size in (graph.weight_bytes, graph.weight_bytes + graph.activation_bytes):
+        for k in range(_FILLS, 0, -1):
+            where = cut(in_turn, unit_sums(unit, size), able, room * (k / _FILLS))
+            if len(where) and where[0] >= 0:
+                yield where[unit]
