@@ -109,7 +109,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document = cluster.document()
     for server in document["cluster"]["servers"]:
         server["devices"][0]["memory"] = "2GiB"
-    document["cluster"]["setup_latency"] = "5us"
+    document["cluster"]["setup_latency"] = "0.5us"
     document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
     document["network"]["sharing"] = "auto"
     plan = str(cluster.plan(document, "replay"))
@@ -141,7 +141,8 @@ def test_what_may_borrow_is_measured_and_trains(
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
     floor = 0.7 * payload_capacity(40e6)
     for link in report["links"]:
-        assert link["at_most_bits_per_second"] > link["promised_bits_per_second"]
+        # A receiver whose minimums take all of it has nothing to lend.
+        assert link["at_most_bits_per_second"] >= link["promised_bits_per_second"]
         if sharing == "job":
             shared = floor / link["promised_bits_per_second"]
             assert round(shared) == pytest.approx(shared) and shared <= 2
