@@ -23,7 +23,7 @@ from benchmarks.table import Table
 # A table's title begins with its item: "2. …".
 ITEMS: Mapping[int, tuple[str, ...]] = {
     1: ("exact",),
-    2: (),
+    2: ("rails",),
     3: ("prediction",),
     4: ("sharings",),
     5: ("one_rank",),

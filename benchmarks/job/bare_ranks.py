@@ -1,0 +1,161 @@
+"""Replays between namespaces: ranks as they are launched, without a plan, agents or queues."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.contract.job import Finished, RailInterface, RankSpec, StepDone, parse_rank_event
+from benchmarks.job.namespaces import Namespaces
+from benchmarks.report import ROOT
+from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.placement import Message, Placement, save_placement
+
+# Of a full frame: 1448 bytes of payload in 1514.
+PAYLOAD = 1448 / 1514
+_LIMIT_SECONDS = 90
+_TCP_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One tensor: from an operator that takes `after` seconds on s1, to one on `to` that takes
+    `then` seconds. urgency: smaller is more urgent."""
+
+    name: str
+    bytes: int
+    to: str = "s2"
+    after: float = 0.0
+    then: float = 0.0
+    urgency: int = 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """step_seconds: by server. traffic: bytes of all steps by (destination device, rail), as the
+    sender counted them."""
+
+    step_seconds: Mapping[str, tuple[float, ...]]
+    traffic: Mapping[tuple[str, str], int]
+
+
+def cluster_of(rates_bits_per_second: Mapping[str, Mapping[str, float]]) -> Cluster:
+    """rates: wire rates, by rail and server, as a Namespaces has them."""
+    names = dict.fromkeys(server for rail in rates_bits_per_second.values() for server in rail)
+    servers = tuple(
+        Server(
+            name=name,
+            devices=(Device(type="any", memory_bytes=1 << 30),),
+            nics=tuple(
+                Nic(rail=rail, rate_bits_per_second=rates[name] * PAYLOAD)
+                for rail, rates in rates_bits_per_second.items()
+            ),
+        )
+        for name in names
+    )
+    return Cluster(servers=servers, setup_latency_seconds=0.0, intra_server_bits_per_second=1e10)
+
+
+def job_of(
+    cluster: Cluster, sent: Sequence[Sent], shares: Mapping[str, float], sharing: str
+) -> tuple[OperatorGraph, Placement]:
+    """Operators run in the order of sent, on s1 and at their receivers in order of urgency."""
+    rows = [OperatorRow(id=one.name, type="x", seconds={"any": one.after}) for one in sent]
+    rows += [OperatorRow(id=f"{o.name}'", type="x", seconds={"any": o.then}) for o in sent]
+    graph = build_graph(rows, [TensorRow(o.name, (f"{o.name}'",), o.bytes) for o in sent])
+    operators = {one.name: "s1/0" for one in sent}
+    operators |= {f"{one.name}'": f"{one.to}/0" for one in sent}
+    order: dict[str, list[str]] = {name: [] for name in cluster.device_names}
+    order["s1/0"] = [one.name for one in sent]
+    for one in sorted(sent, key=lambda o: o.urgency):
+        order[f"{one.to}/0"].append(f"{one.name}'")
+    messages = tuple(
+        Message(
+            producer=one.name, source="s1/0", destination=f"{one.to}/0", bytes=one.bytes,
+            rank=one.urgency, rails={rail: share for rail, share in shares.items() if share},
+        )
+        for one in sent
+    )  # fmt: skip
+    placement = Placement.model_validate(
+        {
+            "structure_hash": graph.structure_hash, "profile_digest": graph.profile_digest,
+            "cluster": cluster, "model": "contended", "sharing": sharing, "operators": operators,
+            "order": order, "rates_bits_per_second": (), "messages": messages,
+            "step_seconds": 1.0, "bound_seconds": 0.0, "gap": 1.0, "single_device_seconds": None,
+            "engine": "by hand", "reduction": "none", "seed": 0, "wall_seconds": {},
+        }
+    )  # fmt: skip
+    return graph, placement
+
+
+def replay(
+    network: Namespaces, graph: OperatorGraph, placement: Placement, steps: int, **spec: Any
+) -> Told:
+    """Raises RuntimeError where a rank fails. spec: fields of RankSpec that differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = _specs(network, graph, placement, Path(folder), steps, spec)
+        ranks = [
+            subprocess.Popen(
+                [*network.prefix(server), sys.executable, "-m", "agent.job", str(file)],
+                cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )
+            for server, file in files.items()
+        ]  # fmt: skip
+        try:
+            said = [rank.communicate(timeout=_LIMIT_SECONDS)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    events = [[parse_rank_event(line) for line in out.splitlines()] for out in said]
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"a rank failed: {[told[-1:] for told in events]}")
+    traffic: Counter[tuple[str, str]] = Counter()
+    for finished in (e for told in events for e in told if isinstance(e, Finished)):
+        for one in finished.traffic:
+            traffic[one.destination, one.rail] += one.bytes
+    seconds = {
+        server: tuple(e.seconds for e in told if isinstance(e, StepDone))
+        for server, told in zip(files, events, strict=True)
+    }
+    return Told(seconds, traffic)
+
+
+def _specs(
+    network: Namespaces,
+    graph: OperatorGraph,
+    placement: Placement,
+    folder: Path,
+    steps: int,
+    different: Mapping[str, Any],
+) -> dict[str, Path]:
+    """By server, in rank order."""
+    save_graph(graph, folder / "graph.json")
+    save_placement(placement, folder / "placement.json")
+    rails = placement.cluster.rails
+    files = {}
+    for rank, device in enumerate(placement.devices_used):
+        server = device.split("/")[0]
+        fields = {
+            "kind": "replay", "rank": rank, "world_size": len(placement.devices_used),
+            "device": device, "master_address": network.address("s1", rails[0]),
+            "master_tcp_port": _TCP_PORT, "placement_file": str(folder / "placement.json"),
+            "graph_file": str(folder / "graph.json"), "steps": steps, "timeout_seconds": 60,
+            "rail_interfaces": [
+                RailInterface(
+                    rail=rail, interface=network.nic(rail), address=network.address(server, rail)
+                )
+                for rail in rails
+            ],
+            **different,
+        }  # fmt: skip
+        files[server] = folder / f"{server}.json"
+        files[server].write_text(RankSpec.model_validate(fields).model_dump_json())
+    return files

@@ -1,0 +1,128 @@
+"""Servers as network namespaces, joined by one switch per rail; needs root, no Open vSwitch.
+
+Each NIC is a veth whose rate HTB keeps in both directions: where the server sends, and where the
+switch sends to it. Nothing classifies: this shows what ranks do with bare NICs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+_BURST_SECONDS = 0.005
+_LEAST_BURST_BYTES = 8 * 1514
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Namespaces:
+    """rates_bits_per_second: by rail and server, wire rates; None for a NIC that nothing limits.
+
+    Server number k (from 1, in order) has address 10.77.R.k on NIC `nicRAIL`, R the rail's number.
+    """
+
+    def __init__(
+        self, rates_bits_per_second: Mapping[str, Mapping[str, float | None]], label: str = ""
+    ) -> None:
+        self._rates = rates_bits_per_second
+        self.servers = tuple(
+            dict.fromkeys(s for rail in rates_bits_per_second.values() for s in rail)
+        )
+        self._prefix = f"pw{label}{os.getpid()}"
+        self._made: list[str] = []
+
+    def name(self, server: str) -> str:
+        return f"{self._prefix}{server}"
+
+    def prefix(self, server: str) -> tuple[str, ...]:
+        """What a command is run by to run on that server."""
+        return ("ip", "netns", "exec", self.name(server))
+
+    def address(self, server: str, rail: str) -> str:
+        return f"10.77.{list(self._rates).index(rail)}.{self.servers.index(server) + 1}"
+
+    def nic(self, rail: str) -> str:
+        return f"nic{rail}"
+
+    def __enter__(self) -> Self:
+        try:
+            for name in (self._switch, *map(self.name, self.servers)):
+                run("ip", "netns", "add", name)
+                self._made.append(name)
+                run("ip", "-n", name, "link", "set", "lo", "up")
+            for rail, rates in self._rates.items():
+                bridge = f"rail{rail}"
+                run("ip", "-n", self._switch, "link", "add", bridge, "type", "bridge")
+                run("ip", "-n", self._switch, "link", "set", bridge, "up")
+                for server, rate in rates.items():
+                    self._cable(server, rail, bridge, rate)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._remove()
+
+    def transmitted_bytes(self, server: str, rail: str) -> int:
+        """Frames with their headers, since the NIC was made."""
+        shown = run("ip", "-n", self.name(server), "-s", "-j", "link", "show", self.nic(rail))
+        (link,) = json.loads(shown)
+        return int(link["stats64"]["tx"]["bytes"])
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._prefix}switch"
+
+    def _cable(self, server: str, rail: str, bridge: str, rate: float | None) -> None:
+        nic, port, name = self.nic(rail), f"{rail}{self.servers.index(server)}", self.name(server)
+        ends = ((name, nic), (self._switch, port))
+        run(
+            "ip", "link", "add", nic, "netns", name,
+            "type", "veth", "peer", port, "netns", self._switch,
+        )  # fmt: skip
+        for namespace, end in ends:
+            # Frames of a real NIC's size, which the counters count and HTB shapes.
+            run(
+                "ip", "netns", "exec", namespace,
+                "ethtool", "-K", end, "tx", "off", "tso", "off", "gso", "off", "gro", "off",
+            )  # fmt: skip
+        run("ip", "-n", self._switch, "link", "set", port, "master", bridge)
+        address = f"{self.address(server, rail)}/24"
+        run("ip", "-n", name, "address", "add", address, "dev", nic)
+        for namespace, end in ends:
+            if rate is not None:
+                _shape(namespace, end, rate)
+            run("ip", "-n", namespace, "link", "set", end, "up")
+
+    def _remove(self) -> None:
+        for name in self._made:
+            subprocess.run(
+                ["ip", "netns", "del", name], capture_output=True, timeout=20, check=False
+            )
+        self._made.clear()
+
+
+def _shape(namespace: str, nic: str, rate_bits_per_second: float) -> None:
+    burst = max(round(rate_bits_per_second / 8 * _BURST_SECONDS), _LEAST_BURST_BYTES)
+    tc = ("tc", "-n", namespace)
+    rate = f"{round(rate_bits_per_second)}bit"
+    run(*tc, "qdisc", "add", "dev", nic, "root", "handle", "1:", "htb", "default", "1")
+    run(
+        *tc, "class", "add", "dev", nic, "parent", "1:", "classid", "1:1",
+        "htb", "rate", rate, "burst", f"{burst}b", "cburst", f"{burst}b",
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""2. Bytes sent against the plan, NIC counters, several NICs, send order.
+
+Real ranks between namespaces whose NICs are limited by HTB in both directions, with nothing else on
+the machine. Needs root.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from benchmarks.job.bare_ranks import Sent, cluster_of, job_of, replay
+from benchmarks.job.namespaces import Namespaces
+from benchmarks.table import Table
+
+MBIT = 1e6
+BULK_BYTES = 6_000_000
+URGENT_AFTER_SECONDS = 0.05
+# Long enough that the urgent message decides when the step ends, whatever the bulk does.
+URGENT_THEN_SECONDS = 1.0
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    yield splits()
+    yield speed()
+    yield send_order()
+
+
+def nics(rates_mbit: Mapping[str, float], servers: int = 2) -> dict[str, dict[str, float]]:
+    return {
+        rail: {f"s{k + 1}": rate * MBIT for k in range(servers)}
+        for rail, rate in rates_mbit.items()
+    }
+
+
+def splits() -> Table:
+    rows = []
+    rates = nics({"a": 100, "b": 100})
+    with Namespaces(rates) as network:
+        for sharing in ("strict", "job"):
+            for a in (1.0, 0.5, 0.7):
+                rows.append(_split(network, rates, sharing, {"a": a, "b": 1 - a}))
+    return Table(
+        "2. Bytes sent, by the plan, by the ranks and by the NICs' counters",
+        ("sharing, split", "planned", "sent", "NIC a", "NIC b", "a off", "b off"),
+        rows,
+        (
+            "MB over 3 steps. off: a NIC's counter, taken as payload of full frames, against the "
+            "plan; connecting, headers of gloo and acknowledgements are in it.",
+        ),
+    )
+
+
+def _split(
+    network: Namespaces,
+    rates: Mapping[str, Mapping[str, float]],
+    sharing: str,
+    shares: Mapping[str, float],
+) -> list[str]:
+    steps = 3
+    graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
+    before = {rail: network.transmitted_bytes("s1", rail) for rail in rates}
+    told = replay(network, graph, placement, steps)
+    frames = {rail: network.transmitted_bytes("s1", rail) - before[rail] for rail in rates}
+    planned, sent = steps * BULK_BYTES, sum(told.traffic.values())
+    assert sent == planned, f"{sent} bytes were sent, {planned} planned"
+    payload = {rail: frames[rail] * 1448 / 1514 for rail in rates}
+    off = [
+        f"{payload[rail] / (planned * share) - 1:+.1%}" if share else "-"
+        for rail, share in shares.items()
+    ]
+    name = f"{sharing}, {shares['a']:.0%} / {shares['b']:.0%}"
+    return [name, *(f"{n / 1e6:.3f}" for n in (planned, sent, *payload.values())), *off]
+
+
+def speed() -> Table:
+    cases = (
+        ("one NIC of 100", {"a": 100.0}, {"a": 1.0}),
+        ("two NICs of 100, 50 / 50", {"a": 100.0, "b": 100.0}, {"a": 0.5, "b": 0.5}),
+        ("70 + 30, split 50 / 50", {"a": 70.0, "b": 30.0}, {"a": 0.5, "b": 0.5}),
+        ("70 + 30, split 70 / 30", {"a": 70.0, "b": 30.0}, {"a": 0.7, "b": 0.3}),
+    )
+    rows, got = [], {}
+    for name, rates_mbit, shares in cases:
+        rates = nics(rates_mbit)
+        with Namespaces(rates) as network:
+            for sharing in ("strict", "job"):
+                got[name, sharing] = carried_mbit(network, rates, shares, sharing)
+    for name, rates_mbit, _ in cases:
+        both = [got[name, sharing] for sharing in ("strict", "job")]
+        limit = sum(rates_mbit.values()) * 1448 / 1514
+        rows.append([name, f"{limit:.1f}", *(f"{one:.1f}" for one in both)])
+    ratios = [
+        f"{sharing}: two NICs carry {got[cases[1][0], sharing] / got[cases[0][0], sharing]:.2f} "
+        f"times one; 70 / 30 carries {got[cases[3][0], sharing] / got[cases[2][0], sharing]:.2f} "
+        "times 50 / 50."
+        for sharing in ("strict", "job")
+    ]
+    return Table(
+        "2. Mbit/s of payload that one message of 6 MB gets",
+        ("NICs (Mbit/s)", "at most", "strict", "job"),
+        rows,
+        (*ratios, "Medians of 4 steps, from the step's begin to the last byte received."),
+    )
+
+
+def carried_mbit(
+    network: Namespaces,
+    rates: Mapping[str, Mapping[str, float]],
+    shares: Mapping[str, float],
+    sharing: str,
+) -> float:
+    graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
+    told = replay(network, graph, placement, 5)
+    return BULK_BYTES * 8 / MBIT / statistics.median(told.step_seconds["s2"][1:])
+
+
+def send_order() -> Table:
+    rows = []
+    rates = nics({"a": 100}, servers=3)
+    with Namespaces(rates) as network:
+        for to, where in (("s2", "the same receiver"), ("s3", "another receiver")):
+            for size in (1_000, 1_000_000):
+                on, off = (
+                    delay_seconds(network, rates, to, size, order) for order in (True, False)
+                )
+                alone = size * 8 / (rates["a"]["s1"] * 1448 / 1514)
+                rows.append(
+                    [
+                        f"{size / 1e3:.0f} kB to {where}",
+                        *(f"{1e3 * x:.0f}" for x in (alone, off, on)),
+                    ]
+                )
+    return Table(
+        "2. Milliseconds until an urgent message behind a bulk of 6 MB has arrived",
+        ("urgent message", "its bytes alone", "order off", "order on"),
+        rows,
+        ("100 Mbit/s, job sharing; the bulk began 50 ms before. Medians of 4 steps.",),
+    )
+
+
+def delay_seconds(
+    network: Namespaces,
+    rates: Mapping[str, Mapping[str, float]],
+    to: str,
+    size_bytes: int,
+    urgent_first: bool,
+) -> float:
+    """How long after it was sent the urgent message was there."""
+    sent = [
+        Sent("bulk", BULK_BYTES, "s2", urgency=1),
+        Sent("urgent", size_bytes, to, URGENT_AFTER_SECONDS, URGENT_THEN_SECONDS),
+    ]
+    graph, placement = job_of(cluster_of(rates), sent, {"a": 1.0}, "job")
+    told = replay(network, graph, placement, 5, urgent_first=urgent_first)
+    step = statistics.median(told.step_seconds[to][1:])
+    return step - URGENT_AFTER_SECONDS - URGENT_THEN_SECONDS
