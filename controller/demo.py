@@ -34,6 +34,8 @@ QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quick
 # CPU time, while 40 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s).
 SPEEDUP = 50.0
 TIME_SCALE = 625.0
+# What a message costs among such fast machines; slowed down it is 12.5 ms here.
+SETUP_LATENCY = "20us"
 REPLAY_STEPS = 4
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -106,6 +108,7 @@ def _predicts_right(
         for server in document["cluster"]["servers"]:
             for device in server["devices"]:
                 device["memory"] = "8GiB"
+        document["cluster"]["setup_latency"] = SETUP_LATENCY
         document["job"] = {
             "kind": "replay",
             "graph": str(replayed),
