@@ -8,7 +8,7 @@ import pytest
 
 from controller.plan import PlanNetwork, PlanSolve
 from optimizer.engines.registry import ENGINES
-from optimizer.names import DeployableSharing, EngineName
+from optimizer.names import EngineName, Sharing
 from optimizer.quantities import (
     format_step,
     parse_bits_per_second,
@@ -48,5 +48,5 @@ def test_every_engine_and_deployable_sharing_can_be_named_in_a_plan():
     assert set(ENGINES) == set(get_args(EngineName))
     for engine in get_args(EngineName):
         assert PlanSolve(engine=engine).engine == engine
-    for sharing in ("auto", *get_args(DeployableSharing)):
+    for sharing in ("auto", *get_args(Sharing)):
         assert PlanNetwork(sharing=sharing).sharing == sharing
