@@ -68,10 +68,14 @@ class Heart:
             while True:
                 finishing, count = self._finishing.is_set(), count + 1
                 store.set(f"beat/{spec.rank}", _DONE if finishing else str(count))
+                if finishing and spec.rank:
+                    # Rank 0 may end from here on, and its store with it.
+                    self._done.set()
+                    return
                 for peer in self._peers:
                     self._look(store, peer)
                 self._store_silence = 0.0
-                if finishing and (spec.rank or self._all_done()):
+                if finishing and self._all_done():
                     self._done.set()
                     return
                 if finishing:
