@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as each_row
 
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import joint_graph
@@ -24,9 +25,9 @@ class Two(nn.Module):
         return self.two(torch.relu(self.one(x))).sum()  # type: ignore[no-any-return]
 
 
-class Chooses(Two):
+class Maps(Two):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, self.one, self.two, (x,)).sum()  # type: ignore[no-any-return]
+        return each_row(torch.sin, self.one(x)).sum()  # type: ignore[no-any-return]
 
 
 class SparseGradient(Two):
@@ -65,14 +66,14 @@ def sharing(first: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Chooses, ["test_refusals.py", "torch.cond(", "torch.where"]),
+        (Maps, ["test_refusals.py", "each_row(", "write the loop out"]),
         (SparseGradient, ["test_refusals.py", "`words = self.words(", "sparse=False"]),
         (FusedLstm, ["test_refusals.py", "`return torch.lstm(", "torch.nn.LSTM"]),
         (ComplexWeight, ["phase", "complex64", "torch.complex"]),
         (lambda: sharing(lambda both: both[:8]), ["one.weight and two.weight", "share memory"]),
         (lambda: sharing(lambda both: both[8:]), ["one.weight and two.weight", "share memory"]),
     ],
-    ids=["cond", "sparse", "lstm", "complex", "the same memory", "halves of one memory"],
+    ids=["map", "sparse", "lstm", "complex", "the same memory", "halves of one memory"],
 )
 def test_refused_with_what_to_do(model: Callable[[], nn.Module], words: list[str]) -> None:
     joint = joint_graph(model(), (torch.randn(4, 8),), "models:step")
