@@ -1,8 +1,8 @@
-"""`make test`: the network tests, and all others beside them on what they leave of the processor.
+"""`make test`: what needs a quiet machine, and all else beside it on what that leaves.
 
-The network tests measure rates and wait for time limits, so that they need a quiet machine and most
-of the time use none of it. The others run in the idle scheduling class: whenever a network test
-wants a core it has it. Their output comes after that of the network tests. Ctrl-C ends both, each
+Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
+held up, and most of the time they use no processor. The others run in the idle scheduling class:
+whenever one of the first wants a core it has it. Their output comes last. Ctrl-C ends both, each
 with its own clearing up.
 """
 
@@ -72,8 +72,9 @@ def _show(lines: IO[bytes]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", *arguments]
-    print("the network tests; the others run beside them and are shown after them", flush=True)
-    return run_side_by_side([*pytest, "-m", "network"], [*pytest, "-m", "not network"])
+    print("tests of the network and of times; the others run beside and are shown last", flush=True)
+    quiet = "network or timed"
+    return run_side_by_side([*pytest, "-m", quiet], [*pytest, "-m", f"not ({quiet})"])
 
 
 if __name__ == "__main__":

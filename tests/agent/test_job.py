@@ -21,6 +21,8 @@ from optimizer.placement import Placement
 from placements import cluster_of, placement_of, random_devices
 from ranks import REPOSITORY, Rank, end, run_ranks, start_ranks
 
+pytestmark = pytest.mark.timed
+
 STEPS = 5
 HARD = {"kind": "placed", "model": "hard_models:training_step", "batch": 4, "steps": STEPS}
 

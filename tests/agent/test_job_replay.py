@@ -25,6 +25,8 @@ from optimizer.placement import Placement
 from placements import cluster_of, placement_of
 from ranks import run_ranks
 
+pytestmark = pytest.mark.timed
+
 RAILS = ("a", "b")
 BYTES = 1_500_000
 

@@ -32,6 +32,8 @@ from controller.ca import Authority, client_context
 from controller.errors import AgentProblem, AgentRefused, AgentUnreachable, UsageError
 from plans import capabilities
 
+pytestmark = pytest.mark.timed
+
 VERIFIED = Verified(deviations=(), problems=("canary gone",))
 LEASE = LeaseState(phase="idle", generation=3)
 

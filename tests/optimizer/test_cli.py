@@ -216,6 +216,7 @@ def test_an_out_file_that_cannot_be_written_exits_3(tmp_path, capsys):
     assert "No such file" in complaint(capsys)
 
 
+@pytest.mark.timed
 def test_help_is_fast_and_loads_no_heavy_library():
     began = time.monotonic()
     command = (
