@@ -1,6 +1,6 @@
 # make setup   prepare this machine (Debian packages, .venv); idempotent
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
-# make test    everything, as a new user's machine would see it (root; under 15 minutes)
+# make test    everything, as a new user's machine would see it (root; about 15 minutes)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
