@@ -80,6 +80,8 @@ class _Search:
         relaxation = relax(problem)
         limits = limits_of(problem, share_of_load(problem.seconds))
         step = self.step if np.isfinite(self.step) else float(relaxation.work.sum())
+        if step <= 0.0:
+            return  # Operators that take no time: there is nothing to divide into ticks.
         parts = list(parts_of(relaxation, _WHOLE, _PART))
         for k, part in enumerate(parts):
             # The first part is where the most is to be gained: half of the time, then half again.

@@ -75,6 +75,12 @@ def test_an_incumbent_that_is_optimal_is_proven_so():
     assert 1.0 - 1e-6 <= bound.seconds <= 1.0
 
 
+@pytest.mark.parametrize("step", [np.inf, 0.0, 1.0])
+def test_a_graph_that_takes_no_time_is_bounded_by_none(step):
+    made = graph({"A": 0.0, "B": 0.0}, [("A", ["B"], 0)])
+    assert strong_bound(Problem(made, cluster(2)), step, 1.0).seconds == 0.0
+
+
 @settings(max_examples=30, deadline=None)
 @given(tiny_problems(largest=5), st.sampled_from([1.0, 1.3, np.inf]))
 def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
