@@ -9,7 +9,11 @@ from agent.contract.frozen import Frozen
 
 
 class Transfer(Frozen):
-    """One iperf3 stream: from this source address to a server's address on one rail."""
+    """One iperf3 stream: from this source address to a server's address on one rail.
+
+    paced: it sends what was promised, not as much as it can. So where it shares a receiver with
+    another: what each of two greedy streams gets there is TCP's doing and not the network's.
+    """
 
     source: str
     destination: str
@@ -18,6 +22,7 @@ class Transfer(Frozen):
     destination_address: str
     tcp_port: int
     promised_bits_per_second: float
+    paced: bool = False
 
 
 class TransferResult(Frozen):

@@ -15,6 +15,9 @@ OMIT_SECONDS = 1
 CONNECT_SECONDS = 3.0
 # Over the duration, before a client counts as hung.
 GRACE_SECONDS = 8.0
+# A paced client writes a block, then waits until it is due: small blocks, so that the rate is even,
+# and a hair more than promised, because whole blocks are counted.
+PACED_BLOCK_SECONDS, PACED_BLOCK_BYTES, PACED_AT = 0.005, (1024, 128 * 1024), 1.02
 
 
 async def run_transfers(
@@ -43,7 +46,7 @@ async def _run_one(transfer: Transfer, seconds: float, processes: Processes) -> 
             "iperf3", "--json", "--client", transfer.destination_address,
             "--bind", transfer.source_address, "--port", str(transfer.tcp_port),
             "--time", str(whole), "--omit", str(OMIT_SECONDS),
-            "--connect-timeout", str(round(CONNECT_SECONDS * 1000)),
+            "--connect-timeout", str(round(CONNECT_SECONDS * 1000)), *pacing(transfer),
         )  # fmt: skip
     except FileNotFoundError:
         return _failed(transfer, "iperf3 is not installed on this server")
@@ -58,6 +61,16 @@ async def _run_one(transfer: Transfer, seconds: float, processes: Processes) -> 
     finally:
         await processes.end(process)
     return result.model_copy(update={"start_unix": started_unix, "end_unix": time.time()})
+
+
+def pacing(transfer: Transfer) -> tuple[str, ...]:
+    """iperf3's options for a transfer that sends what was promised."""
+    if not transfer.paced:
+        return ()
+    rate = transfer.promised_bits_per_second * PACED_AT
+    least, most = PACED_BLOCK_BYTES
+    block = max(least, min(most, round(rate / 8 * PACED_BLOCK_SECONDS)))
+    return ("--bitrate", str(round(rate)), "--length", str(block))
 
 
 def parse_result(transfer: Transfer, output: bytes, complaint: bytes) -> TransferResult:

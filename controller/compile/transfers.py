@@ -4,13 +4,15 @@ strict, even  every pair's rate on every rail, no more and no less
 guarantee     at least the pair's minimum, at most what it may borrow to
 job           from every NIC that sends, to one of its destinations: at least its fair share of the
               floors, at most the whole NIC. Which destination is so chosen that as few senders as
-              can be share a receiver: what shares a queue shares it as TCP does, and that is no
-              promise of the network's
+              can be share a receiver; those that must are paced to their shares, because no queue
+              divides what arrives: two that send all they can get what TCP gives them, and their
+              full queue holds up the acknowledgements of what the receiver sends
 unshaped      nothing
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +45,7 @@ def promises(plan: Plan, placement: Placement) -> tuple[Promise, ...]:
     else:
         promised = [(queue, queue.destinations[0], queue.minimum) for queue in queues]
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
+    arriving = Counter((queue.rail, destination) for queue, destination, _ in promised)
     used: dict[str, int] = {}
     found = []
     for queue, destination, rate in promised:
@@ -56,6 +59,7 @@ def promises(plan: Plan, placement: Placement) -> tuple[Promise, ...]:
             destination_address=address[destination, queue.rail],
             tcp_port=port,
             promised_bits_per_second=rate,
+            paced=placement.sharing == "job" and arriving[queue.rail, destination] > 1,
         )
         found.append(Promise(transfer, queue.maximum, queue.queue_id))
     return tuple(found)

@@ -55,6 +55,15 @@ def send(transfers: tuple[Transfer, ...], seconds: float) -> tuple[TransferResul
     return asyncio.run(run_transfers(transfers, seconds, time.time() + 0.2))
 
 
+@pytest.mark.network
+def test_a_paced_transfer_sends_what_was_promised(server: ServerUnderTest) -> None:
+    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    slow = transfer(3).model_copy(update={"promised_bits_per_second": 5e6, "paced": True})
+    listen(server, (slow,))
+    (result,) = server.inside(send, (slow,), 2)
+    assert result.measured_bits_per_second == pytest.approx(5e6, rel=0.1), "of 28 that it could"
+
+
 def class_bytes(server: ServerUnderTest, queue_id: int) -> int:
     words = server.sh("tc -s class show dev nic0").split("class htb ")
     (mine,) = [text for text in words if text.startswith(f"1:{queue_id + 1:x} ")]

@@ -215,6 +215,7 @@ def test_the_job_promises_every_sending_nic_its_floor_at_once() -> None:
     ]
     for p in promised:
         share = 0.5 if p.transfer.destination == "s2" else 1.0
+        assert p.transfer.paced == (share < 1)
         assert p.transfer.promised_bits_per_second == pytest.approx(share * floor)
         assert p.at_most_bits_per_second == pytest.approx(50e6 * payload_fraction())
         assert p.queue_id == JOB_QUEUE
