@@ -105,7 +105,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
     with tools.stage("decide"):
-        decision = await decide(plan, request.plan_file, tools.cache, show.progress)
+        decision = await decide(plan, request.plan_file, tools.launcher, tools.cache, show.progress)
     show.decision(decision)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}

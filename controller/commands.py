@@ -97,21 +97,23 @@ def _inside_lab() -> Lab | None:
 
 
 def _launcher(plan: Plan, plan_file: Path) -> Launcher:
-    from controller.decide import import_roots
     from controller.launch.launcher import NoLauncher
-
-    lab = _inside_lab()
-    if lab is None:
-        return NoLauncher()
-    from controller.launch.lab import LabLauncher
+    from controller.measured.profiles import import_roots
 
     job = plan.job
-    roots = os.pathsep.join(import_roots(job, plan_file))
+    lab = _inside_lab()
+    if lab is None:
+        roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
+        paths = os.pathsep.join(path for path in roots if path)
+        return NoLauncher(workdir=job.workdir, environment={**job.env, "PYTHONPATH": paths})
+    from controller.launch.lab import LabLauncher
+
+    paths = os.pathsep.join(import_roots(job, plan_file))
     return LabLauncher(
         lab,
         python=job.python,
         workdir=None if job.workdir is None else Path(job.workdir),
-        environment={"PYTHONPATH": roots, **job.env},
+        environment={"PYTHONPATH": paths, **job.env},
     )
 
 

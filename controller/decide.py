@@ -1,18 +1,15 @@
 """plan.yaml to a placement: capture and profile (or a graph file), then solve, each cached.
 
-Capture, profile and solve run as processes of their own: the user's model is imported by none of
-ours, an interrupt ends them at once, and the controller stays light. A cached answer is used again
-only while everything that it was made from is the same.
+Capture and profile run on the servers (measured/profiles.py), solve as a process of its own: the
+user's model is imported by none of ours, an interrupt ends them at once, and the controller stays
+light. A cached answer is used again only while everything that it was made from is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.metadata
-import json
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,10 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
-from controller.plan import PlacedJob, Plan, ReplayJob
-from optimizer.names import Sharing, is_cpu
+from controller.launch.programs import run_to_end
+from controller.measured.digests import digest, optimizer_digest
+from controller.measured.profiles import profiled_graph
+from controller.plan import Plan, ReplayJob
+from optimizer.names import Sharing
 
 if TYPE_CHECKING:
+    from controller.launch.launcher import Launcher
     from optimizer.cluster import Cluster
     from optimizer.placement import Placement
 
@@ -64,12 +65,18 @@ class Decision:
         return notes
 
 
-async def decide(plan: Plan, plan_file: Path, cache: Path, say: Say) -> Decision:
-    """Raises InfeasiblePlacement where nothing fits, PlanError where the job cannot be read."""
+async def decide(
+    plan: Plan, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+) -> Decision:
+    """launcher: what a placed job's operators are measured through.
+
+    Raises InfeasiblePlacement where nothing fits, PlanError where the job cannot be read, and what
+    measured.profiles raises.
+    """
     from optimizer.placement import load_placement
 
     cache.mkdir(parents=True, exist_ok=True)
-    graph_file, scored_file = await _graphs(plan, plan_file, cache, say)
+    graph_file, scored_file = await _graphs(plan, plan_file, launcher, cache, say)
     cluster, limit = plan.payload_cluster, plan.solve.time_limit_seconds
     if isinstance(plan.job, ReplayJob):
         cluster = slowed(cluster, plan.job.time_scale)
@@ -121,99 +128,15 @@ def _over_one_rail(cluster: Cluster) -> Cluster | None:
     return cluster.model_copy(update={"servers": servers})
 
 
-async def _graphs(plan: Plan, plan_file: Path, cache: Path, say: Say) -> tuple[Path, Path]:
+async def _graphs(
+    plan: Plan, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+) -> tuple[Path, Path]:
     """(what ranks are given, what the placement is found for): apart for a replay only, whose
     ranks slow the user's graph down themselves."""
     if isinstance(plan.job, ReplayJob):
         return await asyncio.to_thread(_replay_graphs, plan.job, plan_file, cache)
-    device_types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
-    for server, device_type in ((s.name, d.type) for s in plan.cluster.servers for d in s.devices):
-        if not is_cpu(device_type):
-            raise PlanError(
-                str(plan_file),
-                [
-                    (
-                        f"cluster.servers ({server})",
-                        f"there is no profile for device type {device_type!r}: this release "
-                        "measures CPUs only; give a graph file with its times (job.kind: replay)",
-                    )
-                ],
-            )
-    if len(device_types) > 1:
-        raise PlanError(
-            str(plan_file),
-            [
-                (
-                    "cluster.servers",
-                    f"device types {', '.join(device_types)}: this release measures one CPU type "
-                    "per plan; use one type, or a graph file that holds the times of each",
-                )
-            ],
-        )
-    graph = await _profiled_graph(plan.job, plan_file, next(iter(device_types)), cache, say)
+    graph = await profiled_graph(plan, plan.job, plan_file, launcher, cache, say)
     return graph, graph
-
-
-async def _profiled_graph(
-    job: PlacedJob, plan_file: Path, device_type: str, cache: Path, say: Say
-) -> Path:
-    question = {
-        "model": job.model,
-        "batch": job.batch,
-        "accumulate": job.accumulate,
-        "autocast": job.autocast,
-        "optimizer": job.optimizer_document,
-        "seed": job.seed,
-        "threads": job.threads,
-        "device_type": device_type,
-        "processor": processor_model(),
-        "torch": importlib.metadata.version("torch"),
-        "roots": import_roots(job, plan_file),
-        "env": dict(job.env),
-        "optimizer_code": _optimizer_digest(),
-    }
-    graph_file = cache / f"graph-{_digest(question)}.json.gz"
-    if graph_file.is_file() and await asyncio.to_thread(_sources_unchanged, graph_file):
-        say(f"capture: {job.model}, from the cache")
-        return graph_file
-    say(f"capture: {job.model}, batch {job.batch}; profile on {question['processor']}")
-    staged = graph_file.with_name("staged-" + graph_file.name)
-    autocast = ["--autocast", job.autocast] if job.autocast else []
-    # fmt: off
-    await run_relayed(
-        [sys.executable, "-m", "optimizer.profile", job.model, "--batch", str(job.batch),
-         "--accumulate", str(job.accumulate), *autocast,
-         "--optimizer", json.dumps(question["optimizer"]), "--seed", str(job.seed),
-         "--device-type", device_type, "--threads", str(job.threads),
-         "--cache", str(cache), "--out", str(staged)],
-        say, job=job, plan_file=plan_file,
-    )
-    # fmt: on
-    staged.replace(graph_file)
-    return graph_file
-
-
-def import_roots(job: PlacedJob | ReplayJob, plan_file: Path) -> list[str]:
-    """Where the job's modules are looked for: its working directory, then beside the plan."""
-    return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
-
-
-def processor_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _sources_unchanged(graph_file: Path) -> bool:
-    """Whether the user's files that the captured graph was made from still say the same."""
-    from optimizer.graph import read_json
-
-    sources = read_json(graph_file)["notes"].get("sources", {})
-    return bool(sources) and all(
-        Path(file).is_file() and hashlib.sha256(Path(file).read_bytes()).hexdigest() == digest
-        for file, digest in sources.items()
-    )
 
 
 def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, Path]:
@@ -229,8 +152,7 @@ def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, 
     slowed = graph.with_seconds(
         {t: graph.seconds[:, k] * job.time_scale for k, t in enumerate(graph.device_types)}
     )
-    digest = _digest([slowed.structure_hash, slowed.profile_digest])
-    file = cache / f"replay-{digest}.json.gz"
+    file = cache / f"replay-{digest([slowed.structure_hash, slowed.profile_digest])}.json.gz"
     if not file.is_file():
         save_graph(slowed, file)
     return path.resolve(), file
@@ -249,9 +171,9 @@ async def _solve(
     graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
     question = [
         graph_digest, cluster.digest, sharing, plan.backend, plan.network.floor,
-        plan.solve.model_dump(), limit_seconds, _optimizer_digest(),
+        plan.solve.model_dump(), limit_seconds, optimizer_digest(),
     ]  # fmt: skip
-    file = cache / f"placement-{_digest(question)}.json"
+    file = cache / f"placement-{digest(question)}.json"
     if file.is_file():
         say(f"solve: {sharing}, from the cache")
         return file
@@ -280,55 +202,14 @@ def _each_folder(file: Path) -> Path:
     return file.with_suffix(".each")
 
 
-def _optimizer_digest() -> str:
-    """Changes when the optimizer's own code does: nothing that older code found is used again."""
-    import optimizer
-
-    digest = hashlib.sha256()
-    for file in sorted(Path(optimizer.__path__[0]).rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def _digest(question: object) -> str:
-    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
-
-
-async def run_relayed(
-    argv: list[str], say: Say, *, job: PlacedJob | None = None, plan_file: Path | None = None
-) -> None:
+async def run_relayed(argv: list[str], say: Say) -> None:
     """Relays what the process says; it is killed when this task is cancelled."""
-    environment = dict(os.environ)
-    if job is not None and plan_file is not None:
-        paths = [*import_roots(job, plan_file), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-        environment |= job.env  # what ranks get: the model may look at it
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-        cwd=job.workdir if job is not None else None,
-    )
-    lines: list[str] = []
-    assert process.stderr is not None
-    try:
-        async for line in process.stderr:
-            lines.append(line.decode(errors="replace").rstrip())
-            say("  " + lines[-1])
-        code = await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if code == 4:
-        raise InfeasiblePlacement("\n".join(lines[-3:]) or "no placement fits the cluster")
-    if code == 3 and plan_file is not None:
-        raise PlanError(str(plan_file), [("job.model", "\n".join(lines[-3:]))])
-    if code != 0:
+    ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
+    if ended.status == 4:
+        raise InfeasiblePlacement("\n".join(ended.tail[-3:]) or "no placement fits the cluster")
+    if ended.status != 0:
         raise PlacewireError(
-            f"{argv[2]} ended with {code}",
+            f"{argv[2]} ended with {ended.status}",
             where=" ".join(argv[2:4]),
-            remedy="\n  ".join(lines[-12:]),
+            remedy="\n  ".join(ended.tail[-12:]),
         )

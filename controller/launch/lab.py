@@ -8,19 +8,17 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.contract.job import Hold, RankSpec
 from controller.errors import JobFailed, UsageError
 from controller.lab import Lab
 from controller.lab.processes import end, programs_inside, running_seconds
-from controller.launch.launcher import LeftRank, server_of
+from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from controller.launch.programs import LONGEST_LINE_BYTES, Ended, lines_of, run_to_end
 
-RANK_PROGRAM = ("-m", "agent.job")
 _PROJECT = Path(__file__).resolve().parents[2]
-# A step event is a few hundred bytes; a user's own print may be anything.
-_LONGEST_LINE_BYTES = 2**20
 _WITHOUT_PRIVILEGES = (
     "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
 )  # fmt: skip
@@ -28,11 +26,14 @@ _WITHOUT_PRIVILEGES = (
 
 class LabLauncher:
     """python: interpreter of the ranks (default: this one); workdir: where they run and import the
-    user's model from (default: here); environment: variables for them; program: what python runs.
+    user's model from (default: here); environment: variables for them; program: a rank's, what
+    python runs.
 
-    A rank runs as the user behind sudo, if there is one, so that what that user can read is what
-    the rank can read; otherwise as root without any capability.
+    A rank, like whatever else is run on a server, runs as the user behind sudo, if there is one, so
+    that what that user can read is what it can read; otherwise as root without any capability.
     """
+
+    on_servers = True
 
     def __init__(
         self,
@@ -60,19 +61,15 @@ class LabLauncher:
         descriptor = os.memfd_create(f"rank-{spec.rank}.json")
         try:
             os.write(descriptor, spec.model_dump_json().encode())
-            argv = self._lab.inside_server(
-                server,
-                ["setpriv", *_WITHOUT_PRIVILEGES, *_user_options(), "--",
-                 self._python, *self._program, f"/dev/fd/{descriptor}"],
-            )  # fmt: skip
+            argv = self._command(server, [*self._program, f"/dev/fd/{descriptor}"])
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                limit=_LONGEST_LINE_BYTES,
+                limit=LONGEST_LINE_BYTES,
                 cwd=self._workdir,
-                env=self._rank_environment(),
+                env=self._program_environment(),
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
@@ -87,13 +84,48 @@ class LabLauncher:
         self._started.add(process.pid)
         return LocalRank(spec.rank, server, process)
 
+    async def run(
+        self,
+        server: str,
+        words: Sequence[str],
+        *,
+        given: bytes = b"",
+        on_line: Callable[[str], None],
+    ) -> Ended:
+        argv = self._command(server, words)
+        try:
+            return await run_to_end(
+                argv,
+                environment=self._program_environment(),
+                workdir=self._workdir,
+                given=given,
+                on_line=on_line,
+            )
+        except OSError as error:
+            raise JobFailed(
+                f"a program could not be started: {error.strerror}: {shlex.join(argv)}",
+                where=server,
+                remedy="look at job.python and job.workdir",
+            ) from error
+
     def left(self) -> tuple[LeftRank, ...]:
         return tuple(
-            LeftRank(server.name, pid, running_seconds(pid))
+            left
             for server in self._lab.record.servers
-            for pid in programs_inside(self._lab.record, server.namespace, self._program)
-            if pid not in self._started
+            for left in self._running(server.name, self._program)
         )
+
+    def busy(self, server: str) -> tuple[LeftRank, ...]:
+        programs = (self._program, PROFILE_PROGRAM)
+        return tuple(left for program in programs for left in self._running(server, program))
+
+    def _running(self, server: str, program: Sequence[str]) -> list[LeftRank]:
+        inside = programs_inside(self._lab.record, self._lab.namespace(server), program)
+        return [
+            LeftRank(server, pid, running_seconds(pid))
+            for pid in inside
+            if pid not in self._started
+        ]
 
     def end_left(self, ranks: Sequence[LeftRank]) -> None:
         if remaining := end(rank.pid for rank in ranks):
@@ -103,7 +135,11 @@ class LabLauncher:
                 remedy="end them by hand, then try again",
             )
 
-    def _rank_environment(self) -> dict[str, str]:
+    def _command(self, server: str, words: Sequence[str]) -> list[str]:
+        options = [*_WITHOUT_PRIVILEGES, *_user_options()]
+        return self._lab.inside_server(server, ["setpriv", *options, "--", self._python, *words])
+
+    def _program_environment(self) -> dict[str, str]:
         environment = {**self._lab.environment, "PYTHONUNBUFFERED": "1", **self._environment}
         paths = [str(self._workdir), str(_PROJECT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -117,11 +153,11 @@ class LocalRank:
 
     def output(self) -> AsyncIterator[bytes]:
         assert self._process.stdout is not None
-        return _lines(self._process.stdout)
+        return lines_of(self._process.stdout)
 
     def errors(self) -> AsyncIterator[bytes]:
         assert self._process.stderr is not None
-        return _lines(self._process.stderr)
+        return lines_of(self._process.stderr)
 
     def tell(self, hold: Hold) -> None:
         stream = self._process.stdin
@@ -143,17 +179,6 @@ class LocalRank:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:  # longer than the limit: what was read of it is dropped
-            continue
-        if not line:
-            return
-        yield line
 
 
 def _user_options() -> list[str]:

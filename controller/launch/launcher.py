@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from agent.contract.job import Hold, RankSpec
 from controller.errors import UsageError
+from controller.launch.programs import Ended, run_to_end
+
+# What python runs on a server: a rank, and what measures operators there.
+RANK_PROGRAM = ("-m", "agent.job")
+PROFILE_PROGRAM = ("-m", "optimizer.profile")
 
 
 class RankProcess(Protocol):
@@ -37,7 +44,7 @@ class RankProcess(Protocol):
 
 @dataclass(frozen=True)
 class LeftRank:
-    """A rank that runs, whoever started it. seconds: for how long."""
+    """A rank, or another program of ours, that runs, whoever started it. seconds: for how long."""
 
     server: str
     pid: int
@@ -45,12 +52,31 @@ class LeftRank:
 
 
 class Launcher(Protocol):
+    """on_servers: whether what it runs does run on the plan's servers, or on this machine."""
+
+    on_servers: bool
+
     def require_ready(self) -> None:
         """Raises PlacewireError where no rank could be started, before anything is changed."""
 
     async def start(self, spec: RankSpec) -> RankProcess:
         """On the server that spec.device names. A rank outlives this process, for as long as it was
         told that it may."""
+
+    async def run(
+        self,
+        server: str,
+        words: Sequence[str],
+        *,
+        given: bytes = b"",
+        on_line: Callable[[str], None],
+    ) -> Ended:
+        """`python words` on that server, where and as whom ranks run, to its end. given: its
+        standard input; on_line: told each line of its standard error. Raises PlacewireError where
+        it cannot be started; whatever status it ends with is the caller's to judge."""
+
+    def busy(self, server: str) -> tuple[LeftRank, ...]:
+        """Ranks and profiles on that server that would disturb a measurement there."""
 
     def left(self) -> tuple[LeftRank, ...]:
         """Ranks on the plan's servers that this process did not start."""
@@ -60,7 +86,17 @@ class Launcher(Protocol):
 
 
 class NoLauncher:
-    """Where there is no way to start ranks on the plan's servers."""
+    """Where there is no way to start ranks on the plan's servers. Other programs are run here.
+
+    workdir, environment: of these; default: this process's.
+    """
+
+    on_servers = False
+
+    def __init__(
+        self, *, workdir: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._workdir, self._environment = workdir, dict(environment or {})
 
     def require_ready(self) -> NoReturn:
         raise UsageError(
@@ -71,6 +107,26 @@ class NoLauncher:
 
     async def start(self, spec: RankSpec) -> NoReturn:
         self.require_ready()
+
+    async def run(
+        self,
+        server: str,
+        words: Sequence[str],
+        *,
+        given: bytes = b"",
+        on_line: Callable[[str], None],
+    ) -> Ended:
+        environment = {**os.environ, **self._environment}
+        return await run_to_end(
+            [sys.executable, *words],
+            environment=environment,
+            workdir=self._workdir,
+            given=given,
+            on_line=on_line,
+        )
+
+    def busy(self, server: str) -> tuple[LeftRank, ...]:
+        return ()
 
     def left(self) -> tuple[LeftRank, ...]:
         return ()

@@ -15,6 +15,7 @@ from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
 from optimizer.profile.devices import DEVICES
+from optimizer.profile.exchange import exchange, own_output
 from optimizer.profile.sampling import (
     ENOUGH_SAMPLES,
     LEAST_SAMPLES,
@@ -51,8 +52,15 @@ def _model(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    save_graph(profiled_graph(options), Path(options.out))
+    if options.exchange:
+        exchange(0, own_output(), lambda folder: profiled_graph(_with_cache(options, folder)))
+    else:
+        save_graph(profiled_graph(options), Path(options.out))
     return DONE
+
+
+def _with_cache(options: argparse.Namespace, folder: Path) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(options), "cache": folder})
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -95,7 +103,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="store_false",
         help="keep the operators' medians, which do not quite sum to the whole step",
     )
-    measured.add_argument("--cache", type=Path, help="folder of measured profiles")
+    kept = measured.add_mutually_exclusive_group()
+    kept.add_argument("--cache", type=Path, help="folder of measured profiles")
+    kept.add_argument(
+        "--exchange",
+        action="store_true",
+        help="for another machine, instead of --out: measured profiles as JSON on standard input, "
+        "the graph and what was measured as JSON on standard output",
+    )
     modelled = parser.add_argument_group("for a graph file, modelled")
     modelled.add_argument(
         "--device",
@@ -115,6 +130,8 @@ def _refuse_mixed(
     parser: argparse.ArgumentParser, options: argparse.Namespace, from_graph: bool
 ) -> None:
     """Ends the program, code 2, where the options are those of the other way, or incomplete."""
+    if options.exchange and (from_graph or options.out is not None):
+        parser.error("--exchange measures a model and answers on standard output: drop --out")
     if from_graph:
         if options.batch is not None:
             parser.error(f"{options.model} is a graph file, which has its batch: drop --batch")
@@ -128,7 +145,8 @@ def _refuse_mixed(
             f"--device and --against are for a graph file, and {options.model} is none: check the "
             "path, or capture the model first"
         )
-    missing = [f"--{key}" for key in ("batch", "out") if getattr(options, key) is None]
+    needed = ("batch",) if options.exchange else ("batch", "out")
+    missing = [f"--{key}" for key in needed if getattr(options, key) is None]
     if missing:
         parser.error(f"to measure the model {options.model} give {', '.join(missing)}")
 
@@ -159,7 +177,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
 
     from optimizer.capture.step import capture
     from optimizer.profile.cache import ProfileKey, load_profile, save_profile
-    from optimizer.profile.measure import measure, processor_model
+    from optimizer.profile.measure import measure
+    from optimizer.profile.processor import processor_model
 
     captured = capture(
         options.model, options.batch, choice, options.seed, options.accumulate, options.autocast

@@ -11,12 +11,10 @@ what disturbs a step disturbs another operator each time, which no operator's me
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -87,11 +85,3 @@ def _workspace(captured: CapturedStep) -> IntArray:
     interpreter = StepInterpreter(captured)
     interpreter.run(interpreter.load(0))
     return measure_workspace(interpreter, interpreter.load(1))
-
-
-def processor_model() -> str:
-    """As /proc/cpuinfo names it, or the architecture."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

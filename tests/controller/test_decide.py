@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from controller.decide import decide
+from controller.launch.launcher import NoLauncher
 from controller.plan_file import parse_plan
 from controller.report import sharing_rows
 from optimizer.graph import OperatorRow, TensorRow, build_graph, save_graph
@@ -28,7 +29,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
     plan_file = tmp_path / "plan.yaml"
     plan = parse_plan(document, str(plan_file), base=tmp_path)
 
-    decision = await decide(plan, plan_file, tmp_path / "cache", lambda text: None)
+    decision = await decide(plan, plan_file, NoLauncher(), tmp_path / "cache", lambda text: None)
     assert [one.sharing for one in decision.considered] == list(get_args(Sharing))
     assert decision.placement in decision.considered
     least = min(one.step_seconds for one in decision.considered)
@@ -43,7 +44,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
         assert one.step_seconds >= 50 * 0.03
 
     said: list[str] = []
-    assert await decide(plan, plan_file, tmp_path / "cache", said.append) == decision
+    assert await decide(plan, plan_file, NoLauncher(), tmp_path / "cache", said.append) == decision
     assert [text for text in said if text.startswith("solve")] == [
         "solve: auto, from the cache", "solve: unshaped, from the cache",
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from controller.decide import decide
 from controller.errors import PlanError
+from controller.launch.launcher import NoLauncher
 from controller.plan_file import parse_plan
 from plans import plan_document
 
@@ -33,6 +34,6 @@ async def test_a_graph_that_cannot_be_read_is_the_plans_mistake(tmp_path: Path, 
     plan_file = tmp_path / "plan.yaml"
     read = parse_plan(document, str(plan_file), base=tmp_path)
     with pytest.raises(PlanError) as raised:
-        await decide(read, plan_file, tmp_path / "cache", print)
+        await decide(read, plan_file, NoLauncher(), tmp_path / "cache", print)
     assert [path for path, _ in raised.value.mistakes] == ["job.graph"]
     assert "graph.json.gz" in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 
 from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
 from optimizer.cluster_plan.payload import payload_capacity
-from optimizer.graph import read_json
+from optimizer.graph import load_graph, read_json
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
 from snapshots import machine_snapshot, run
@@ -86,6 +86,23 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     )
     assert alone.code == 0, alone.output
     assert read_report(report_file)["losses"] == report["losses"]
+
+
+def test_device_types_are_measured_each_on_its_server_and_train(cluster: TestCluster) -> None:
+    """In the lab all are this processor: two names for it, two columns of times."""
+    document, report_file = cluster.document(), cluster.folder / "types.run.json"
+    document["cluster"]["servers"][1]["devices"][0]["type"] = "cpu:other"
+    plan = str(cluster.plan(document, "types"))
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+    assert done.code == 0, done.output
+    report = read_report(report_file)
+    graph = load_graph(Path(report["files"]["graph"]))
+    assert graph.device_types == ("cpu", "cpu:other")
+    assert (graph.seconds.sum(axis=0) > 0).all()
+    assert (graph.seconds[:, 0] != graph.seconds[:, 1]).any(), "measured twice, not copied"
+    assert graph.notes["profiles"]["cpu:other"]["server"] == "s2"
+    assert "profile on s2 (cpu:other): examples.models.mlp" in done.output
+    assert len(report["losses"]) == 3 and report["server_pairs"]
 
 
 def check_traces(report: dict[str, Any]) -> None:

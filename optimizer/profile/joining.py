@@ -1,0 +1,68 @@
+"""Profiles of one step from several servers as one graph: a column of times per device type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from optimizer.graph import GraphError, IntArray, OperatorGraph
+
+# Notes that say how the times of one type came to be; the others are of the captured step.
+_OF_THE_MEASUREMENT = (
+    "server", "processor", "threads", "torch", "warm_up_steps", "samples", "sum_of_medians_seconds",
+    "whole_step_seconds", "calibration",
+)  # fmt: skip
+
+
+def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
+    """graphs: by device type, with its times, and `server` in the notes. One graph with the device
+    types in this order; what an operator holds while it runs is the most that it held anywhere.
+
+    Raises GraphError, naming both servers, where two captured different steps.
+    """
+    (first_type, first), *others = graphs.items()
+    for device_type, graph in others:
+        if graph.structure_hash != first.structure_hash:
+            raise GraphError(_difference((first_type, first), (device_type, graph)))
+    columns = {name: g.seconds[:, g.device_types.index(name)] for name, g in graphs.items()}
+    common = {k: v for k, v in first.notes.items() if k not in _OF_THE_MEASUREMENT}
+    measurements = {
+        name: {k: g.notes[k] for k in _OF_THE_MEASUREMENT if k in g.notes}
+        for name, g in graphs.items()
+    }
+    return replace(
+        first.with_seconds(columns),
+        activation_bytes=_most([g.activation_bytes for g in graphs.values()]),
+        workspace_bytes=_most([g.workspace_bytes for g in graphs.values()]),
+        notes={**common, "profiles": measurements},
+    )
+
+
+def _most(arrays: list[IntArray]) -> IntArray:
+    most: IntArray = np.max(arrays, axis=0)
+    return most
+
+
+def _difference(*ends: tuple[str, OperatorGraph]) -> str:
+    words = [
+        f"{graph.notes.get('server')} ({device_type}) {graph.structure_hash[:12]} with torch "
+        f"{graph.notes.get('torch')}"
+        for device_type, graph in ends
+    ]
+    return (
+        f"the servers capture different steps: {', '.join(words)}; "
+        f"{_first_unlike(*(graph for _, graph in ends))}. "
+        "Give both the same torch and the same sources of the model"
+    )
+
+
+def _first_unlike(one: OperatorGraph, other: OperatorGraph) -> str:
+    if one.operator_count != other.operator_count:
+        return f"they have {one.operator_count} and {other.operator_count} operators"
+    rows = [zip(g.ids, g.types, g.signatures, strict=True) for g in (one, other)]
+    for mine, theirs in zip(*rows, strict=True):
+        if mine != theirs:
+            return f"the first operators that differ are {mine[0]!r} ({mine[1]}) and {theirs[0]!r}"
+    return "their operators are the same, what they read of each other is not"
