@@ -71,7 +71,8 @@ class Show:
         placement = decision.placement
         self.console.print()
         self.console.print(_placement_table(placement))
-        for line in [*why(placement), *where_data_is(placement, decision.graph_notes)]:
+        notes = decision.graph_notes
+        for line in [*why(placement), *where_data_is(placement, notes), *beside_tensors(notes)]:
             self.console.print("  " + line)
         if len(decision.compared) > 1:
             self.console.print(_considered_table(decision))
@@ -140,6 +141,7 @@ class Show:
         elif isinstance(event, Finished):
             self.progress(
                 f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most"
+                + _of_steps(event)
             )
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
@@ -332,6 +334,20 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
         f"the loss is computed on {placement.operators[notes['loss']]}",
         f"the batch is read where its inputs are: {read}; {format_bytes(sent)} of it are sent on",
     ]
+
+
+def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
+    """What a rank needs beside its device's predicted peak; notes: those of a profile."""
+    if (program := notes.get("program_bytes")) is None:
+        return []
+    return [f"beside the tensors on its device a rank's program takes {format_bytes(program)}"]
+
+
+def _of_steps(event: Finished) -> str:
+    """Where it could be told; the rest is the rank's program."""
+    if event.step_memory_bytes is None:
+        return ""
+    return f"; its steps' tensors {format_bytes(event.step_memory_bytes)}"
 
 
 def _placement_table(placement: Placement) -> Table:

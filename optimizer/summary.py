@@ -156,6 +156,11 @@ def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:
         lines.append(f"{names[d][-12:]:<12} {bar} {peak:>11}")
     if len(names) > _MOST_ROWS:
         lines.append(f"… and {len(names) - _MOST_ROWS} more devices")
+    if (program := problem.graph.notes.get("program_bytes")) is not None:
+        lines.append(
+            f"beside these tensors the program of a rank takes {format_bytes(float(program))}, as "
+            "measured with the profile"
+        )
     return lines
 
 

@@ -152,10 +152,18 @@ class Traffic(Frozen):
 
 
 class Finished(Frozen):
+    """peak_memory_bytes: of the process at any time, capture included. step_memory_bytes: the most
+    that its steps from the second on took beside program_memory_bytes, which is what is there
+    between two steps apart from parameters, buffers and optimizer state; None where there were no
+    two steps. On a GPU both are the GPU's.
+    """
+
     event: Literal["finished"] = "finished"
     rank: int
     traffic: tuple[Traffic, ...]
     peak_memory_bytes: int
+    step_memory_bytes: int | None = None
+    program_memory_bytes: int | None = None
 
 
 class Failed(Frozen):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from agent.job.resume import Beginning, begin
 from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, Transport
 from agent.job.transport_gloo import GlooTransport
+from optimizer.capture.memory import MemoryMeter, held_bytes
 from optimizer.capture.part import capture_part
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.step import CapturedStep
@@ -46,7 +46,7 @@ Emit = Callable[[RankEvent], None]
 class Program:
     """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
     rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start.
-    recorder: told of each step."""
+    recorder: told of each step. held_bytes(): of what stays between steps."""
 
     structure_hash: str
     load: Callable[[int], Tensors]
@@ -54,6 +54,8 @@ class Program:
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
+    held_bytes: Callable[[], int] = lambda: 0
+    device_type: str = "cpu"
 
 
 def run_rank(spec: RankSpec, emit: Emit) -> None:
@@ -166,7 +168,16 @@ def _placed(
 
     checkpoints = _checkpoints(spec, placement, captured, rank_program)
     notes = (part.note,) if part.note else ()
-    return Program(structure_hash, load, run, recorder, checkpoints, notes)
+    return Program(
+        structure_hash,
+        load,
+        run,
+        recorder,
+        checkpoints,
+        notes,
+        held_bytes=lambda: held_bytes(rank_program.module),
+        device_type=captured.device.type,
+    )
 
 
 def _checkpoints(
@@ -203,7 +214,7 @@ def _replayed(
 def _run_steps(
     spec: RankSpec, program: Program, beginning: Beginning, transport: Transport, emit: Emit
 ) -> None:
-    checkpoints = program.checkpoints
+    checkpoints, meter = program.checkpoints, MemoryMeter(program.device_type)
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
@@ -216,6 +227,9 @@ def _run_steps(
             program.recorder.end()
             value = None if loss is None else float(loss)
             emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
+            del data, loss
+            if step == beginning.step and step + 1 < spec.steps:
+                meter.after_first_step(program.held_bytes())
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
                 saved = checkpoints.save(step + 1)
                 if saved is not None:
@@ -228,5 +242,12 @@ def _run_steps(
         Traffic(destination=destination, rail=rail, bytes=count)
         for (destination, rail), count in sorted(transport.sent_bytes.items())
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    emit(Finished(rank=spec.rank, traffic=traffic, peak_memory_bytes=peak))
+    emit(
+        Finished(
+            rank=spec.rank,
+            traffic=traffic,
+            peak_memory_bytes=meter.process_peak_bytes,
+            step_memory_bytes=meter.step_bytes,
+            program_memory_bytes=meter.program_bytes,
+        )
+    )

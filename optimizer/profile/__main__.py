@@ -224,6 +224,7 @@ def _with_profile(
         "sum_of_medians_seconds": total,
         "whole_step_seconds": whole,
         "calibration": kept.sum_of_medians_seconds / total,
+        "program_bytes": profile.program_bytes,
     }
     timed = graph.with_seconds({key.device_type: kept.seconds})
     return replace(timed, workspace_bytes=profile.workspace_bytes, notes=notes)

@@ -14,7 +14,7 @@ import numpy as np
 from optimizer.graph import OperatorGraph, read_json, write_json
 from optimizer.profile.measure import Profile
 
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile
             whole_step_seconds=document["whole_step_seconds"],
             warm_up_steps=document["warm_up_steps"],
             samples=document["samples"],
+            program_bytes=document["program_bytes"],
         )
     except (ValueError, KeyError, TypeError):
         return None
@@ -65,5 +66,6 @@ def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: P
         "whole_step_seconds": profile.whole_step_seconds,
         "warm_up_steps": profile.warm_up_steps,
         "samples": profile.samples,
+        "program_bytes": profile.program_bytes,
     }
     write_json(key.file(folder), document)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from optimizer.capture.memory import MemoryMeter, held_bytes
 from optimizer.capture.step import CapturedStep
 from optimizer.graph import FloatArray, IntArray
 from optimizer.profile.interpret import StepInterpreter
@@ -33,6 +34,7 @@ class Profile:
     workspace_bytes: int64[n].
 
     whole_step_seconds: the median step without clocks, against sum_of_medians_seconds.
+    program_bytes: what the process holds beside the step's tensors, None where that cannot be told.
     """
 
     seconds: FloatArray
@@ -40,6 +42,7 @@ class Profile:
     whole_step_seconds: float
     warm_up_steps: int
     samples: int
+    program_bytes: int | None
 
     @property
     def sum_of_medians_seconds(self) -> float:
@@ -74,10 +77,20 @@ def measure(
         if len(clocked) % 2 == 1:
             whole.append(program.run(inputs))
         say(f"profile: sample {len(clocked)}, step {whole[-1] * 1e3:.1f} ms")
+    del inputs
+    meter = MemoryMeter(captured.device.type)
+    meter.after_first_step(held_bytes(program.module))
     seconds = np.zeros(captured.operators.operator_count)
     indices = [captured.operators.index_of[name] for name in program.clocked]
     seconds[indices] = np.median(clocked, axis=0)
-    return Profile(seconds, workspace, statistics.median(whole), warm_up, len(clocked))
+    return Profile(
+        seconds,
+        workspace,
+        whole_step_seconds=statistics.median(whole),
+        warm_up_steps=warm_up,
+        samples=len(clocked),
+        program_bytes=meter.program_bytes,
+    )
 
 
 def _workspace(captured: CapturedStep) -> IntArray:

@@ -45,6 +45,11 @@ class StraightStep:
         clock: Callable[[], Any] = cuda_event if self._on_cuda else time.perf_counter
         self._by_operator = fx.GraphModule(self._root, self._graph(clock))
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """Holds all that stays between steps."""
+        return self._root
+
     def load(self, step: int) -> Tensors:
         """The step's inputs, in the order of the captured inputs."""
         for execution in self._executions.values():

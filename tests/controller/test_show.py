@@ -6,8 +6,9 @@ import io
 
 import pytest
 
+from agent.contract.job import Finished
 from agent.contract.measurement import LinkMeasurement
-from controller.show import Show, where_data_is
+from controller.show import Show, beside_tensors, where_data_is
 from plans import placement, plan
 
 SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
@@ -73,3 +74,18 @@ def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
         "2.9 KiB of it are sent on",
     ]
     assert where_data_is(made, {"source": "imported"}) == []
+
+
+def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
+    assert beside_tensors({"program_bytes": 350 << 20}) == [
+        "beside the tensors on its device a rank's program takes 350.0 MiB"
+    ]
+    assert beside_tensors({"program_bytes": None}) == beside_tensors({}) == []
+    show = Show()
+    show.console.file = io.StringIO()
+    done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
+    show.event(done)
+    show.event(done.model_copy(update={"step_memory_bytes": 120 << 20}))
+    first, second = show.console.file.getvalue().splitlines()
+    assert first.endswith("rank 1 done, 500.0 MiB at most")
+    assert second.endswith("rank 1 done, 500.0 MiB at most; its steps' tensors 120.0 MiB")

@@ -1,0 +1,154 @@
+"""Item 5, memory: what a rank takes, against what its placement and the profile predict.
+
+Each model is profiled once, in a process of its own: workspace is measured then, and what the
+program holds. It is placed on one device, and on two by one cut along the model; then real ranks
+train on loopback. Predicted of the tensors is what `optimizer check` recomputes from the placement.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import ROOT
+from benchmarks.table import Table
+from optimizer.engines.sequential import depth_first_order
+from optimizer.graph import OperatorGraph, load_graph
+from optimizer.placement import Placement
+from optimizer.recompute.facts import Facts
+from optimizer.recompute.memory import recompute_memory
+from optimizer.recompute.times import recompute_times
+from tests.agent.ranks import run_ranks
+from tests.placements import cluster_of, placement_of
+
+# (model, batch) under AdamW; the last two have so few tensors that a process's own pages show.
+CASES = (
+    ("alexnet:training_step", 128),
+    ("vgg16:training_step", 32),
+    ("bert:training_step", 8),
+    ("gpt2:training_step_small", 64),
+    ("bert:training_step_small", 64),
+)
+STEPS = 5
+LIMIT_SECONDS = 1200.0
+# About what loopback carries: sends are over as soon as they are here.
+RATE_BITS_PER_SECOND = 2e10
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Of tensors and of the program, in bytes; process: at any time, the capture included."""
+
+    predicted: int
+    steps: int
+    predicted_program: int
+    program: int
+    process: int
+
+    @property
+    def error(self) -> float:
+        return self.steps / self.predicted - 1
+
+    @property
+    def error_of_all(self) -> float:
+        return (self.steps + self.program) / (self.predicted + self.predicted_program) - 1
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    yield Table(
+        title="5. Memory of a rank against its prediction",
+        columns=(
+            "model, batch", "rank", "tensors MiB", "measured", "", "program MiB", "measured", "",
+            "both", "process MiB",
+        ),
+        rows=[row for model, batch in CASES for row in _rows(model, batch)],
+        notes=(
+            "tensors: the predicted peak on the rank's device, of parameters, optimizer state, "
+            "inputs, activations, workspace and messages; measured: the most resident memory that "
+            "the steps from the second on took beside the program. program: as the profile "
+            "measured it on one device, and as this rank had it after its first step. both: "
+            "resident against predicted, together. process: the most resident memory at any time, "
+            f"the capture included. One thread, AdamW, {STEPS} steps; messages over loopback.",
+        ),
+    )  # fmt: skip
+
+
+def _rows(model: str, batch: int) -> Iterator[tuple[str, ...]]:
+    name = f"{model.removesuffix(':training_step').replace(':training_step_', ', ')}, {batch}"
+    path = f"examples.models.{model}"
+    with tempfile.TemporaryDirectory() as folder:
+        graph = profiled(path, batch, Path(folder))
+        for ranks in (1, 2):
+            for number, memory in enumerate(measured(graph, cut(graph, ranks), path, batch)):
+                yield (
+                    name, f"{number + 1} of {ranks}",
+                    _mebibytes(memory.predicted), _mebibytes(memory.steps), f"{memory.error:+.1%}",
+                    _mebibytes(memory.predicted_program), _mebibytes(memory.program),
+                    f"{memory.program / memory.predicted_program - 1:+.1%}",
+                    f"{memory.error_of_all:+.1%}", _mebibytes(memory.process),
+                )  # fmt: skip
+
+
+def profiled(model: str, batch: int, folder: Path) -> OperatorGraph:
+    """In a process of its own: a capture leaves its traces in memory."""
+    out = folder / "graph.json.gz"
+    command = [sys.executable, "-m", "optimizer.profile", model, "--batch", str(batch)]
+    sampling = ["--samples", "3", "--out", str(out)]
+    subprocess.run([*command, *sampling], cwd=ROOT, check=True, capture_output=True)
+    return load_graph(out)
+
+
+def cut(graph: OperatorGraph, devices: int) -> Placement:
+    """Into as many stretches along the model, with as many bytes each; what must be together goes
+    with the first of it."""
+    cluster = cluster_of(devices, rate=RATE_BITS_PER_SECOND)
+    size = graph.weight_bytes + graph.activation_bytes
+    of_group: dict[int, str] = {}
+    where: dict[str, str] = {}
+    before, total = 0, int(size.sum()) + 1
+    for i in depth_first_order(graph).tolist():
+        device = cluster.device_names[devices * before // total]
+        group = int(graph.colocation[i])
+        where[graph.ids[i]] = of_group.setdefault(group, device) if group >= 0 else device
+        before += int(size[i])
+    placement = placement_of(graph, cluster, where)
+    return placement.model_copy(update={"sharing": "unshaped"})
+
+
+def peaks(graph: OperatorGraph, placement: Placement) -> dict[str, int]:
+    """Predicted bytes of tensors by device."""
+    facts = Facts(graph, placement)
+    times = recompute_times(facts)
+    assert times is not None
+    return recompute_memory(facts, times)
+
+
+def measured(
+    graph: OperatorGraph, placement: Placement, model: str, batch: int
+) -> list[RankMemory]:
+    predicted = peaks(graph, placement)
+    fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = run_ranks(placement, Path(folder), seconds=LIMIT_SECONDS, **fields)
+    found = []
+    for rank in ranks:
+        said = rank.finished
+        assert said.step_memory_bytes is not None and said.program_memory_bytes is not None
+        found.append(
+            RankMemory(
+                predicted=predicted[rank.spec.device],
+                steps=said.step_memory_bytes,
+                predicted_program=int(graph.notes["program_bytes"]),
+                program=said.program_memory_bytes,
+                process=said.peak_memory_bytes,
+            )
+        )
+    return found
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.1f}"
