@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optimizer.engines.solution import Solution
 from optimizer.graph import FloatArray, IntArray
+from optimizer.kernels.anneal import Scoring, cost
+from optimizer.kernels.tables import make_tables
 from optimizer.problem import Problem
 from optimizer.sharing import decides_rates, rates_in_force
-
-if TYPE_CHECKING:
-    from optimizer.kernels.anneal import Scoring
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,6 @@ class Costing:
     """reference: seconds that no sensible step exceeds; check_memory: whether memory may bind."""
 
     def __init__(self, problem: Problem) -> None:
-        from optimizer.kernels.tables import make_tables
-
         self.problem = problem
         self.tables = make_tables(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
@@ -51,8 +47,6 @@ class Costing:
 
     def cost(self, solution: Solution) -> Found:
         """One state, with rates by the rule where they are decided."""
-        from optimizer.kernels.anneal import cost
-
         priority = np.ascontiguousarray(solution.priority, dtype=np.float64)
         device = np.ascontiguousarray(solution.device, dtype=np.int64)
         seconds, excess = cost(self.tables, self.scoring(None), device, priority)
@@ -60,8 +54,6 @@ class Costing:
 
     def scoring(self, rates: FloatArray | None) -> Scoring:
         """rates float64[S, S, R] held for every state; None: by the rule where they are decided."""
-        from optimizer.kernels.anneal import Scoring
-
         decided = decides_rates(self.problem)
         if rates is None:
             servers, rails = self.tables.nic_rates.shape

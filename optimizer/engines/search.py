@@ -29,6 +29,8 @@ _CHUNKS = 12
 _MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (2_000, 400_000)
 _ROUND_PART = 0.25
+# Before the first round: moves per operator, where a round has so many times as many.
+_SPRINT_PER_OPERATOR, _SPRINT_PART = 30, 5
 _CHUNK_SECONDS = 0.4
 # Moves times operators per second, until it has been measured.
 _FIRST_GUESS = 2e6
@@ -66,11 +68,13 @@ class Search:
     def run(self, starts: Sequence[Solution]) -> Scored:
         """The best found from at least one start; infeasible only where nothing feasible was."""
         ranked = sorted((self.walker.costing.cost(s) for s in starts), key=lambda found: found.key)
-        self.best = self._scored(ranked[0].solution)
+        self.best = score(self.problem, ranked[0].solution, optimise_rates=False)
         self._say()
         self.chains = [self.walker.chain(self.best.solution) for _ in range(CHAINS)]
         stale = 0
         with ThreadPoolExecutor(CHAINS) as pool:
+            self._sprint(pool)
+            self._keep(self._scored(ranked[0].solution))
             for k in range(_ROUNDS if self.settings.moves is not None else 1_000_000):
                 if self._is_enough() or (self.settings.moves is None and stale >= _PATIENCE):
                     break
@@ -83,6 +87,16 @@ class Search:
     def _scored(self, solution: Solution) -> Scored:
         quick = self.problem.graph.operator_count > _QUICK_ABOVE
         return score(self.problem, solution, optimise_rates=not quick)
+
+    def _sprint(self, pool: ThreadPoolExecutor) -> None:
+        """A good plan soon: a short cooling, with rates by the rule. Where no more moves fit into
+        the whole search, there is nothing to be early for."""
+        assert self.best is not None
+        budget = _SPRINT_PER_OPERATOR * self.problem.graph.operator_count
+        if budget * _SPRINT_PART > self._moves_per_round():
+            return
+        for candidate in self._cool(pool, -1, budget, _REFINE, hold=False):
+            self._keep(score(self.problem, candidate.solution, optimise_rates=False))
 
     def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
         """One cooling of every chain."""

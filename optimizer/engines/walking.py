@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,16 @@ from optimizer.engines.costing import Costing, Found
 from optimizer.engines.neighbourhood import make_neighbourhood
 from optimizer.engines.solution import Solution
 from optimizer.graph import FloatArray, IntArray
+from optimizer.kernels.anneal_held import anneal_held
+from optimizer.kernels.anneal_whole import anneal
+from optimizer.kernels.construct import longest_tails
+from optimizer.kernels.network import device_traffic, proportional_rates
+from optimizer.kernels.proposals import BLOCKS_COPY, BLOCKS_MOVE, Guide, critical_path
+from optimizer.kernels.tables import CHANNELS
 from optimizer.problem import Problem
 from optimizer.rates import starting_rates
 from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
-
-if TYPE_CHECKING:
-    from optimizer.kernels.proposals import Guide
 
 # How often each kind of move is tried at first, in the order of kernels.proposals.
 _FIRST_WEIGHTS = (0.30, 0.15, 0.12, 0.03, 0.12, 0.08, 0.05, 0.08, 0.07)
@@ -58,9 +60,6 @@ class Walker:
     """The compiled search loops on one problem; chains may walk at once, each in a thread."""
 
     def __init__(self, problem: Problem) -> None:
-        from optimizer.kernels.construct import longest_tails
-        from optimizer.kernels.tables import CHANNELS
-
         graph = problem.graph
         self.problem = problem
         self.costing = Costing(problem)
@@ -74,8 +73,6 @@ class Walker:
         ) - fastest  # fmt: skip
 
     def chain(self, start: Solution) -> Chain:
-        from optimizer.kernels.proposals import BLOCKS_COPY, BLOCKS_MOVE
-
         usual = np.array(_FIRST_WEIGHTS)
         if not self.neighbourhood.table.size:
             usual[[BLOCKS_MOVE, BLOCKS_COPY]] = 0.0
@@ -97,8 +94,6 @@ class Walker:
         return self._walk_whole(chain, moves, hot, cold, seed, hold=hold)
 
     def _walk_held(self, chain: Chain, moves: int, hot: float, cold: float, seed: int) -> Found:
-        from optimizer.kernels.anneal_held import anneal_held
-
         decided = decides_rates(self.problem)
         rates = self.held_rates(chain) if decided else self.costing.scoring(None).rates
         device, priority = chain.device.copy(), chain.priority.copy()
@@ -113,8 +108,6 @@ class Walker:
     def _walk_whole(
         self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
     ) -> Found:
-        from optimizer.kernels.anneal_whole import anneal
-
         rates = self.held_rates(chain) if hold and decides_rates(self.problem) else None
         device, priority = chain.device.copy(), chain.priority.copy()
         seconds, excess = anneal(
@@ -127,8 +120,6 @@ class Walker:
     def held_rates(self, chain: Chain) -> FloatArray:
         """float64[S, S, R]: the chain's own where it has some, else by the rule, with a trace for
         pairs that do not talk yet."""
-        from optimizer.kernels.network import device_traffic, proportional_rates
-
         servers, rails = self.tables.nic_rates.shape
         if chain.rates is not None and chain.rates.shape == (servers, servers, rails):
             return np.ascontiguousarray(chain.rates)
@@ -139,8 +130,6 @@ class Walker:
 
     def guide(self, chain: Chain) -> Guide:
         """The chain's present schedule."""
-        from optimizer.kernels.proposals import Guide, critical_path
-
         problem, graph = self.problem, self.problem.graph
         rates = chain.rates
         if decides_rates(problem) and rates is None:

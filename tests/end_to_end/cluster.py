@@ -47,6 +47,9 @@ class TestCluster:
         for server in document["cluster"]["servers"]:
             server["devices"][0]["memory"] = TIGHT_MEMORY
         document["solve"] = {"time_limit": "6s", "seed": 1}
+        # All servers and what tests beside these do share two cores: a moment's lack of processor
+        # time is no broken promise.
+        document["network"]["verify"] |= {"tolerance": "25%"}
         return copy.deepcopy(document)
 
     def plan(self, document: Mapping[str, Any], name: str = "plan") -> Path:
