@@ -20,7 +20,7 @@ from agent.contract.job import Finished, RankEvent
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Previewed
 from agent.contract.state import DesiredState
-from controller.bandwidth_check import measure
+from controller.bandwidth_check import measure, require_delivered
 from controller.change import NetworkChange, preview
 from controller.compile.network import compile_network
 from controller.compile.ranks import rank_specs
@@ -31,10 +31,11 @@ from controller.errors import (
     JobFailed,
     PlacewireError,
     UsageError,
-    VerificationFailed,
 )
+from controller.measured.calibration import calibrate, wants_calibration
 from controller.plan import Plan
 from controller.report import (
+    CalibratedRow,
     RunReport,
     failure_row,
     first_step,
@@ -132,6 +133,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     placement = proposal.decision.placement
     await end_left_ranks(tools)
     events: list[RankEvent] = []
+    calibrated: tuple[CalibratedRow, ...] = ()
     try:
         async with NetworkChange(
             tools.agents,
@@ -146,6 +148,9 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             require_delivered(links)
             await change.commit()
             if not request.network_only:
+                calibrated = await change.while_held(
+                    calibrated_paths(request, tools, proposal.decision, change)
+                )
                 with tools.stage("job"):
                     job = run_job(request, tools, proposal.decision, change, events)
                     await change.while_held(job)
@@ -155,11 +160,13 @@ async def apply(request: Request, tools: Tools) -> RunReport:
         if not events:  # nothing ran yet
             raise
         failure.report = make_report(
-            request, tools, proposal, change.changes, links, events, failure
+            request, tools, proposal, change.changes, links, calibrated, events, failure
         )
         raise
     trace = await merge_traces(plan, proposal.decision, show.progress) if events else None
-    report = make_report(request, tools, proposal, change.changes, links, events, trace=trace)
+    report = make_report(
+        request, tools, proposal, change.changes, links, calibrated, events, trace=trace
+    )
     show.report(report)
     return report
 
@@ -188,20 +195,24 @@ async def measure_until_sure(
     return links
 
 
-def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
-    late = [link for link in links if not link.within_tolerance]
-    if late:
-        worst = min(late, key=lambda m: m.measured_bits_per_second / m.promised_bits_per_second)
-        raise VerificationFailed(
-            f"{len(late)} of {len(links)} promised rates were not delivered; the worst got "
-            f"{worst.measured_bits_per_second / 1e6:.1f} of "
-            f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s"
-            + (f" ({worst.error})" if worst.error else ""),
-            where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
-            remedy="every server was put back on its former state; look for other traffic on that "
-            "NIC, or raise network.verify.tolerance",
-            links=links,
+async def calibrated_paths(
+    request: Request, tools: Tools, decision: Decision, change: NetworkChange
+) -> tuple[CalibratedRow, ...]:
+    """Where the plan wants it: what messages pay on the network that was just measured."""
+    if not wants_calibration(request.plan, tools.cache):
+        return ()
+    with tools.stage("calibrate"):
+        rows = await calibrate(
+            request.plan,
+            decision.placement,
+            decision.placement_file,
+            tools.launcher,
+            tools.cache,
+            tools.show.progress,
+            held_seconds=lambda: change.held_seconds,
         )
+    tools.show.calibrated(rows)
+    return rows
 
 
 async def run_job(
@@ -237,6 +248,7 @@ def make_report(
     proposal: Proposal,
     changes: dict[str, int],
     links: tuple[LinkMeasurement, ...],
+    calibrated: tuple[CalibratedRow, ...],
     events: list[RankEvent],
     failure: PlacewireError | None = None,
     trace: Path | None = None,
@@ -260,6 +272,7 @@ def make_report(
         gap=placement.gap,
         single_device_seconds=placement.single_device_seconds,
         links=links,
+        calibrated=calibrated,
         step_seconds=steps,
         measured_step_seconds=typical_step(steps),
         losses=losses(events),

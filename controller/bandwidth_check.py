@@ -23,7 +23,7 @@ from agent.contract.messages import (
 )
 from controller.compile.transfers import Promise
 from controller.compile.units import wire_rate
-from controller.errors import PlacewireError
+from controller.errors import PlacewireError, VerificationFailed
 from controller.plan import Plan
 
 if TYPE_CHECKING:
@@ -136,6 +136,23 @@ def judge(
             )
         )
     return tuple(measurements)
+
+
+def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
+    """Raises VerificationFailed, with every measurement, where one broke its promise."""
+    late = [link for link in links if not link.within_tolerance]
+    if late:
+        worst = min(late, key=lambda m: m.measured_bits_per_second / m.promised_bits_per_second)
+        raise VerificationFailed(
+            f"{len(late)} of {len(links)} promised rates were not delivered; the worst got "
+            f"{worst.measured_bits_per_second / 1e6:.1f} of "
+            f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s"
+            + (f" ({worst.error})" if worst.error else ""),
+            where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
+            remedy="every server was put back on its former state; look for other traffic on that "
+            "NIC, or raise network.verify.tolerance",
+            links=links,
+        )
 
 
 def seconds_together(

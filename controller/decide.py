@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from controller.errors import InfeasiblePlacement, PlacewireError, PlanError
 from controller.launch.programs import run_to_end
+from controller.measured.calibration import with_setup_latency
 from controller.measured.digests import digest, optimizer_digest
 from controller.measured.profiles import profiled_graph
 from controller.plan import Plan, ReplayJob
@@ -76,6 +77,7 @@ async def decide(
     from optimizer.placement import load_placement
 
     cache.mkdir(parents=True, exist_ok=True)
+    plan = with_setup_latency(plan, cache, say)
     graph_file, scored_file = await _graphs(plan, plan_file, launcher, cache, say)
     cluster, limit = plan.payload_cluster, plan.solve.time_limit_seconds
     if isinstance(plan.job, ReplayJob):

@@ -34,7 +34,7 @@ from controller.plan_values import (
 from optimizer.cluster import Cluster
 from optimizer.cluster_plan.conversion import cluster_of
 from optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
-from optimizer.cluster_plan.values import Text
+from optimizer.cluster_plan.values import Flag, Text
 from optimizer.names import ENTITLED_FRACTION, Backend, EngineName, Sharing, is_cpu
 
 
@@ -148,11 +148,12 @@ class PlanVerify(FrozenSection):
 class PlanNetwork(FrozenSection):
     """rails: only these carry the job (all by default). floor: what the job is entitled to of each
     NIC when others want it too. lease: for how long a running job keeps its network when nobody
-    renews it."""
+    renews it. calibrate: whether paths are measured through the job's own backend, too."""
 
     sharing: Literal["auto", Sharing] = "auto"
     floor: Floor = ENTITLED_FRACTION
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
+    calibrate: Flag = False
     on_exit: Literal["restore", "keep"] = "restore"
     rails: ChosenRails = None
     lease_seconds: Lease = Field(alias="lease", default=30.0)
@@ -182,5 +183,6 @@ class Plan(FrozenSection):
 
     @property
     def payload_cluster(self) -> Cluster:
-        """What the placement is found for: payload rates, of the rails that carry the job."""
+        """What the placement is found for: payload rates, of the rails that carry the job. Raises
+        DocumentError while the set-up latency is yet to be measured."""
         return cluster_of(self.cluster, self.network.rails)

@@ -18,7 +18,7 @@ from optimizer.capture.errors import CaptureError
 from optimizer.capture.schedule import Schedule
 from optimizer.cluster_plan.checks import cluster_mistakes, nics_of
 from optimizer.cluster_plan.documents import Mistake
-from optimizer.cluster_plan.values import shown
+from optimizer.cluster_plan.values import MEASURED, shown
 from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield from _bridge_mistakes(server.name, own)
     yield from _job_mistakes(plan.job, base)
     yield from _backend_mistakes(plan)
+    yield from _latency_mistakes(plan)
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -66,6 +67,15 @@ def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
                     f"{shown(device.type)}; accepted here: 'auto' or 'gloo'",
                 )
                 return
+
+
+def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """A replay waits for the set-up latency of the cluster that it stands for."""
+    if plan.job.kind == "replay" and plan.cluster.setup_latency_seconds is None:
+        yield (
+            "cluster.setup_latency",
+            f"{MEASURED} is for kind: placed; a replay emulates it: give a duration, like 50us",
+        )
 
 
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:

@@ -31,6 +31,20 @@ class TrafficRow(Frozen):
     sent_bytes: float
 
 
+class CalibratedRow(Frozen):
+    """What a message from server to server pays, through the job's own backend: setup_seconds and
+    then its bytes at this rate. rail: `a+b` where the backend uses all at once. planned, promised:
+    what the prediction counts on; None where it gives this path nothing of its own."""
+
+    source: str
+    destination: str
+    rail: str
+    planned_setup_seconds: float
+    setup_seconds: float
+    promised_bits_per_second: float | None
+    bits_per_second: float
+
+
 class SharingRow(Frozen):
     """One sharing that was considered, as predicted, and the rails that it had."""
 
@@ -81,6 +95,7 @@ class RunReport(Frozen):
     gap: float
     single_device_seconds: float | None
     links: tuple[LinkMeasurement, ...]
+    calibrated: tuple[CalibratedRow, ...] = ()
     first_step: int = 0
     resumed: CheckpointRow | None = None
     checkpoint: CheckpointRow | None = None

@@ -16,7 +16,8 @@ from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import Change
 from controller.decide import Decision
-from controller.report import RunReport
+from controller.measured.table import calibrated_table
+from controller.report import CalibratedRow, RunReport
 from optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _STAGES = {
     "preview": "asking every server what would change",
     "stage": "staging on every server, under a lease",
     "measure": "measuring all promised rates at once",
+    "calibrate": "measuring what messages pay through the job's own backend",
     "job": "running the job",
 }
 _SINGULAR = {"addresses": "address"}
@@ -117,6 +119,10 @@ class Show:
             if m.error:
                 where = f"{m.source} to {m.destination} on {m.nic}"
                 self.console.print(Text(f"  {where}: {' '.join(m.error.split())}", style="red"))
+
+    def calibrated(self, rows: Sequence[CalibratedRow]) -> None:
+        if rows:
+            self.console.print(calibrated_table(rows))
 
     def event(self, event: RankEvent) -> None:
         if isinstance(event, Started):

@@ -57,20 +57,22 @@ class TraceSpec(Frozen):
 
 
 class RankSpec(Frozen):
-    """One rank of a placed or replayed job.
+    """One rank of a placed or replayed job; or of a calibration, which has one for every server of
+    the placement's cluster that has a device, and its first device.
 
     rank order is the order of placement.devices_used; device is this rank's `server/index`.
     rail_interfaces are in the order of the cluster's rails, the same on every rank: gloo's device k
     is rail k, and a part on rail k has a tag that is k modulo the number of rails. model and
-    graph_file: exactly one is set. time_scale multiplies operator times in a replay. threads pins
-    torch's thread counts. sockets_per_rail: connections of a pair, per rail and direction.
+    graph_file: exactly one is set, for a calibration none. time_scale multiplies operator times in
+    a replay. threads pins torch's thread counts. sockets_per_rail: connections of a pair, per rail
+    and direction.
     urgent_first: whether the send order of `job` sharing is kept, or messages leave as they come.
     timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
     that gives no sign of life for so long is lost. wait_seconds: how long a living rank may keep
     another waiting within a step.
     """
 
-    kind: Literal["placed", "replay"]
+    kind: Literal["placed", "replay", "calibrate"]
     rank: int
     world_size: int
     device: str
@@ -133,6 +135,25 @@ class Saved(Frozen):
     seconds: float
 
 
+class MeasuredPath(Frozen):
+    """A message of n bytes from source to destination (servers) takes setup_seconds + 8 n /
+    bits_per_second; on one rail, or over all of these together."""
+
+    source: str
+    destination: str
+    rails: tuple[str, ...]
+    setup_seconds: float
+    bits_per_second: float
+
+
+class Calibrated(Frozen):
+    """What this rank measured as the source. A path is left out where time was over."""
+
+    event: Literal["calibrated"] = "calibrated"
+    rank: int
+    paths: tuple[MeasuredPath, ...]
+
+
 class StepDone(Frozen):
     """loss only from the rank that computes it; seconds from a barrier before the step."""
 
@@ -176,7 +197,7 @@ class Failed(Frozen):
     lost_rank: int | None = None
 
 
-RankEvent = Started | Resumed | StepDone | Saved | Finished | Failed
+RankEvent = Started | Resumed | Calibrated | StepDone | Saved | Finished | Failed
 _EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 

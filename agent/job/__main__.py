@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from agent.contract.job import Failed, RankSpec
+from agent.contract.job import Failed, RankEvent, RankSpec
 from agent.job.events import Events, end_on_signals
 from agent.job.hold import follow_hold
 from optimizer.capture.allocator import prepare_allocator
@@ -32,10 +33,9 @@ def main(arguments: list[str]) -> int:
 def run(spec: RankSpec, events: Events) -> int:
     prepare_allocator()
     from agent.job.messages import JobError
-    from agent.job.runtime import run_rank
 
     try:
-        run_rank(spec, events.emit)
+        _program_of(spec)(spec, events.emit)
     except JobError as error:
         events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
         return 1
@@ -48,6 +48,16 @@ def run(spec: RankSpec, events: Events) -> int:
         events.emit(Failed(rank=spec.rank, what=f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _program_of(spec: RankSpec) -> Callable[[RankSpec, Callable[[RankEvent], None]], None]:
+    if spec.kind == "calibrate":
+        from agent.job.calibrate import run_calibration
+
+        return run_calibration
+    from agent.job.runtime import run_rank
+
+    return run_rank
 
 
 if __name__ == "__main__":

@@ -17,17 +17,16 @@ from torch._C._distributed_c10d import TCPStore
 from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone, Traffic
 from agent.job.backend import backend_notes, transport_of
 from agent.job.clocked import ClockedStep
-from agent.job.connections import Backlog
+from agent.job.connecting import connect
 from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
 from agent.job.lower import RankProgram, lower
 from agent.job.messages import JobError, RankMessages, rank_messages
 from agent.job.recorder import Recorder
-from agent.job.rendezvous import meet, open_store, report_failure
+from agent.job.rendezvous import open_store, report_failure
 from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
 from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, Transport
-from agent.job.transport_gloo import GlooTransport
 from optimizer.capture.memory import MemoryMeter, held_bytes
 from optimizer.capture.part import capture_part
 from optimizer.capture.protocol import Tensors
@@ -81,11 +80,7 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     except (ValueError, OSError) as error:
         report_failure(store, spec.rank, str(error))
         raise
-    addresses = meet(store, spec)
-    interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
-    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
-    if isinstance(transport, GlooTransport) and placement.sharing == "job" and spec.urgent_first:
-        transport.watch(Backlog(addresses))
+    connect(spec, placement, transport, store)
     if program.checkpoints is not None:
         wait = timedelta(seconds=spec.wait_seconds)
         program.checkpoints.join(dist.new_group(timeout=wait, backend="gloo"))

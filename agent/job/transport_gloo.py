@@ -73,6 +73,10 @@ class GlooTransport:
                 "check that these interfaces exist and reach each other on every rank's server",
             ) from error
 
+    def expect(self, messages: RankMessages) -> None:
+        """From the next step on these are a step's messages, between the ranks of before."""
+        self._messages = messages
+
     def watch(self, backlog: Backlog) -> None:
         """From here on a part counts as under way until its receiver has it, not only until the
         kernel has."""

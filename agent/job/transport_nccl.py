@@ -49,8 +49,8 @@ class NcclTransport:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
         self._device, self._sockets = device, sockets
         self._rate_bits_per_second = rate_bits_per_second
-        self._messages = messages
-        self._window = ReceiveWindow(messages.receives, window_bytes)
+        self._window_bytes = window_bytes
+        self.expect(messages)
         self._groups: Mapping[bool, dist.ProcessGroup] = {}
         self._side = torch.cuda.Stream(device)
         self._posted: dict[int, tuple[torch.Tensor, dist.Work]] = {}
@@ -58,6 +58,12 @@ class NcclTransport:
         self._received: list[tuple[RankMessage, dist.Work]] = []
         self._pending: dict[int, tuple[RankMessage, torch.Tensor, dist.Work]] = {}
         self._timeout_seconds = 0.0
+
+    def expect(self, messages: RankMessages) -> None:
+        """From the next step on these are a step's messages. Once connected, between the pairs of
+        before: only they have a communicator."""
+        self._messages = messages
+        self._window = ReceiveWindow(messages.receives, self._window_bytes)
 
     def connect(
         self,

@@ -52,6 +52,33 @@ def rank_specs(
     )
 
 
+def calibration_specs(
+    plan: Plan, placement: Placement, placement_file: Path
+) -> tuple[RankSpec, ...]:
+    """One rank a server, on the rails that all servers are on; none where there is no path."""
+    servers = plan.cluster.servers
+    interfaces = [_rail_interfaces(plan, server) for server in servers]
+    common = set.intersection(*({one.rail for one in some} for some in interfaces))
+    if len(servers) < 2 or not common:
+        return ()
+    return tuple(
+        RankSpec(
+            kind="calibrate",
+            rank=rank,
+            world_size=len(servers),
+            device=f"{server.name}/0",
+            master_address=servers[0].management,
+            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            rail_interfaces=tuple(one for one in interfaces[rank] if one.rail in common),
+            placement_file=str(placement_file),
+            backend=placement.backend,
+            steps=0,
+            threads=plan.job.threads,
+        )
+        for rank, server in enumerate(servers)
+    )
+
+
 def _checkpoint(job: PlacedJob) -> CheckpointSpec | None:
     asked = job.checkpoint
     if asked is None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from optimizer.cluster import Cluster, Device, Nic, Server
+from optimizer.cluster_plan.documents import DocumentError
 from optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from optimizer.cluster_plan.section import ChosenRails, PlanCluster
+from optimizer.cluster_plan.values import MEASURED
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
-    """rails: the plan's network.rails; NICs on others carry nothing of the job and are left out."""
+    """rails: the plan's network.rails; NICs on others carry nothing of the job and are left out.
+
+    Raises DocumentError where the set-up latency is to be measured, and is not known here.
+    """
     carrying = rails or section.rails
+    setup_latency_seconds = section.setup_latency_seconds
+    if setup_latency_seconds is None:
+        what = "only `controller apply` knows what it measured; give a duration, like 50us"
+        raise DocumentError([("cluster.setup_latency", f"{MEASURED}: {what}")])
     return Cluster(
         servers=tuple(
             Server(
@@ -30,6 +39,6 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
             )
             for server in section.servers
         ),
-        setup_latency_seconds=section.setup_latency_seconds,
+        setup_latency_seconds=setup_latency_seconds,
         intra_server_bits_per_second=section.intra_server_bits_per_second,
     )

@@ -69,6 +69,8 @@ class PlanServer(FrozenSection):
 
 
 class PlanCluster(FrozenSection):
+    """setup_latency: None where it is what `controller apply` measured on this cluster."""
+
     setup_latency_seconds: Latency = Field(alias="setup_latency")
     intra_server_bits_per_second: Rate = Field(alias="intra_server_bandwidth")
     servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)]

@@ -25,6 +25,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _INTERFACE_LENGTH = 15
 _TYPE_LENGTH = 64
+MEASURED = "measured"
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
@@ -147,9 +148,13 @@ def quantity(
     return check
 
 
+def _latency_or_none(value: object) -> object:
+    return None if value == MEASURED else _latency(value)
+
+
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
 _background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
-_latency = quantity(parse_seconds, 0, 60, "0s to 60s")
+_latency = quantity(parse_seconds, 0, 60, "0s to 60s, or measured")
 _memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 
 Text = Annotated[str, BeforeValidator(_text)]
@@ -162,5 +167,6 @@ InterfaceAddress = Annotated[Text, AfterValidator(_ipv4_interface)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Rate = Annotated[float, BeforeValidator(_rate)]
 Background = Annotated[float, BeforeValidator(_background)]
-Latency = Annotated[float, BeforeValidator(_latency)]
+# None: it is to be measured.
+Latency = Annotated[float | None, BeforeValidator(_latency_or_none)]
 Memory = Annotated[int, BeforeValidator(_memory)]

@@ -123,6 +123,17 @@ def test_a_mistake_is_told_as_apply_tells_it(
         assert f"{file}: {place}: {message}" in said
 
 
+def test_what_only_apply_has_measured_is_asked_for(
+    tmp_path: Path, solve: Solve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = plan_document()
+    document["cluster"]["setup_latency"] = "measured"
+    file = written(tmp_path, document)
+    assert solve(file) == 3
+    assert f"{file}: cluster.setup_latency: measured: only `contro" in capsys.readouterr().err
+    assert load_plan(file).cluster.setup_latency_seconds is None
+
+
 def test_all_mistakes_are_told_at_once_and_those_elsewhere_in_the_plan_not_at_all(
     tmp_path: Path, solve: Solve, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -195,7 +195,7 @@ MISTAKES = {
 VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("version",): [True, 1.0, "1", 2],
     ("name",): [5, None, "", "a\n", "A", "a" * 25],
-    ("cluster", "setup_latency"): ["1e400s", "2min", "-1us", 50],
+    ("cluster", "setup_latency"): ["1e400s", "2min", "-1us", 50, None, "unmeasured"],
     ("cluster", "intra_server_bandwidth"): ["1e400bit", "1e300bit", True],
     (*SERVER, "management"): ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", 10, True],
     (*SERVER, "devices", 0, "type"): ["", " ", "a\nb", 5, "t" * 65],
@@ -217,6 +217,7 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("solve", "gap"): ["100%", 1, -0.1, float("nan"), "1e400%", 10**400, True],
     ("solve", "time_limit"): ["1e400s", "0s", "200h", 60],
     ("solve", "seed"): [-4, True, 2**64],
+    ("network", "calibrate"): ["yes", 1, None],
     ("network", "verify", "tolerance"): ["101%", float("nan"), True],
     ("network", "verify", "seconds"): [True, 0.5, 61, float("nan"), None, "3", "3x", "61s"],
 }  # fmt: skip

@@ -6,8 +6,7 @@ import pytest
 
 from agent.contract.job import Finished, StepDone, Traffic
 from agent.contract.measurement import LinkMeasurement, TransferResult
-from controller.apply import require_delivered
-from controller.bandwidth_check import judge
+from controller.bandwidth_check import judge, require_delivered
 from controller.compile.transfers import promises
 from controller.errors import VerificationFailed
 from controller.report import losses, step_times, traffic_rows, typical_step

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
+from controller.measured.calibration import ASSUMED_SETUP_SECONDS
 from optimizer.cluster_plan.payload import payload_capacity
 from optimizer.graph import load_graph, read_json
 from optimizer.names import Sharing
@@ -88,21 +89,39 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     assert read_report(report_file)["losses"] == report["losses"]
 
 
-def test_device_types_are_measured_each_on_its_server_and_train(cluster: TestCluster) -> None:
+def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
+    cluster: TestCluster, untouched: None
+) -> None:
     """In the lab all are this processor: two names for it, two columns of times."""
     document, report_file = cluster.document(), cluster.folder / "types.run.json"
     document["cluster"]["servers"][1]["devices"][0]["type"] = "cpu:other"
+    document["cluster"]["setup_latency"] = "measured"
     plan = str(cluster.plan(document, "types"))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
     assert done.code == 0, done.output
     report = read_report(report_file)
+    assert len(report["losses"]) == 3 and report["server_pairs"]
     graph = load_graph(Path(report["files"]["graph"]))
     assert graph.device_types == ("cpu", "cpu:other")
     assert (graph.seconds.sum(axis=0) > 0).all()
     assert (graph.seconds[:, 0] != graph.seconds[:, 1]).any(), "measured twice, not copied"
     assert graph.notes["profiles"]["cpu:other"]["server"] == "s2"
     assert "profile on s2 (cpu:other): examples.models.mlp" in done.output
-    assert len(report["losses"]) == 3 and report["server_pairs"]
+    check_calibrated(report)
+    again = cluster.run("preview", plan)
+    assert again.code == 0 and "as measured on this cluster" in again.output, again.output
+
+
+def check_calibrated(report: dict[str, Any]) -> None:
+    """Every path; where a rate was promised, gloo gets it."""
+    rows = {(row["source"], row["destination"], row["rail"]): row for row in report["calibrated"]}
+    assert set(rows) == {(a, b, r) for a in SERVERS for b in SERVERS for r in "ab" if a != b}
+    promised = [row for row in rows.values() if row["promised_bits_per_second"]]
+    assert promised
+    for row in promised:
+        assert row["bits_per_second"] == pytest.approx(row["promised_bits_per_second"], rel=0.1)
+    assert all(0 < row["setup_seconds"] < 0.05 for row in rows.values())
+    assert {row["planned_setup_seconds"] for row in rows.values()} == {ASSUMED_SETUP_SECONDS}
 
 
 def check_traces(report: dict[str, Any]) -> None:

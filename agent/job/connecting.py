@@ -1,0 +1,30 @@
+"""From ranks that found each other to ranks that are connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import TCPStore
+
+from agent.contract.job import RankSpec
+from agent.job.connections import Backlog
+from agent.job.rendezvous import meet
+from agent.job.transport_gloo import GlooTransport
+from optimizer.placement import Placement
+
+if TYPE_CHECKING:
+    from agent.job.transport_nccl import NcclTransport
+
+
+def connect(
+    spec: RankSpec,
+    placement: Placement,
+    transport: GlooTransport | NcclTransport,
+    store: TCPStore,
+) -> None:
+    """When every rank is ready. Raises JobError where one is not, or cannot be reached."""
+    addresses = meet(store, spec)
+    interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
+    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
+    if isinstance(transport, GlooTransport) and placement.sharing == "job" and spec.urgent_first:
+        transport.watch(Backlog(addresses))
