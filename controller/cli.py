@@ -8,6 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from optimizer.arguments import byte_count, positive
+from optimizer.capture.arguments import add_model_arguments
+
 _EPILOG = """\
 exit codes: 0 done, 2 usage, 3 the plan is wrong, 4 no feasible placement, 5 an agent is unreachable
 or refuses, 6 verification failed and everything was restored, 7 the job failed, 8 restore itself
@@ -60,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     destroy.add_argument("--yes", action="store_true", help="do not ask")
     _add_authority(commands)
     _add_lab(commands)
+    _add_evaluate(commands)
     demo = command("demo", "the main job on this machine, in a lab of its own", plan=False)
     demo.add_argument("--keep-files", type=Path, metavar="DIR", help="keep plans and reports here")
     return top
@@ -74,6 +78,27 @@ def _add_authority(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     issue.add_argument("--out", type=Path, required=True, metavar="DIR")
     issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
     _add_state_dir(issue)
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "profile a step that no device can hold, on several devices of this machine"
+    evaluate = commands.add_parser("evaluate", help=text, description=text)
+    add_model_arguments(evaluate)
+    evaluate.add_argument(
+        "--small-batches", type=positive, nargs="+", required=True, metavar="N",
+        help="batches that one device can hold, two or more: their memory is extrapolated",
+    )  # fmt: skip
+    evaluate.add_argument("--devices", type=positive, required=True, help="of this machine")
+    evaluate.add_argument(
+        "--device-memory", type=byte_count, required=True, help="of each for tensors, like 16GiB"
+    )
+    evaluate.add_argument(
+        "--device-type", default="cpu", help="the name that the times are kept under; default: cpu"
+    )
+    evaluate.add_argument("--threads", type=positive, default=1, help="of a rank; default: 1")
+    evaluate.add_argument(
+        "--samples", type=positive, default=9, help="steps recorded of each batch; default: 9"
+    )
 
 
 def _days(text: str) -> float:

@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         from controller.demo import demo
 
         return demo(arguments.keep_files)
+    if arguments.command == "evaluate":
+        return _interruptible(_evaluate(arguments))
     plan = load_plan(arguments.plan)
     _enter_lab(plan, arguments)
     commands: dict[str, Callable[..., Coroutine[Any, Any, int]]] = {
@@ -329,6 +331,37 @@ async def _destroy(plan: Plan, arguments: argparse.Namespace) -> int:
         return 0
 
     return await _with_tools(plan, arguments, work)
+
+
+async def _evaluate(arguments: argparse.Namespace) -> int:
+    import tempfile
+
+    from controller.measured.standard_evaluation import Evaluation, evaluate
+    from optimizer.graph import load_graph, save_graph
+
+    out = Path(arguments.out)
+    if not os.access(out.resolve().parent, os.W_OK):
+        raise UsageError(f"--out {out}: its folder cannot be written to")
+    asked = Evaluation(
+        model=arguments.model,
+        batch=arguments.batch,
+        small_batches=tuple(arguments.small_batches),
+        devices=arguments.devices,
+        memory_bytes=arguments.device_memory,
+        device_type=arguments.device_type,
+        threads=arguments.threads,
+        samples=arguments.samples,
+        optimizer=arguments.optimizer,
+        accumulate=arguments.accumulate,
+        autocast=arguments.autocast,
+        seed=arguments.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="placewire-evaluation-") as folder:
+        measured = await evaluate(
+            asked, Path(folder), lambda line: print(line, file=sys.stderr, flush=True)
+        )
+        save_graph(load_graph(measured), out)
+    return 0
 
 
 def _issue(arguments: argparse.Namespace) -> int:

@@ -344,7 +344,9 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
 
 def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
     """What a rank needs beside its device's predicted peak; notes: those of a profile."""
-    if (program := notes.get("program_bytes")) is None:
+    measured = [of.get("program_bytes") for of in notes.get("profiles", {"": notes}).values()]
+    program = max((one for one in measured if one is not None), default=None)
+    if program is None:
         return []
     return [f"beside the tensors on its device a rank's program takes {format_bytes(program)}"]
 

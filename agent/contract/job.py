@@ -47,10 +47,12 @@ class OptimizerSpec(Frozen):
 
 class TraceSpec(Frozen):
     """Each rank writes a file of its own, of the last `steps` steps, when they are done. A folder
-    that is not there is made."""
+    that is not there is made. workspace: the step before these is run for what each operator holds
+    only while it runs, which is slow; it must not be the job's first."""
 
     folder: str
     steps: Annotated[int, Field(ge=1)]
+    workspace: bool = False
 
     def file_of(self, rank: int) -> Path:
         return Path(self.folder) / f"rank{rank}.json"

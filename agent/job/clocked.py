@@ -1,4 +1,4 @@
-"""A recorded step of a placed job: node by node, with a look at the clock between."""
+"""A placed job's step node by node: with a look at the clock between, or at what is allocated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import fx
 
 from agent.job.lower import Complete, RankProgram, Receive, Send
 from agent.job.recorder import Recorder
+from optimizer.capture.allocations import Allocations
 
 
 class ClockedStep(fx.Interpreter):
@@ -28,8 +29,20 @@ class ClockedStep(fx.Interpreter):
             if isinstance(module.get_submodule(str(node.target)), Send | Receive | Complete)
         }
         self._began: float | None = None
+        self._allocations: Allocations | None = None
+
+    def weigh(self, allocations: Allocations, *inputs: Any) -> Any:
+        """As run(), with what each operator allocates noted there instead of when it ran."""
+        self._allocations = allocations
+        try:
+            with allocations.watched():
+                return self.run(*inputs)
+        finally:
+            self._allocations = None
 
     def run_node(self, n: fx.Node) -> Any:
+        if self._allocations is not None:
+            return self._weighed(n, self._allocations)
         started = time.perf_counter()
         value = super().run_node(n)
         if n.name in self._passing:
@@ -40,3 +53,18 @@ class ClockedStep(fx.Interpreter):
             self._recorder.operator(identifier, self._began, time.perf_counter())
             self._began = None
         return value
+
+    def _weighed(self, n: fx.Node, allocations: Allocations) -> Any:
+        operator = self._operator_of(n)
+        if operator is None:
+            return super().run_node(n)
+        with allocations.of(operator):
+            return super().run_node(n)
+
+    def _operator_of(self, n: fx.Node) -> str | None:
+        """Whose node it is: it ends with the first that has an operator's name."""
+        while n.name not in self._operators:
+            if n.name in self._passing:
+                return None
+            n = n.next
+        return self._operators[n.name]

@@ -20,6 +20,7 @@ from optimizer.graph import write_json
 from optimizer.placement import Placement
 from optimizer.trace.document import (
     COMPUTE,
+    WORKSPACE,
     Detail,
     Span,
     Trace,
@@ -31,13 +32,16 @@ from optimizer.trace.document import (
 
 class Recorder:
     """`on` within the steps that the job asks for, else off; while it is off nothing is kept.
+    `weighing` in the step before these, where the job asks what operators hold while they run;
+    workspace_bytes, by operator, is to be set then.
 
     Times are those of time.perf_counter. Any thread may tell what left.
     """
 
     def __init__(self, spec: RankSpec, placement: Placement) -> None:
         """Raises JobError or OSError where the trace could not be written after the job."""
-        self.on = False
+        self.on = self.weighing = False
+        self.workspace_bytes: Mapping[str, int] = {}
         self._spec, self._placement = spec, placement
         self._step, self._barrier = 0, 0.0
         self._barriers: dict[int, float] = {}
@@ -54,6 +58,11 @@ class Recorder:
                     f"the trace's folder {folder} cannot be written",
                     "give a folder that the user of the ranks may write to, in job.trace.folder",
                 )
+            if spec.trace.workspace and spec.steps < spec.trace.steps + 2:
+                raise JobError(
+                    f"{spec.steps} steps are too few for workspace and {spec.trace.steps} recorded "
+                    "ones after the first"
+                )
 
     def around(self, transport: Transport) -> Transport:
         """The transport for the rank's program: itself where nothing will be recorded."""
@@ -65,7 +74,9 @@ class Recorder:
     def begin(self, step: int) -> None:
         """Right after the step's barrier."""
         trace = self._spec.trace
-        self.on = trace is not None and step >= self._spec.steps - trace.steps
+        recorded = self._spec.steps if trace is None else self._spec.steps - trace.steps
+        self.on = step >= recorded
+        self.weighing = trace is not None and trace.workspace and step == recorded - 1
         self._step, self._barriers[step] = step, time.perf_counter()
 
     def end(self) -> None:
@@ -73,7 +84,7 @@ class Recorder:
         if self.on:
             took = time.perf_counter() - self._barriers[self._step]
             self._step_seconds[self._step] = took
-        self.on = False
+        self.on = self.weighing = False
 
     def operator(self, identifier: str, started: float, finished: float) -> None:
         if self.on:
@@ -111,7 +122,9 @@ class Recorder:
 
     def _computed(self) -> Iterator[Span]:
         for step, identifier, started, finished in self._operators:
-            yield self._span(step, COMPUTE, identifier, started, finished, {})
+            held = self.workspace_bytes.get(identifier)
+            details = {} if held is None else {WORKSPACE: held}
+            yield self._span(step, COMPUTE, identifier, started, finished, details)
 
     def _sent(self) -> Iterator[Span]:
         """From when the transport took up its first part to when its last part was out of hand."""

@@ -27,6 +27,7 @@ from agent.job.replay import payload_for, replay_actions, replay_step
 from agent.job.resume import Beginning, begin
 from agent.job.state import job_manifest, rank_state
 from agent.job.transport import Alone, Transport
+from optimizer.capture.allocations import Allocations, workspace_bytes
 from optimizer.capture.memory import MemoryMeter, held_bytes
 from optimizer.capture.part import capture_part
 from optimizer.capture.protocol import Tensors
@@ -156,7 +157,16 @@ def _placed(
         batch = batches(step)
         return tuple(batch[position] for position in rank_program.inputs)
 
+    def weigh(inputs: Tensors) -> torch.Tensor | None:
+        allocations = Allocations(captured.device.type)
+        loss: torch.Tensor | None = clocked.weigh(allocations, *inputs)
+        found = workspace_bytes(captured, allocations.peaks).tolist()
+        recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
+        return loss
+
     def run(inputs: Tensors) -> torch.Tensor | None:
+        if recorder.weighing:
+            return weigh(inputs)
         module = clocked.run if recorder.on else rank_program.module
         loss: torch.Tensor | None = module(*inputs)
         return loss

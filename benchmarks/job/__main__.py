@@ -26,7 +26,7 @@ ITEMS: Mapping[int, tuple[str, ...]] = {
     2: ("rails",),
     3: ("prediction",),
     4: ("sharings",),
-    5: ("one_rank", "memory"),
+    5: ("one_rank", "memory", "standard_evaluation"),
 }
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import shlex
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import Hold, RankSpec
+from agent.contract.job import RankSpec
 from controller.errors import JobFailed, UsageError
 from controller.lab import Lab
 from controller.lab.processes import end, programs_inside, running_seconds
 from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
-from controller.launch.programs import LONGEST_LINE_BYTES, Ended, lines_of, run_to_end
+from controller.launch.local import LocalRank, start_rank
+from controller.launch.programs import Ended, run_to_end
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _WITHOUT_PRIVILEGES = (
@@ -56,33 +54,14 @@ class LabLauncher:
             raise UsageError("job.workdir is no folder", where=str(self._workdir))
 
     async def start(self, spec: RankSpec) -> LocalRank:
-        server = server_of(spec)
-        # The specification is in memory: nothing to remove, however this process ends.
-        descriptor = os.memfd_create(f"rank-{spec.rank}.json")
-        try:
-            os.write(descriptor, spec.model_dump_json().encode())
-            argv = self._command(server, [*self._program, f"/dev/fd/{descriptor}"])
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=LONGEST_LINE_BYTES,
-                cwd=self._workdir,
-                env=self._program_environment(),
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise JobFailed(
-                f"rank {spec.rank} could not be started: {error.strerror}: {shlex.join(argv)}",
-                where=server,
-                remedy="look at job.python and job.workdir",
-            ) from error
-        finally:
-            os.close(descriptor)
-        self._started.add(process.pid)
-        return LocalRank(spec.rank, server, process)
+        rank = await start_rank(
+            spec,
+            lambda file: self._command(server_of(spec), [*self._program, file]),
+            workdir=self._workdir,
+            environment=self._program_environment(),
+        )
+        self._started.add(rank.pid)
+        return rank
 
     async def run(
         self,
@@ -144,41 +123,6 @@ class LabLauncher:
         paths = [str(self._workdir), str(_PROJECT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return environment
-
-
-class LocalRank:
-    def __init__(self, rank: int, server: str, process: asyncio.subprocess.Process) -> None:
-        self.rank, self.server = rank, server
-        self._process = process
-
-    def output(self) -> AsyncIterator[bytes]:
-        assert self._process.stdout is not None
-        return lines_of(self._process.stdout)
-
-    def errors(self) -> AsyncIterator[bytes]:
-        assert self._process.stderr is not None
-        return lines_of(self._process.stderr)
-
-    def tell(self, hold: Hold) -> None:
-        stream = self._process.stdin
-        if stream is not None and not stream.is_closing():
-            stream.write(hold.model_dump_json().encode() + b"\n")
-
-    async def wait(self) -> int:
-        return await self._process.wait()
-
-    def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """To the rank's whole session, which it leads. Once it was waited for its pid may be
-        another's, so that only a living rank's is used."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
 
 
 def _user_options() -> list[str]:

@@ -51,17 +51,21 @@ class LeftRank:
     seconds: float
 
 
-class Launcher(Protocol):
+class Starter(Protocol):
+    """What starts ranks."""
+
+    async def start(self, spec: RankSpec) -> RankProcess:
+        """On the server that spec.device names. A rank outlives this process, for as long as it was
+        told that it may."""
+
+
+class Launcher(Starter, Protocol):
     """on_servers: whether what it runs does run on the plan's servers, or on this machine."""
 
     on_servers: bool
 
     def require_ready(self) -> None:
         """Raises PlacewireError where no rank could be started, before anything is changed."""
-
-    async def start(self, spec: RankSpec) -> RankProcess:
-        """On the server that spec.device names. A rank outlives this process, for as long as it was
-        told that it may."""
 
     async def run(
         self,

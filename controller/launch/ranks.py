@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from agent.contract.job import Failed, Finished, Hold, RankEvent, RankSpec, parse_rank_event
 from controller.errors import JobFailed
-from controller.launch.launcher import Launcher, RankProcess
+from controller.launch.launcher import RankProcess, Starter
 
 # A rank captures its model before its first event, on a busy machine for a minute or two.
 SILENCE_SECONDS = 300.0
@@ -54,7 +54,7 @@ class _Followed:
 
 
 async def run_ranks(
-    launcher: Launcher,
+    launcher: Starter,
     specs: Sequence[RankSpec],
     on_event: Callable[[RankEvent], None],
     *,

@@ -21,6 +21,7 @@
     step        capture(): all of it
     deferred    a model built without memory, and values of it made afterwards
     part        capture_part(): all of it, with the values of a part of the model
+    allocations what each operator holds only while it runs
     memory      what the steps of a process take, and what its program does
     allocator   how whoever runs a step allocates memory
 

@@ -1,4 +1,5 @@
-"""`optimizer profile MODEL`: measured on this machine. `optimizer profile GRAPH`: modelled."""
+"""`optimizer profile MODEL`: measured on this machine. `optimizer profile GRAPH`: modelled, or from
+the traces of ranks."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from optimizer.profile.measure import Profile
 
 _DESCRIPTION = """\
-Times for an operator graph, in one of two ways:
+Times for an operator graph, in one of four ways:
   MODEL (module:function) --batch N --out FILE     captured, and measured on this machine
+  MODEL --batch N --small-batches … --out FILE     estimated from steps of smaller batches
   GRAPH (a graph file) --device NAME --out FILE    modelled from FLOPs, bytes and launch latency
+  GRAPH --recorded TRACE … --out FILE              from what ranks recorded
 """
 
 
@@ -41,7 +44,14 @@ def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.pr
     options = parser.parse_args(arguments)
     from_graph = Path(options.model).is_file()
     _refuse_mixed(parser, options, from_graph)
+    if options.recorded:
+        return ended(_recorded, options)
     return ended(_model if from_graph else _measure, options)
+
+
+def _recorded(options: argparse.Namespace) -> int:
+    save_graph(recorded_graph(options), Path(options.out))
+    return DONE
 
 
 def _model(options: argparse.Namespace) -> int:
@@ -55,7 +65,8 @@ def _measure(options: argparse.Namespace) -> int:
     if options.exchange:
         exchange(0, own_output(), lambda folder: profiled_graph(_with_cache(options, folder)))
     else:
-        save_graph(profiled_graph(options), Path(options.out))
+        graph = rough_graph(options) if options.small_batches else profiled_graph(options)
+        save_graph(graph, Path(options.out))
     return DONE
 
 
@@ -103,6 +114,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="store_false",
         help="keep the operators' medians, which do not quite sum to the whole step",
     )
+    measured.add_argument(
+        "--small-batches",
+        type=positive,
+        nargs="+",
+        metavar="N",
+        help="measure steps of these batches instead, and estimate that of --batch by a line "
+        "through each operator's memory and time: for a step that no device here can hold",
+    )
     kept = measured.add_mutually_exclusive_group()
     kept.add_argument("--cache", type=Path, help="folder of measured profiles")
     kept.add_argument(
@@ -123,6 +142,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="TYPE",
         help="how far the modelled times are from those that the graph has for this device type",
     )
+    recorded = parser.add_argument_group("for a graph file, recorded")
+    recorded.add_argument(
+        "--recorded",
+        type=Path,
+        nargs="+",
+        metavar="TRACE",
+        help="traces of all ranks that ran this graph, with workspace, as `controller evaluate` "
+        "has them; says how far the graph's own times and workspace were off",
+    )
     return parser
 
 
@@ -130,11 +158,18 @@ def _refuse_mixed(
     parser: argparse.ArgumentParser, options: argparse.Namespace, from_graph: bool
 ) -> None:
     """Ends the program, code 2, where the options are those of the other way, or incomplete."""
-    if options.exchange and (from_graph or options.out is not None):
-        parser.error("--exchange measures a model and answers on standard output: drop --out")
+    if options.exchange and (from_graph or options.out is not None or options.small_batches):
+        parser.error(
+            "--exchange measures a model and answers on standard output: drop --out and "
+            "--small-batches"
+        )
+    if options.recorded and (not from_graph or options.device or options.out is None):
+        parser.error("--recorded is for a graph file, without --device, and needs --out")
     if from_graph:
         if options.batch is not None:
             parser.error(f"{options.model} is a graph file, which has its batch: drop --batch")
+        if options.recorded:
+            return
         if not options.device:
             parser.error(f"{options.model} is a graph file: say which --device to model")
         if options.out is None and options.against is None:
@@ -166,6 +201,45 @@ def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
         column = result.seconds[:, result.device_types.index(name)]
         say(f"profile: {name} takes {column.sum() * 1e3:.3f} ms for all operators, modelled")
     return result
+
+
+def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
+    """Says how far the graph was off. Raises GraphError or TraceError naming the file."""
+    from optimizer.graph import read_json
+    from optimizer.profile.recorded import deviation_lines, with_recorded
+    from optimizer.trace.document import trace_from_json
+
+    graph = load_graph(Path(options.model))
+    traces = [trace_from_json(read_json(file), where=str(file)) for file in options.recorded]
+    try:
+        measured = with_recorded(graph, traces)
+    except GraphError as error:
+        raise GraphError(f"{options.model}: {error}") from error
+    for line in deviation_lines(graph, measured):
+        say(line)
+    return measured
+
+
+def rough_graph(options: argparse.Namespace) -> OperatorGraph:
+    """Holds no more than a step of the largest small batch. Raises GraphError."""
+    from optimizer.profile.rough import roughly
+
+    small = {
+        batch: profiled_graph(argparse.Namespace(**{**vars(options), "batch": batch}))
+        for batch in dict.fromkeys(options.small_batches)
+    }
+
+    from optimizer.capture.part import capture_part
+
+    say(f"capture: {options.model}, batch {options.batch}, without its values")
+    wanted = capture_part(
+        options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
+        options.accumulate, options.autocast, wanted=(), others=False,
+    ).step.operators  # fmt: skip
+    graph = roughly(small, wanted, options.batch)
+    notes = {**next(iter(small.values())).notes, **graph.notes}
+    say(f"profile: {graph.seconds.sum() * 1e3:.1f} ms for all operators, estimated")
+    return replace(graph, notes=notes)
 
 
 def profiled_graph(options: argparse.Namespace) -> OperatorGraph:

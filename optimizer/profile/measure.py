@@ -15,17 +15,18 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from optimizer.capture.allocations import Allocations, workspace_bytes
 from optimizer.capture.memory import MemoryMeter, held_bytes
 from optimizer.capture.step import CapturedStep
 from optimizer.graph import FloatArray, IntArray
-from optimizer.profile.interpret import StepInterpreter
+from optimizer.profile.interpret import Call, StepInterpreter
 from optimizer.profile.sampling import Sampling
 from optimizer.profile.straight import StraightStep
-from optimizer.profile.workspace import measure_workspace
 
 
 @dataclass(frozen=True)
@@ -97,4 +98,12 @@ def _workspace(captured: CapturedStep) -> IntArray:
     """From the second step: the first also makes optimizer state, and what libraries keep."""
     interpreter = StepInterpreter(captured)
     interpreter.run(interpreter.load(0))
-    return measure_workspace(interpreter, interpreter.load(1))
+    inputs, allocations = interpreter.load(1), Allocations(captured.device.type)
+
+    def counted(name: str, call: Call, arguments: Any, options: Any) -> Any:
+        with allocations.of(name):
+            return call(*arguments, **options)
+
+    with allocations.watched():
+        interpreter.run_each(inputs, counted)
+    return workspace_bytes(captured, allocations.peaks)

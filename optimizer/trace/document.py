@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 
 VERSION = 1
 STEP, COMPUTE = "step", "compute"
+# Of what computes, a detail: what it held only while it ran.
+WORKSPACE = "workspace_bytes"
 Source = Literal["predicted", "measured"]
 Direction = Literal["sends", "receives"]
 Detail = str | int | float

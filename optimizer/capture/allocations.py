@@ -1,4 +1,4 @@
-"""What each operator holds in memory only while it runs.
+"""What each operator allocates while it runs, and what of that it holds only then: its workspace.
 
 On a CPU torch's profiler notes every allocation and release of torch's CPU allocator, oneDNN's
 scratch memory among them; what MKL keeps for itself from its first call on is not, and belongs to
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -24,7 +25,6 @@ import torch
 
 from optimizer.capture.step import CapturedStep
 from optimizer.graph import IntArray
-from optimizer.profile.interpret import Call, StepInterpreter
 
 _MARK = "operator:"
 
@@ -38,19 +38,57 @@ class Span:
     end: float
 
 
-def measure_workspace(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> IntArray:
-    """int64[n] in the graph's order, from one step. To be called after a step has run: optimizer
-    state and what libraries keep is there then."""
-    on_cuda = interpreter.captured.device.type == "cuda"
-    peaks = (_cuda_peaks if on_cuda else _cpu_peaks)(interpreter, inputs)
-    return workspace_bytes(interpreter.captured, peaks)
+class Allocations:
+    """Of one step: `with watched():` around it, `with of(id):` around each operator in it, or
+    around each part of one, as long as no other comes between. To be used after a step has run:
+    optimizer state and what libraries keep is there then.
+
+    peaks: by operator, once the step is over, the most that it had allocated at any time since it
+    began. device_type: cpu or cuda.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._on_cuda = device_type == "cuda"
+        self._before: dict[str, int] = {}
+        self.peaks: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        if self._on_cuda:
+            yield
+            return
+        from torch.profiler import ProfilerActivity, profile
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            with _without_kineto_lines():
+                with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                    yield
+                profiler.export_chrome_trace(str(file))
+            events = json.loads(file.read_bytes())["traceEvents"]
+        self.peaks = peaks_inside(*read_trace(events))
+        # What the profiler leaves are cycles; collected after gloo's connections were closed they
+        # end the process (seen with torch 2.13).
+        del profiler
+        gc.collect()
+
+    @contextlib.contextmanager
+    def of(self, operator: str) -> Iterator[None]:
+        if not self._on_cuda:
+            with torch.profiler.record_function(_MARK + operator):
+                yield
+            return
+        # The allocator counts when it is called, not when kernels run: nothing is waited for.
+        torch.cuda.reset_peak_memory_stats()
+        before = self._before.setdefault(operator, torch.cuda.memory_allocated())
+        yield
+        peak = torch.cuda.max_memory_allocated() - before
+        self.peaks[operator] = max(self.peaks.get(operator, 0), peak)
 
 
 def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArray:
-    """int64[n]: what an operator allocated at most beyond what the graph says that it leaves.
-
-    peaks: by operator, the most that it had allocated at any time since it began.
-    """
+    """int64[n]: what an operator allocated at most beyond what the graph says that it leaves; 0
+    for those that are not among the peaks."""
     graph = captured.operators
     found = np.zeros(graph.operator_count, dtype=np.int64)
     for identifier, peak in peaks.items():
@@ -64,36 +102,25 @@ def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArra
 
 
 def peaks_inside(spans: Sequence[Span], changes: Sequence[tuple[float, int]]) -> dict[str, int]:
-    """By operator, the highest sum of its changes up to any moment, at least 0.
+    """By operator, the highest sum of its changes up to any moment, at least 0. What two of its
+    spans enclose belongs to it.
 
     changes: (time, bytes allocated, or less than 0 released), in any order.
     """
     ordered = sorted(changes, key=lambda change: change[0])
     times = [time for time, _ in ordered]
-    peaks = {}
+    whole: dict[str, Span] = {}
     for span in spans:
+        known = whole.get(span.operator, span)
+        start, end = min(known.start, span.start), max(known.end, span.end)
+        whole[span.operator] = Span(span.operator, start, end)
+    peaks = {}
+    for span in whole.values():
         first = bisect.bisect_left(times, span.start)
         last = bisect.bisect_right(times, span.end)
         sums = accumulate(size for _, size in ordered[first:last])
         peaks[span.operator] = max(0, *sums, 0)
     return peaks
-
-
-def _cpu_peaks(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    def marked(name: str, call: Call, arguments: Any, options: Any) -> Any:
-        with record_function(_MARK + name):
-            return call(*arguments, **options)
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        with _without_kineto_lines():
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-                interpreter.run_each(inputs, marked)
-            profiler.export_chrome_trace(str(file))
-        events = json.loads(file.read_bytes())["traceEvents"]
-    return peaks_inside(*read_trace(events))
 
 
 def read_trace(
@@ -123,18 +150,3 @@ def _without_kineto_lines() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _cuda_peaks(interpreter: StepInterpreter, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
-    """The allocator counts when it is called, not when kernels run: nothing is waited for."""
-    peaks = {}
-
-    def counted(name: str, call: Call, arguments: Any, options: Any) -> Any:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        value = call(*arguments, **options)
-        peaks[name] = torch.cuda.max_memory_allocated() - before
-        return value
-
-    interpreter.run_each(inputs, counted)
-    return peaks

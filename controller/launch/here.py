@@ -1,0 +1,23 @@
+"""Ranks on this machine's own network, as children of this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from agent.contract.job import RankSpec
+from controller.launch.launcher import RANK_PROGRAM
+from controller.launch.local import LocalRank, start_rank
+
+
+class HereStarter:
+    """Whatever server a rank's device is on, the rank runs here, in this folder."""
+
+    async def start(self, spec: RankSpec) -> LocalRank:
+        return await start_rank(
+            spec,
+            lambda file: [sys.executable, *RANK_PROGRAM, file],
+            workdir=Path.cwd(),
+            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )

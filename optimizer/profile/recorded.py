@@ -1,0 +1,85 @@
+"""A profile from the traces of ranks: what operators took and held where they were placed.
+
+The second step of Celeritas' Standard Evaluation (section 4.2.1), and the deviations of its
+Table 5: how far the estimate was from what was then measured, for each operator |e - a| / a.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.graph import FloatArray, GraphError, OperatorGraph
+from optimizer.profile.rough import held_bytes
+from optimizer.trace.document import COMPUTE, WORKSPACE, Trace
+
+# Of what is there when a step begins: it takes no time, though a rank reads it.
+_RESIDENT = ("parameter", "buffer", "input")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Over the operators of which the measured value is more than 0: the average of |e - a| / a,
+    the part of them that is within 30 %, how many they are; whole: of the sums, (e - a) / a."""
+
+    average: float
+    within_30_percent: float
+    operators: int
+    whole: float
+
+
+def with_recorded(graph: OperatorGraph, traces: Sequence[Trace]) -> OperatorGraph:
+    """The graph with the median of each operator's recorded times, and its recorded workspace.
+    traces: of all ranks, with workspace. The graph has one device type.
+
+    Raises GraphError where they are of another graph, or lack an operator.
+    """
+    if len(graph.device_types) != 1:
+        raise GraphError(f"the graph has {len(graph.device_types)} device types; it must have one")
+    took: dict[str, list[float]] = defaultdict(list)
+    workspace = np.zeros(graph.operator_count, dtype=np.int64)
+    for trace in traces:
+        if trace.structure_hash != graph.structure_hash:
+            raise GraphError("a trace is of another graph")
+        for span in (s for d in trace.devices for s in d.spans if s.row == COMPUTE):
+            took[span.name].append(span.finish_seconds - span.start_seconds)
+            workspace[graph.index_of[span.name]] = int(span.details.get(WORKSPACE, 0))
+    seconds = np.zeros(graph.operator_count)
+    for i, identifier in enumerate(graph.ids):
+        if graph.types[i] in _RESIDENT:
+            workspace[i] = 0
+        elif identifier in took:
+            seconds[i] = np.median(took[identifier])
+        else:
+            raise GraphError(f"no trace has operator {identifier!r}: give those of all ranks")
+    timed = graph.with_seconds({graph.device_types[0]: seconds})
+    notes = {**graph.notes, "samples": max(map(len, took.values()), default=0)}
+    return replace(timed, workspace_bytes=workspace, notes=notes)
+
+
+def deviation_lines(estimated: OperatorGraph, measured: OperatorGraph) -> list[str]:
+    """Of memory and of time, in words."""
+    of = {
+        "memory": deviation(held_bytes(estimated), held_bytes(measured)),
+        "time": deviation(estimated.seconds[:, 0], measured.seconds[:, 0]),
+    }
+    return [
+        f"{what}: the estimate is off by {one.average:.2%} on average over {one.operators} "
+        f"operators, within 30 % for {one.within_30_percent:.0%} of them; {one.whole:+.1%} in all"
+        for what, one in of.items()
+    ]
+
+
+def deviation(estimated: FloatArray, measured: FloatArray) -> Deviation:
+    """Both float64[n]; something measured is more than 0."""
+    there = measured > 0
+    relative = np.abs(estimated[there] - measured[there]) / measured[there]
+    return Deviation(
+        average=float(relative.mean()),
+        within_30_percent=float((relative <= 0.3).mean()),
+        operators=int(there.sum()),
+        whole=float(estimated[there].sum() / measured[there].sum() - 1.0),
+    )
