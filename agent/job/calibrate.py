@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Where paths are far slower than the placement says, what is not measured after so long is left
 # out; an exchange that is under way is waited for.
-LIMIT_SECONDS = 3 * MEASURING_SECONDS
+LIMIT_SECONDS = 2.5 * MEASURING_SECONDS
 _GO_ON, _ENOUGH = "go on", "enough"
 
 # Seconds by bytes, by (destination device, rails).

@@ -15,15 +15,16 @@ from itertools import combinations
 from optimizer.placement import Message, Placement
 
 # All of the measuring takes about so long where paths are as fast as the placement says.
-MEASURING_SECONDS = 5.0
-# Messages of no size do not travel; this is one segment, like every smaller one.
-SMALL_BYTES = 64
+MEASURING_SECONDS = 8.0
+# A message of no size does not travel.
+SMALL_BYTES = 1
 # (part of the largest size, messages, of which the first are not counted: connections warm up)
-_SMALL = (16, 4)
-_LARGER = ((0.25, 4, 1), (0.5, 3, 0), (1.0, 4, 0))
+_SMALL = (24, 4)
+_LARGER = ((0.25, 7, 1), (0.5, 5, 0), (1.0, 7, 0))
 # The rest of the time is for answers, small messages, and waiting for each other.
 _FOR_LARGER = 0.8
-_LEAST_BYTES = 64 * 1024
+# A quarter of it is more than a shaper lets pass at once after a pause.
+_LEAST_BYTES = 32 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 
 DevicePair = tuple[str, str]

@@ -18,7 +18,8 @@ _OF_THE_MEASUREMENT = (
 
 def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
     """graphs: by device type, with its times, and `server` in the notes. One graph with the device
-    types in this order; what an operator holds while it runs is the most that it held anywhere.
+    types in this order; what an operator, and a rank's program, holds is the most that it held
+    anywhere.
 
     Raises GraphError, naming both servers, where two captured different steps.
     """
@@ -32,6 +33,9 @@ def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
         name: {k: g.notes[k] for k in _OF_THE_MEASUREMENT if k in g.notes}
         for name, g in graphs.items()
     }
+    programs = [m["program_bytes"] for m in measurements.values() if m.get("program_bytes")]
+    if programs:
+        common["program_bytes"] = max(programs)
     return replace(
         first.with_seconds(columns),
         activation_bytes=_most([g.activation_bytes for g in graphs.values()]),

@@ -97,7 +97,7 @@ def test_measuring_takes_as_long_as_is_meant_to_where_paths_are_as_fast_as_said(
         exchange.messages * max(exchange.bytes.values()) * 8 / 40e6
         for exchange in exchanges(of, of.cluster.rails)
     )
-    assert 3 < seconds < 5
+    assert 5 < seconds < 8
 
 
 def test_without_a_choice_of_rails_all_are_measured_together() -> None:
