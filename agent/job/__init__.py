@@ -14,7 +14,7 @@ checkpoint  saving and loading it, whole or not at all
 resume      at which step a job begins
 runtime     the step loop of both
 recorder    when operators and messages of the last steps ran, where the job asks for a trace
-clocked     a recorded step of a captured job, node by node
+clocked     a recorded step of a captured job, with a clock after each operator
 heart       how ranks learn that one of them is lost
 hold        until when a rank may run
 events      JSON lines on standard output; signals

@@ -1,10 +1,12 @@
-"""A placed job's step node by node: with a look at the clock between, or at what is allocated."""
+"""A placed job's step with a look at the clock after each operator, or at what each allocates."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 
 from agent.job.lower import Complete, RankProgram, Receive, Send
@@ -12,15 +14,16 @@ from agent.job.recorder import Recorder
 from optimizer.capture.allocations import Allocations
 
 
-class ClockedStep(fx.Interpreter):
-    """The rank's module, node by node: the same operators in the same order, so the same numbers.
+class ClockedStep:
+    """The rank's operators in their order, so that the numbers are the same.
 
-    An operator is all that was made of it: its seed, itself, and the strides that it is given.
+    An operator is all that was made of it: its seed, itself, and the strides that it is given. Of
+    what it was the last to read the release is the next one's.
     """
 
-    def __init__(self, program: RankProgram, recorder: Recorder) -> None:
-        super().__init__(program.module)
-        self._operators, self._recorder = program.operators, recorder
+    def __init__(self, program: RankProgram, recorder: Recorder, device_type: str) -> None:
+        self._program, self._recorder = program, recorder
+        self._device_type = device_type
         module = program.module
         # What belongs to no operator; the last node of a step is the first thing before the next.
         self._passing = {module.graph.output_node().name} | {
@@ -28,43 +31,75 @@ class ClockedStep(fx.Interpreter):
             for node in module.graph.find_nodes(op="call_module")
             if isinstance(module.get_submodule(str(node.target)), Send | Receive | Complete)
         }
-        self._began: float | None = None
-        self._allocations: Allocations | None = None
+        placeholders = module.graph.find_nodes(op="placeholder")
+        self._inputs = [program.operators[node.name] for node in placeholders]
+        # What ended at each reading of the clock but the first; None: no operator.
+        self._ended: list[str | None] = []
+        self._timed: fx.GraphModule | None = None
+
+    def run(self, *inputs: Any) -> Any:
+        if self._timed is None:
+            self._timed = fx.GraphModule(self._program.module, self._with_clock())
+        loss, readings = self._timed(*inputs)
+        for identifier in self._inputs:  # there when the step begins
+            self._recorder.operator(identifier, readings[0], readings[0])
+        for operator, began, ended in zip(self._ended, readings, readings[1:], strict=False):
+            if operator is not None:
+                self._recorder.operator(operator, began, ended)
+        return loss
 
     def weigh(self, allocations: Allocations, *inputs: Any) -> Any:
         """As run(), with what each operator allocates noted there instead of when it ran."""
-        self._allocations = allocations
-        try:
-            with allocations.watched():
-                return self.run(*inputs)
-        finally:
-            self._allocations = None
+        with allocations.watched():
+            return _Weighed(self._program.module, self._operator_of, allocations).run(*inputs)
+
+    def _with_clock(self) -> fx.Graph:
+        """The program's graph, with a reading before the first operator and after every other."""
+        clock = synchronised_clock if self._device_type == "cuda" else time.perf_counter
+        graph, values = fx.Graph(), dict[fx.Node, fx.Node]()
+        readings: list[fx.Node] = []
+        for node in self._program.module.graph.nodes:
+            if node.op != "placeholder" and not readings:
+                readings.append(graph.call_function(clock))
+            if node.op == "output":
+                loss = node.args[0]
+                graph.output((values[loss] if isinstance(loss, fx.Node) else None, readings))
+                break
+            values[node] = graph.node_copy(node, values.__getitem__)
+            operator = self._program.operators.get(node.name)
+            if node.op != "placeholder" and (operator or node.name in self._passing):
+                readings.append(graph.call_function(clock))
+                self._ended.append(operator)
+        return graph
+
+    def _operator_of(self, node: fx.Node) -> str | None:
+        """Whose node it is: it ends with the first that has an operator's name."""
+        while node.name not in self._program.operators:
+            if node.name in self._passing:
+                return None
+            node = node.next
+        return self._program.operators[node.name]
+
+
+class _Weighed(fx.Interpreter):
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        operator_of: Callable[[fx.Node], str | None],
+        allocations: Allocations,
+    ) -> None:
+        super().__init__(module)
+        self._operator_of, self._allocations = operator_of, allocations
 
     def run_node(self, n: fx.Node) -> Any:
-        if self._allocations is not None:
-            return self._weighed(n, self._allocations)
-        started = time.perf_counter()
-        value = super().run_node(n)
-        if n.name in self._passing:
-            self._began = None
-            return value
-        self._began = started if self._began is None else self._began
-        if (identifier := self._operators.get(n.name)) is not None:
-            self._recorder.operator(identifier, self._began, time.perf_counter())
-            self._began = None
-        return value
-
-    def _weighed(self, n: fx.Node, allocations: Allocations) -> Any:
         operator = self._operator_of(n)
         if operator is None:
             return super().run_node(n)
-        with allocations.of(operator):
+        with self._allocations.of(operator):
             return super().run_node(n)
 
-    def _operator_of(self, n: fx.Node) -> str | None:
-        """Whose node it is: it ends with the first that has an operator's name."""
-        while n.name not in self._operators:
-            if n.name in self._passing:
-                return None
-            n = n.next
-        return self._operators[n.name]
+
+def synchronised_clock() -> float:
+    """Of a device that runs behind the host: all that was handed to it is done."""
+    torch.cuda.synchronize()
+    return time.perf_counter()

@@ -147,7 +147,7 @@ def _placed(
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
     rank_program = lower(captured, placement, spec.device, messages, watched)
-    clocked = ClockedStep(rank_program, recorder)
+    clocked = ClockedStep(rank_program, recorder, captured.device.type)
     batches, structure_hash = captured.batches, captured.operators.structure_hash
 
     def load(step: int) -> Tensors:
