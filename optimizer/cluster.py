@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from optimizer.names import runs_on
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Beyond these a mistake is certain, and sums and products of them would leave their types.
 _MOST_BITS_PER_SECOND = 1e18
@@ -51,6 +53,10 @@ class Frozen(BaseModel):
 class Device(Frozen):
     type: Annotated[str, Field(min_length=1)]
     memory_bytes: Annotated[int, Field(strict=True, gt=0, le=_MOST_BYTES)]
+
+    @property
+    def runs_on(self) -> Literal["cpu", "cuda"]:
+        return runs_on(self.type)
 
 
 Background = Annotated[float, Field(strict=True, ge=0, le=_MOST_BITS_PER_SECOND)]

@@ -47,3 +47,8 @@ GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]
 def is_cpu(device_type: str) -> bool:
     """A device type names one hardware and software profile; a processor's begins with cpu."""
     return device_type.split(":", maxsplit=1)[0] == "cpu"
+
+
+def runs_on(device_type: str) -> Literal["cpu", "cuda"]:
+    """What torch calls it."""
+    return "cpu" if is_cpu(device_type) else "cuda"

@@ -3,6 +3,7 @@
 messages    which messages a rank sends and receives, cut over the rails (pure)
 transport   gloo: posting, sending, waiting, counting
 rendezvous  how ranks find each other, and learn early that one of them failed
+device      what a rank's tensors are on
 lower       a captured step and a placement -> one straight-line module for this rank
 replay      a graph and a placement -> the same messages around operators that only take time
 calibrate   instead of a job: set-up latency and throughput between servers, over its transport

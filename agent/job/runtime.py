@@ -18,6 +18,7 @@ from agent.contract.job import Finished, RankEvent, RankSpec, Started, StepDone,
 from agent.job.backend import backend_notes, transport_of
 from agent.job.clocked import ClockedStep
 from agent.job.connecting import connect
+from agent.job.device import use_device
 from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
 from agent.job.lower import RankProgram, lower
 from agent.job.messages import JobError, RankMessages, rank_messages
@@ -133,6 +134,7 @@ def _placed(
     if spec.model is None:
         raise JobError("a placed job needs a model")
     choice = OptimizerChoice.of(spec.optimizer.model_dump())
+    device_type = use_device(spec, placement)
     part = capture_part(
         spec.model,
         spec.batch,
@@ -140,6 +142,7 @@ def _placed(
         spec.seed,
         spec.accumulate,
         spec.autocast,
+        device_type,
         wanted=placement.order[spec.device],
         others=spec.rank == 0 and spec.checkpoint is not None,
     )
@@ -147,7 +150,7 @@ def _placed(
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
     rank_program = lower(captured, placement, spec.device, messages, watched)
-    clocked = ClockedStep(rank_program, recorder, captured.device.type)
+    clocked = ClockedStep(rank_program, recorder, device_type)
     batches, structure_hash = captured.batches, captured.operators.structure_hash
 
     def load(step: int) -> Tensors:
@@ -158,7 +161,7 @@ def _placed(
         return tuple(batch[position] for position in rank_program.inputs)
 
     def weigh(inputs: Tensors) -> torch.Tensor | None:
-        allocations = Allocations(captured.device.type)
+        allocations = Allocations(device_type)
         loss: torch.Tensor | None = clocked.weigh(allocations, *inputs)
         found = workspace_bytes(captured, allocations.peaks).tolist()
         recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
@@ -169,6 +172,8 @@ def _placed(
             return weigh(inputs)
         module = clocked.run if recorder.on else rank_program.module
         loss: torch.Tensor | None = module(*inputs)
+        if device_type == "cuda":
+            torch.cuda.synchronize()
         return loss
 
     checkpoints = _checkpoints(spec, placement, captured, rank_program)
@@ -181,7 +186,7 @@ def _placed(
         checkpoints,
         notes,
         held_bytes=lambda: held_bytes(rank_program.module),
-        device_type=captured.device.type,
+        device_type=device_type,
     )
 
 

@@ -65,13 +65,14 @@ def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> l
     types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
     for k, server in enumerate(plan.cluster.servers):
         for d, device in enumerate(server.devices):
-            if not is_cpu(device.type):
+            if not is_cpu(device.type) and not launcher.on_servers:
                 path = f"cluster.servers[{k}].devices[{d}].type"
                 raise _refused(
                     plan_file,
                     path,
-                    f"there is no profile for device type {device.type!r}: this release measures "
-                    "CPUs only; give a graph file with its times (job.kind: replay)",
+                    f"device type {device.type!r} is measured on a server that has it, and there "
+                    "is no way yet to start programs there; give a graph file with its times "
+                    "(job.kind: replay)",
                 )
     if len(types) > 1 and not launcher.on_servers:
         raise _refused(

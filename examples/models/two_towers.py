@@ -69,7 +69,7 @@ class TwoTowers(nn.Module):
         one = functional.normalize(self.user_tower(who), dim=1)
         other = functional.normalize(self.item_tower(what), dim=1)
         similarities = one @ other.t() / TEMPERATURE
-        return functional.cross_entropy(similarities, torch.arange(len(user)))
+        return functional.cross_entropy(similarities, torch.arange(len(user), device=user.device))
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:

@@ -38,7 +38,7 @@ def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
         update = parameter_update(captured.optimizer, parameter)
     drawn = analysis.random.get(node.name)
     return Execution(
-        seeder=None if drawn is None else Seeder(captured.seed, drawn),
+        seeder=None if drawn is None else Seeder(captured.seed, drawn, captured.device.type),
         update=update,
         layout=analysis.layouts[node.name] if node.name in analysis.fresh else None,
     )

@@ -89,7 +89,7 @@ class Layout:
     def pack(self, value: torch.Tensor) -> torch.Tensor:
         """uint8[wire_bytes], sharing memory with value where that is possible."""
         if not self.elements:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device=value.device)
         value = value.conj() if self.conjugate else value
         value = as_captured(value.resolve_neg(), self.size, self.stride)
         if self._dense:
@@ -105,15 +105,15 @@ class Layout:
 
     def _unpacked(self, flat: torch.Tensor) -> torch.Tensor:
         if not self.elements:
-            return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+            return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=flat.device)
         if self._dense:
             return flat.as_strided(self.size, self.stride)
         if self._overlapping:
             stride = torch.empty(self.size, device="meta").stride()
-            value = torch.empty_strided(self.size, stride, dtype=self.dtype)
+            value = torch.empty_strided(self.size, stride, dtype=self.dtype, device=flat.device)
             value.copy_(self._expanded(flat))
             return value
-        value = torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+        value = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=flat.device)
         self._compact(value).copy_(self._sent_shape(flat))
         return value
 
@@ -144,4 +144,6 @@ def as_captured(
             "shapes depend on its data"
         )
     same = all(n == 1 or a == b for n, a, b in zip(size, value.stride(), stride, strict=True))
-    return value if same else torch.empty_strided(size, stride, dtype=value.dtype).copy_(value)
+    if same:
+        return value
+    return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)

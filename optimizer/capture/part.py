@@ -9,8 +9,8 @@ import torch
 
 from optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from optimizer.capture.errors import CaptureError, one_line
-from optimizer.capture.protocol import Autocast, load_training_step
-from optimizer.capture.step import CapturedStep, capture, captured_from
+from optimizer.capture.protocol import Autocast, DeviceType
+from optimizer.capture.step import CapturedStep, built_step, capture, captured_from
 from optimizer.capture.updates import OptimizerChoice
 
 
@@ -30,6 +30,7 @@ def capture_part(
     seed: int,
     accumulate: int = 1,
     autocast: Autocast | None = None,
+    device_type: DeviceType = "cpu",
     *,
     wanted: Collection[str],
     others: bool,
@@ -39,7 +40,7 @@ def capture_part(
     others: whether StateNames.others have values, too. Raises CaptureError.
     """
     try:
-        step, recording = recorded(lambda: load_training_step(model_path, batch, seed))
+        step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
         captured = captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
         if any(is_fake(tensor) for tensor in captured.batches(0)):
             raise NotRepeatableError("batches are made of tensors of the function")
@@ -47,7 +48,7 @@ def capture_part(
     except (NotRepeatableError, CaptureError) as error:
         # What is wrong with the model itself is said by what follows.
         why = one_line(error)
-    captured = capture(model_path, batch, optimizer, seed, accumulate, autocast)
+    captured = capture(model_path, batch, optimizer, seed, accumulate, autocast, device_type)
     return CapturedPart(captured, f"the whole model was built on this rank first: {why}")
 
 

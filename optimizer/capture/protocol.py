@@ -18,6 +18,7 @@ from optimizer.capture.errors import CaptureError, one_line, user_location
 
 Tensors = tuple[torch.Tensor, ...]
 Autocast = Literal["bf16"]
+DeviceType = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _constants_of_placeholders(joint: JointGraph, micro_batches: int) -> dict[st
     constants: dict[str, torch.Tensor] = {}
     for node in joint.tangents:
         value = node.meta["val"]
-        one = torch.ones(value.shape, dtype=value.dtype)
+        one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
         constants[_to_constant(joint.graph, node)] = one / micro_batches
     for name, node in joint.buffers.items():
         value = joint.values[name]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import joint_graph
 from optimizer.capture.layout import Layout
 from optimizer.capture.micro_batches import (
@@ -15,9 +16,11 @@ from optimizer.capture.micro_batches import (
     split_batch,
     split_batches,
 )
+from optimizer.capture.moving import on_device
 from optimizer.capture.operators import Analysis, analyse, operator_graph
 from optimizer.capture.protocol import (
     Autocast,
+    DeviceType,
     ModelWithLoss,
     Tensors,
     TrainingStep,
@@ -81,16 +84,30 @@ def capture(
     seed: int,
     accumulate: int = 1,
     autocast: Autocast | None = None,
+    device_type: DeviceType = "cpu",
 ) -> CapturedStep:
     """Imports the model, builds it under the seed, and captures its step.
 
     accumulate: the batch is cut into as many equal micro-batches, whose gradients are added before
     the update; the loss is the mean of theirs. autocast: model and loss run under torch.autocast.
+    device_type: where the step will run; cuda is the process's current CUDA device, and gives
+    other operators than cpu where torch has others there.
     Two processes with the same arguments, torch and sources get the same operators
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
-    step = load_training_step(model_path, batch, seed)
+    step = built_step(model_path, batch, seed, device_type)
     return captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
+
+
+def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
+    """On that device. Raises CaptureError."""
+    if device_type == "cuda" and not torch.cuda.is_available():
+        raise CaptureError(
+            f"{model_path} is to run on a CUDA device, and there is none here, or torch is built "
+            "without CUDA"
+        )
+    step = load_training_step(model_path, batch, seed)
+    return step if device_type == "cpu" else on_device(step, torch.device(device_type))
 
 
 def captured_from(

@@ -15,15 +15,20 @@ class Stepped(torch.nn.Module):
 
 
 class Seeder(Stepped):
-    """Seeds torch's generator for one random operator, from (seed, step, operator index) alone."""
+    """Seeds the device's generator for one random operator, by (seed, step, operator) alone."""
 
-    def __init__(self, seed: int, operator: int) -> None:
+    def __init__(self, seed: int, operator: int, device_type: str = "cpu") -> None:
         super().__init__()
         self.seed = seed
         self.operator = operator
+        self.on_cuda = device_type == "cuda"
 
     def forward(self) -> None:
-        torch.default_generator.manual_seed(operator_seed(self.seed, self.step, self.operator))
+        seed = operator_seed(self.seed, self.step, self.operator)
+        if self.on_cuda:
+            torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
 
 
 def operator_seed(seed: int, step: int, operator: int) -> int:

@@ -99,7 +99,8 @@ class AdamW(Stepped):
         self.choice = choice
         self.average = torch.zeros_like(parameter)
         self.average_of_squares = torch.zeros_like(parameter)
-        self.steps = torch.zeros(())
+        # Where the fused kernel reads it.
+        self.steps = torch.zeros((), device=parameter.device)
 
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
         return {

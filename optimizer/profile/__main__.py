@@ -15,6 +15,7 @@ from optimizer.capture.allocator import prepare_allocator
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
+from optimizer.names import runs_on
 from optimizer.profile.devices import DEVICES
 from optimizer.profile.exchange import exchange, own_output
 from optimizer.profile.sampling import (
@@ -90,7 +91,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     measured.add_argument(
         "--device-type",
         default="cpu",
-        help="the name that the times are kept under, as in the cluster file; default: cpu",
+        help="the name that the times are kept under, as in the cluster file; one that begins with "
+        "cpu is measured on the processor, others on the CUDA device (unverified); default: cpu",
     )
     measured.add_argument(
         "--threads", type=positive, default=1, help="threads of each operator; default: 1"
@@ -234,7 +236,8 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     say(f"capture: {options.model}, batch {options.batch}, without its values")
     wanted = capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
-        options.accumulate, options.autocast, wanted=(), others=False,
+        options.accumulate, options.autocast,
+        runs_on(options.device_type), wanted=(), others=False,
     ).step.operators  # fmt: skip
     graph = roughly(small, wanted, options.batch)
     notes = {**next(iter(small.values())).notes, **graph.notes}
@@ -254,15 +257,18 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     from optimizer.profile.measure import measure
     from optimizer.profile.processor import processor_model
 
+    device_type = runs_on(options.device_type)
     captured = capture(
-        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast
-    )
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
+        device_type,
+    )  # fmt: skip
     graph = captured.operators
     say(f"capture: {graph.operator_count} operators, {graph.tensor_count} tensors")
     key = ProfileKey(
         structure_hash=graph.structure_hash,
         device_type=options.device_type,
         processor=processor_model(),
+        accelerator=torch.cuda.get_device_name() if device_type == "cuda" else "",
         threads=options.threads,
         torch=torch.__version__,
     )
@@ -291,6 +297,7 @@ def _with_profile(
     notes = {
         **graph.notes,
         "processor": key.processor,
+        **({"accelerator": key.accelerator} if key.accelerator else {}),
         "threads": key.threads,
         "torch": key.torch,
         "warm_up_steps": profile.warm_up_steps,

@@ -14,7 +14,7 @@ import numpy as np
 from optimizer.graph import OperatorGraph, read_json, write_json
 from optimizer.profile.measure import Profile
 
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class ProfileKey:
     structure_hash: str
     device_type: str
     processor: str
+    accelerator: str
     threads: int
     torch: str
 

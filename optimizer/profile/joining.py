@@ -11,8 +11,8 @@ from optimizer.graph import GraphError, IntArray, OperatorGraph
 
 # Notes that say how the times of one type came to be; the others are of the captured step.
 _OF_THE_MEASUREMENT = (
-    "server", "processor", "threads", "torch", "warm_up_steps", "samples", "sum_of_medians_seconds",
-    "whole_step_seconds", "calibration", "program_bytes",
+    "server", "processor", "accelerator", "threads", "torch", "warm_up_steps", "samples",
+    "sum_of_medians_seconds", "whole_step_seconds", "calibration", "program_bytes",
 )  # fmt: skip
 
 

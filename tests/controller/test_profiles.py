@@ -168,7 +168,8 @@ async def test_without_a_way_to_the_servers_one_cpu_type_is_measured_here(tmp_pa
         await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
     of = of_types("rtx4080s")
     assert isinstance(of.job, PlacedJob)
-    with pytest.raises(PlanError, match=r"servers\[0\]\.devices\[0\]\.type: there is no profile"):
+    refused = r"servers\[0\]\.devices\[0\]\.type: device type .rtx4080s. is measured on a server"
+    with pytest.raises(PlanError, match=refused):
         await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
 
 

@@ -1,0 +1,68 @@
+"""Item 7: profile and one rank on a CUDA device, where there is one; else nothing is said of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.report import ROOT
+from benchmarks.table import Table, milliseconds
+from optimizer.graph import OperatorGraph, load_graph
+from optimizer.placement import Placement
+from tests.agent.ranks import run_ranks
+from tests.placements import cluster_of, placement_of
+
+DEVICE_TYPE = "gpu"
+CASES = (("alexnet", 128), ("bert", 64))
+STEPS = 50
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    if not torch.cuda.is_available():
+        print("7: skipped, no CUDA device and CUDA build of torch here", file=sys.stderr)
+        return
+    yield Table(
+        title="7. One rank on a CUDA device",
+        columns=("model, batch", "operators' sum ms", "step ms", "sum off by", "a rank's step ms"),
+        rows=[_row(name, batch) for name, batch in CASES],
+        notes=(
+            f"{torch.cuda.get_device_name()}, AdamW. The sum of the operators' medians by CUDA "
+            "events, and the median step without them, of `optimizer profile` (5 steps to warm "
+            f"up, 45 samples); the median of a rank's last {STEPS - 5} of {STEPS} steps.",
+        ),
+    )
+
+
+def alone(graph: OperatorGraph, device_type: str) -> Placement:
+    """On one device of that type, under NCCL."""
+    cluster = cluster_of(1)
+    (server,) = cluster.servers
+    device = server.devices[0].model_copy(update={"type": device_type, "memory_bytes": 1 << 40})
+    servers = (server.model_copy(update={"devices": (device,)}),)
+    cluster = cluster.model_copy(update={"servers": servers})
+    placement = placement_of(graph, cluster, dict.fromkeys(graph.ids, "s1/0"))
+    return placement.model_copy(update={"backend": "nccl", "sharing": "unshaped"})
+
+
+def _row(name: str, batch: int) -> Sequence[str]:
+    model = f"examples.models.{name}:training_step"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "graph.json.gz"
+        command = [sys.executable, "-m", "optimizer.profile", model, "--batch", str(batch)]
+        options = ["--device-type", DEVICE_TYPE, "--out", str(out)]
+        subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
+        graph = load_graph(out)
+        fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
+        placement = alone(graph, DEVICE_TYPE)
+        (rank,) = run_ranks(placement, Path(folder), (), 600, backend="nccl", **fields)
+    total, whole = (graph.notes[f"{key}_seconds"] for key in ("sum_of_medians", "whole_step"))
+    return (
+        f"{name}, {batch}", milliseconds(total), milliseconds(whole), f"{total / whole - 1:+.1%}",
+        milliseconds(median(rank.step_seconds[5:])),
+    )  # fmt: skip
