@@ -30,7 +30,7 @@ _MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (2_000, 400_000)
 _ROUND_PART = 0.25
 # Before the first round: moves per operator, where a round has so many times as many.
-_SPRINT_PER_OPERATOR, _SPRINT_PART = 30, 3
+_SPRINT_PER_OPERATOR, _SPRINT_PART = 30, 2
 _CHUNK_SECONDS = 0.4
 # Moves times operators per second, until it has been measured.
 _FIRST_GUESS = 2e6
