@@ -203,6 +203,7 @@ class Outbox:
                     self._fail(self._describe(part.message, error))
                 self._lost()
                 return
+            del work  # it holds the part's value, until the next part otherwise
             with self._lock:
                 if self._watcher is not None and self._watcher.on:
                     self._watcher.left(part.message, lane.rail, started, time.perf_counter())

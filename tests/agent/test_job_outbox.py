@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -97,6 +99,29 @@ def test_a_window_is_kept_and_urgency_rules_behind_it(network: Network, outbox: 
     network.handed[1].over.set()
     network.wait_for(4)
     assert network.tags == [0, 1, 10, 2]
+
+
+def test_what_has_left_is_let_go() -> None:
+    """Its memory is the next step's."""
+
+    class Sent:
+        def __init__(self, wire: torch.Tensor) -> None:
+            self.wire = wire
+
+        def wait(self) -> bool:
+            return True
+
+    outbox = Outbox(lambda part, wire: Sent(wire), {"a": InOrder()}, lost, lambda: None)
+    wire = torch.zeros(100, dtype=torch.uint8)
+    alive = weakref.ref(wire)
+    outbox.send(message(0, 1, 1), wire)
+    del wire
+    outbox.complete_all()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while alive() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert alive() is None
+    outbox.close()
 
 
 def test_completion_is_of_the_whole_message(network: Network, outbox: Outbox) -> None:
