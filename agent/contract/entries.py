@@ -34,7 +34,8 @@ DEFAULT_QUEUE = 0
 ACKNOWLEDGEMENT_QUEUE = 1
 FIRST_PAIR_QUEUE = 2
 LAST_QUEUE = 61439
-# An IPv4 packet shorter than this, without payload to speak of, is acknowledgement or control.
+# A TCP packet shorter than this that does not end a piece of data (PSH) is acknowledgement or
+# control.
 SHORT_PACKET_BYTES = 128
 
 DatapathType = Literal["system", "netdev"]

@@ -31,10 +31,13 @@ _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCE_BASE + 1
 _PREFERENCES = range(CLASSIFIER_PREFERENCE_BASE, CLASSIFIER_PREFERENCE_BASE + 1000)
 # A mask on the total length finds packets below a power of two only.
 _LENGTH_MASK = 0xFFFF & ~(SHORT_PACKET_BYTES - 1)
-# The total length at offset 2 and the protocol, TCP, at offset 9 of the IPv4 header.
-_SHORT_KEYS = (f"0x0000/0x{_LENGTH_MASK:04x}+2", "0x06/0xff+9")
+# The total length at offset 2 and the protocol, TCP, at offset 9 of the IPv4 header; behind it (20
+# bytes) TCP's PSH flag, which the end of what was sent at once has, and acknowledgements have not.
+# A short end of data must stay behind the data before it: what overtakes looks like a loss, and is
+# sent again with all that was under way.
+_SHORT_KEYS = (f"0x0000/0x{_LENGTH_MASK:04x}+2", "0x06/0xff+9", "0x00/0x08+33")
 # The same as the kernel has them: words of 32 bits from those offsets.
-_SHORT_MATCHES = {(0, _LENGTH_MASK << 16, 2), (0x06 << 24, 0xFF << 24, 9)}
+_SHORT_MATCHES = {(0, _LENGTH_MASK << 16, 2), (0x06 << 24, 0xFF << 24, 9), (0, 0x08 << 24, 33)}
 
 _HEADER = re.compile(
     r"^filter .*pref (?P<pref>\d+) u32 .*fh (?P<handle>[0-9a-f]+::[0-9a-f]+) .*"

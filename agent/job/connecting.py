@@ -27,4 +27,7 @@ def connect(
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
     transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
     if isinstance(transport, GlooTransport) and placement.sharing == "job" and spec.urgent_first:
-        transport.watch(Backlog(addresses))
+        here = spec.device.partition("/")[0]
+        nics = next(server.nics for server in placement.cluster.servers if server.name == here)
+        rates = {nic.rail: nic.rate_bits_per_second for nic in nics}
+        transport.watch(Backlog(addresses, rates))

@@ -31,10 +31,13 @@ class Backlog:
 
     That a send is done means that the kernel has the bytes; it takes far more than a NIC carries in
     the time that an urgent message may wait. addresses: of the peers' servers on each rail, once
-    all connections are made.
+    all connections are made. bits_per_second: of this server's NIC on each rail.
     """
 
-    def __init__(self, addresses: Mapping[tuple[str, str], str]) -> None:
+    def __init__(
+        self, addresses: Mapping[tuple[str, str], str], bits_per_second: Mapping[str, float]
+    ) -> None:
+        self._rates = bits_per_second
         place = {address: key for key, address in addresses.items()}
         self._descriptors: dict[tuple[str, str], list[int]] = {}
         for descriptor, ours in tcp_connections():
@@ -53,3 +56,7 @@ class Backlog:
                 answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
                 total += struct.unpack("i", answer)[0]
         return total
+
+    def least_seconds(self, rail: str, size_bytes: int) -> float:
+        """What the NIC takes for so many bytes if it carries nothing else."""
+        return size_bytes * 8 / self._rates[rail]

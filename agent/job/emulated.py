@@ -65,8 +65,8 @@ class SetUp:
             self._queue.add(heapq.heappop(self._setting_up)[2])
         return self._queue.take(now_seconds)
 
-    def left(self, part: Waiting) -> None:
-        self._queue.left(part)
+    def left(self, part: Waiting, now_seconds: float) -> None:
+        self._queue.left(part, now_seconds)
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
         pauses = [self._queue.seconds_until_next(now_seconds)]

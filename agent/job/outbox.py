@@ -28,7 +28,8 @@ WAITED_FOR_BYTES = 64 * 1024
 
 # A receiver may keep back the acknowledgement of a last segment or two for 40 ms.
 UNACKNOWLEDGED_BYTES = 3 * 1448
-# How often the kernel is asked what it has left.
+# The kernel is asked what it has left when the NIC can have carried it, and then this often:
+# asking is a system call and a turn of the interpreter, for every receiver and rail.
 LOOK_SECONDS = 0.0005
 
 
@@ -211,7 +212,7 @@ class Outbox:
             self._await_receiver(lane, part)
             with self._lock:
                 lane.under_way.popleft()
-                self._queues[lane.rail].left(part)
+                self._queues[lane.rail].left(part, time.monotonic())
                 self._feed(lane.rail)
 
     def _await_receiver(self, lane: _Lane, part: Waiting) -> None:
@@ -222,9 +223,10 @@ class Outbox:
                 if self._closed or self.error is not None:
                     return
             left = self.backlog.unacknowledged_bytes(part.receiver, lane.rail)
-            if left <= later + UNACKNOWLEDGED_BYTES:
+            too_much = left - later - UNACKNOWLEDGED_BYTES
+            if too_much <= 0:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(max(LOOK_SECONDS, self.backlog.least_seconds(lane.rail, too_much)))
 
     def _count_down(self, index: int) -> None:
         self._left_over[index] -= 1

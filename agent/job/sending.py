@@ -26,6 +26,9 @@ from optimizer.placement import Placement
 
 # One chunk is on its way and the next lies ready: a connection never waits for this process.
 WINDOW_CHUNKS = 2
+# So much later than its NIC alone explains a part shows that its receiver has other things to do.
+# Two senders to one receiver take twice as long; processes of a busy machine wake up late.
+HELD_UP_TIMES, HELD_UP_SECONDS = 1.25, 0.002
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +61,8 @@ class RailQueue(Protocol):
     def take(self, now_seconds: float) -> Waiting | None:
         """What leaves now; to be asked again until it says None."""
 
-    def left(self, part: Waiting) -> None:
-        """The part is with the kernel whole."""
+    def left(self, part: Waiting, now_seconds: float) -> None:
+        """The part is out of hand: with the kernel, or, where that is watched, acknowledged."""
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
         """When take() may say more although nothing was added and nothing left; None: never."""
@@ -78,7 +81,7 @@ class InOrder:
     def take(self, now_seconds: float) -> Waiting | None:
         return self._waiting.pop() if self._waiting else None
 
-    def left(self, part: Waiting) -> None:
+    def left(self, part: Waiting, now_seconds: float) -> None:
         pass
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
@@ -91,9 +94,12 @@ class UrgentFirst:
     A receiver's most urgent part leaves while its window has room, and
     - less than a window is under way of what is more urgent or goes there too: the NIC would soon
       run dry; or
-    - tokens allow: the more urgent are held up by their receivers, and the NIC could carry more.
-    Tokens come at the NIC's rate, every part takes as many as it has bytes, and at most a chunk's
-    worth is kept: what a NIC did not carry it cannot carry later.
+    - the more urgent are held up by their receivers, and tokens allow: the NIC could carry more.
+    A receiver holds up what is under way for longer than this NIC takes for all that was handed
+    over before it. Tokens come at the NIC's rate, every part takes as many as it has bytes, and at
+    most a chunk's worth is kept: what a NIC did not carry it cannot carry later. Tokens alone would
+    let a less urgent part in wherever the NIC is slower than was said; from then on both have a
+    window in one queue, and equal shares of it.
     """
 
     def __init__(self, bytes_per_second: float, chunk_bytes: int) -> None:
@@ -104,6 +110,8 @@ class UrgentFirst:
         self._waiting: dict[str, list[Waiting]] = {}
         self._under_way: dict[str, list[Waiting]] = {}
         self._bytes_under_way: Counter[str] = Counter()
+        self._due: dict[Waiting, float] = {}
+        self._holding_up: set[str] = set()
 
     def add(self, parts: Sequence[Waiting]) -> None:
         for part in parts:
@@ -116,18 +124,30 @@ class UrgentFirst:
         self._count(now_seconds)
         for first in self._most_urgent():
             size, ahead = first.part.bytes, self._ahead(first)
-            if ahead + size <= self._window or not ahead or self._tokens >= size:
-                return self._taken(first)
+            may_pass = self._tokens >= size and self._held_up_at(first) <= now_seconds
+            if ahead + size <= self._window or not ahead or may_pass:
+                return self._taken(first, now_seconds)
         return None
 
-    def left(self, part: Waiting) -> None:
+    def left(self, part: Waiting, now_seconds: float) -> None:
         self._under_way[part.receiver].remove(part)
         self._bytes_under_way[part.receiver] -= part.part.bytes
+        if now_seconds > self._due.pop(part):
+            self._holding_up.add(part.receiver)
+        else:
+            self._holding_up.discard(part.receiver)
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
         self._count(now_seconds)
-        missing = [first.part.bytes - self._tokens for first in self._most_urgent()]
-        return max(0.0, min(missing)) / self._rate if missing else None
+        pauses = [
+            max(
+                (first.part.bytes - self._tokens) / self._rate,
+                self._held_up_at(first) - now_seconds,
+                0.0,
+            )
+            for first in self._most_urgent()
+        ]
+        return min(pauses, default=None)
 
     def _most_urgent(self) -> Iterator[Waiting]:
         """The first of each receiver whose window has room, most urgent first."""
@@ -138,22 +158,37 @@ class UrgentFirst:
 
     def _ahead(self, first: Waiting) -> int:
         """Bytes under way that go to the same receiver or are more urgent."""
-        more_urgent = (
-            part.part.bytes
-            for receiver, parts in self._under_way.items()
-            if receiver != first.receiver
-            for part in parts
-            if part < first
-        )
+        more_urgent = (part.part.bytes for parts in self._before(first) for part in parts)
         return self._bytes_under_way[first.receiver] + sum(more_urgent)
 
-    def _taken(self, part: Waiting) -> Waiting:
+    def _held_up_at(self, first: Waiting) -> float:
+        """From when on all more urgent receivers will be known to hold up what is under way."""
+        return max(
+            (
+                min(self._due[part] for part in parts)
+                for parts in self._before(first)
+                if parts and parts[0].receiver not in self._holding_up
+            ),
+            default=0.0,
+        )
+
+    def _before(self, first: Waiting) -> Iterator[list[Waiting]]:
+        """What is under way to each other receiver and more urgent."""
+        for receiver, parts in self._under_way.items():
+            if receiver != first.receiver:
+                yield [part for part in parts if part < first]
+
+    def _taken(self, part: Waiting, now_seconds: float) -> Waiting:
         queue = self._waiting[part.receiver]
         heapq.heappop(queue)
         if not queue:
             del self._waiting[part.receiver]
+        if not self._bytes_under_way[part.receiver]:
+            self._holding_up.discard(part.receiver)  # what was so before says nothing of this one
         self._under_way.setdefault(part.receiver, []).append(part)
         self._bytes_under_way[part.receiver] += part.part.bytes
+        takes = self._bytes_under_way.total() / self._rate
+        self._due[part] = now_seconds + HELD_UP_TIMES * takes + HELD_UP_SECONDS
         # No deeper debt than a window: a NIC that is faster than was said would never pay it.
         self._tokens = max(self._tokens - part.part.bytes, -float(self._window))
         return part

@@ -114,7 +114,7 @@ async def replay(
         {s: journal.next_generation(s, h.lease.highest_generation) for s, h in hello.items()},
     )
     specs = [
-        spec.model_copy(update=job["spec"])
+        RankSpec.model_validate(spec.model_dump() | job["spec"])
         for spec in rank_specs(plan, placement, placement_file, Path(job["graph"]))
     ]
     neighbour = Neighbour(lab, **job["neighbour"]) if job["neighbour"] else None

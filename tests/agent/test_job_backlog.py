@@ -22,7 +22,7 @@ def test_it_is_what_the_other_end_has_not_acknowledged() -> None:
     with socket.create_server((ADDRESS, 0)) as server:
         with socket.create_connection(server.getsockname()) as ours:
             theirs, _ = server.accept()
-            backlog = Backlog({PLACE: ADDRESS})
+            backlog = Backlog({PLACE: ADDRESS}, {})
             assert backlog.unacknowledged_bytes(*PLACE) == 0
             ours.setblocking(False)
             sent = 0
@@ -43,10 +43,12 @@ class Held(Backlog):
     """The kernel holds this much."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__({}, {"a": 80e6})
         self.bytes = 50_000
+        self.looks = 0
 
     def unacknowledged_bytes(self, server: str, rail: str) -> int:
+        self.looks += 1
         return self.bytes
 
 
@@ -73,4 +75,26 @@ def test_the_next_part_leaves_when_the_receiver_has_the_one_before() -> None:
     ending.join(5)
     assert posted == [0, 1, 2] and not ending.is_alive()
     held.bytes = 0
+    outbox.close()
+
+
+def test_the_kernel_is_not_asked_before_the_nic_can_have_carried_it() -> None:
+    held = Held()
+    assert held.least_seconds("a", 10_000_000) == 1.0
+    held.bytes = 10_000_000
+    queues = {"a": UrgentFirst(10e6, 40_000)}
+    outbox = Outbox(
+        lambda part, wire: Sent(), queues, lambda m, error: JobError(str(error)), lambda: None
+    )
+    outbox.backlog = held
+    (waiting,) = message(0, 40_000)
+    outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
+    ending = threading.Thread(target=outbox.complete_all, daemon=True)
+    ending.start()
+    time.sleep(0.3)
+    # Asked every half millisecond it would be hundreds.
+    assert held.looks == 1
+    held.bytes = 0
+    ending.join(5)
+    assert not ending.is_alive()
     outbox.close()

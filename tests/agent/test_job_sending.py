@@ -70,7 +70,7 @@ class Wire:
             lane[0] = (part, rest - moved)
             if rest - moved < 1e-9:
                 lane.pop(0)
-                self.queue.left(part)
+                self.queue.left(part, self.now)
                 self.finished.append((self.now, part))
         if not lane:
             del self.under_way[receiver]
@@ -121,6 +121,16 @@ def test_what_a_receiver_cannot_take_goes_to_another() -> None:
     # The urgent one runs at its receiver's 0.3 for 20 s; the other gets 0.7 meanwhile.
     assert wire.end_of(1) == pytest.approx(20, abs=1)
     assert wire.end_of(0) <= 23
+
+
+def test_a_nic_slower_than_known_carries_the_urgent_first_all_the_same() -> None:
+    wire = Wire(UrgentFirst(1.1 * RATE, CHUNK))
+    wire.queue.add(message(0, 5, 30, "s2"))
+    wire.queue.add(message(1, 1, 30, "s3"))
+    wire.run(70)
+    # With tokens alone both share the NIC from some moment on, and end at 47 and 60.
+    assert wire.end_of(1) <= 34
+    assert wire.end_of(0) == pytest.approx(60, abs=0.5)
 
 
 def test_a_nic_faster_than_known_is_filled_all_the_same() -> None:
