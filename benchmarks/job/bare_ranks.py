@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -159,3 +160,26 @@ def _specs(
         files[server] = folder / f"{server}.json"
         files[server].write_text(RankSpec.model_validate(fields).model_dump_json())
     return files
+
+
+def greedy_flows(network: Namespaces, count: int, seconds: int) -> list[subprocess.Popen[str]]:
+    """iperf3 from s1 to s3 on the first rail; the last process tells what its flows got."""
+    server = subprocess.Popen(
+        [*network.prefix("s3"), "iperf3", "--server", "--one-off"],
+        stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    client = subprocess.Popen(
+        [
+            *network.prefix("s1"), "sh", "-c", "sleep 0.5; exec \"$@\"", "-", "iperf3", "--json",
+            "--client", network.address("s3", "a"), "--parallel", str(count),
+            "--time", str(seconds),
+        ],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return [server, client]
+
+
+def flows_got(client: subprocess.Popen[str]) -> float:
+    """Bits per second that greedy_flows() received in all; waits for their end."""
+    out, _ = client.communicate(timeout=_LIMIT_SECONDS)
+    return float(json.loads(out)["end"]["sum_received"]["bits_per_second"])

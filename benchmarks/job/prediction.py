@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.graphs import captured
-from benchmarks.job.replays import Replay, kept_graph, lab_cluster, replayed
+from benchmarks.job.replays import NIC_RATE, Replay, kept_graph, lab_cluster, replayed
 from benchmarks.layered import layered_training_graph
 from benchmarks.table import Table
 from optimizer.bounds import lower_bound
@@ -34,9 +34,9 @@ from optimizer.profile.scale import with_scaled_seconds
 DEVICE = "rtx4080s"
 SETUP_LATENCY_SECONDS = 2e-3
 # What one device would take: long beside what two busy cores do late.
-STEP_SECONDS = 1.6
+STEP_SECONDS = 2.2
 MOVES = 4000
-STEPS = 7
+STEPS = 5
 MEDIAN_AIM, WORST_AIM, APART = 0.10, 0.15, 0.15
 
 How = Literal["best", "random"]
@@ -110,7 +110,7 @@ def table() -> Table:
             f"worst (aims: {MEDIAN_AIM:.0%} and {WORST_AIM:.0%}). Of {pairs} pairs of cases that "
             f"are predicted more than {APART:.0%} apart, {right} are measured in that order.",
             f"Model `contended`; measured: the median of {STEPS - 1} steps after the first. NICs "
-            f"of 44 Mbit/s; times of operators are modelled, and stretched so that one device "
+            f"of {NIC_RATE}/s; times of operators are modelled, and stretched so that one device "
             f"takes {STEP_SECONDS:g} s; p0 is {SETUP_LATENCY_SECONDS * 1e3:g} ms.",
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""2. Bytes sent against the plan, NIC counters, several NICs, send order.
+"""2. Bytes sent against the plan, NIC counters, several NICs, send order, sockets.
 
 Real ranks between namespaces whose NICs are limited by HTB in both directions, with nothing else on
 the machine. Needs root.
@@ -7,10 +7,11 @@ the machine. Needs root.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.job.bare_ranks import Sent, cluster_of, job_of, replay
+from benchmarks.job.bare_ranks import Sent, cluster_of, flows_got, greedy_flows, job_of, replay
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.table import Table
 
@@ -19,12 +20,14 @@ BULK_BYTES = 6_000_000
 URGENT_AFTER_SECONDS = 0.05
 # Long enough that the urgent message decides when the step ends, whatever the bulk does.
 URGENT_THEN_SECONDS = 1.0
+NEIGHBOUR_SECONDS = 25
 
 
 def tables(pictures: Path | None) -> Iterable[Table]:
     yield splits()
     yield speed()
     yield send_order()
+    yield sockets()
 
 
 def nics(rates_mbit: Mapping[str, float], servers: int = 2) -> dict[str, dict[str, float]]:
@@ -110,9 +113,10 @@ def carried_mbit(
     rates: Mapping[str, Mapping[str, float]],
     shares: Mapping[str, float],
     sharing: str,
+    **spec: object,
 ) -> float:
     graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
-    told = replay(network, graph, placement, 5)
+    told = replay(network, graph, placement, 5, **spec)
     return BULK_BYTES * 8 / MBIT / statistics.median(told.step_seconds["s2"][1:])
 
 
@@ -156,3 +160,37 @@ def delay_seconds(
     told = replay(network, graph, placement, 5, urgent_first=urgent_first)
     step = statistics.median(told.step_seconds[to][1:])
     return step - URGENT_AFTER_SECONDS - URGENT_THEN_SECONDS
+
+
+def sockets() -> Table:
+    rows = []
+    rates = nics({"a": 100}, servers=3)
+    for count in (1, 2, 4, 8):
+        with Namespaces(rates) as network:
+            alone = carried_mbit(network, rates, {"a": 1.0}, "unshaped", sockets_per_rail=count)
+            beside, neighbour = _beside_a_neighbour(network, rates, count)
+        rows.append([str(count), f"{alone:.1f}", f"{beside:.1f}", f"{neighbour:.1f}"])
+    return Table(
+        "2. Connections of a pair on one NIC of 100 Mbit/s, unshaped: Mbit/s of payload",
+        ("connections", "alone", "beside 8 greedy flows", "those flows"),
+        rows,
+        ("A 1 MB message a step beside the neighbour; no queue keeps them apart.",),
+    )
+
+
+def _beside_a_neighbour(
+    network: Namespaces, rates: Mapping[str, Mapping[str, float]], count: int
+) -> tuple[float, float]:
+    """Mbit/s of (the job, the neighbour), both from s1, to s2 and s3."""
+    size, flows = 1_000_000, greedy_flows(network, 8, NEIGHBOUR_SECONDS)
+    try:
+        time.sleep(2)
+        graph, placement = job_of(cluster_of(rates), [Sent("x", size)], {"a": 1.0}, "unshaped")
+        told = replay(network, graph, placement, 3, sockets_per_rail=count)
+        return size * 8 / MBIT / statistics.median(told.step_seconds["s2"]), (
+            flows_got(flows[-1]) / MBIT
+        )
+    finally:
+        for process in flows:
+            process.kill()
+            process.wait()

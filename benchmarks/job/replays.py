@@ -29,8 +29,9 @@ from optimizer.placement import Placement, save_placement
 LAB = "replays"
 # A host that is not the job's, for neighbours.
 HOST = "other"
-# All queues of a lab carry about 400 Mbit/s on two cores.
-NIC_RATE = "44Mbit"
+# A lab's switches are processes that take up every packet: two cores carry about 200 Mbit/s of
+# payload at once, and at higher rates steps are as long as the switches take.
+NIC_RATE = "30Mbit"
 # What decides a measurement beside the job itself.
 _SOURCES = ("agent/job", "agent/drivers", "controller/compile", "controller/lab", "benchmarks/job")
 
@@ -38,8 +39,8 @@ _SOURCES = ("agent/job", "agent/drivers", "controller/compile", "controller/lab"
 @dataclass(frozen=True)
 class Replay:
     """graph has the times that its operators take in the lab, and placement is for it. neighbour:
-    directions of greedy flows at the first server, on each rail of the lab. warm_up: steps that do
-    not count. spec: fields of RankSpec that differ."""
+    directions of greedy flows at the first server, on each rail of its cluster. warm_up: steps that
+    do not count. spec: fields of RankSpec that differ."""
 
     name: str
     graph: OperatorGraph
@@ -112,7 +113,7 @@ def _run(waiting: Sequence[tuple[Replay, Path]]) -> None:
     rails = max(len(job.placement.cluster.rails) for job, _ in waiting)
     host = any(job.neighbour for job, _ in waiting)
     with _lab(plan_document(servers, rails, host=host)) as lab:
-        requests = [json.dumps(_request(job, rails, servers)) for job, _ in waiting]
+        requests = [json.dumps(_request(job, servers)) for job, _ in waiting]
         command = [sys.executable, "-m", "benchmarks.job.in_lab", LAB]
         with subprocess.Popen(
             lab.inside_controller(command),
@@ -137,13 +138,13 @@ def _run(waiting: Sequence[tuple[Replay, Path]]) -> None:
                 process.terminate()
 
 
-def _request(job: Replay, rails: int, servers: int) -> dict[str, Any]:
+def _request(job: Replay, servers: int) -> dict[str, Any]:
     cluster = job.placement.cluster
     placement = CACHE / f"replay-{_key(job)}.placement.json"
     save_placement(job.placement, placement)
     document = plan_document(len(cluster.servers), len(cluster.rails))
     document["network"] = {"sharing": job.placement.sharing, "floor": job.placement.entitled}
-    hosts = [f"10.7.{r}.{servers + 1}" for r in range(rails)]
+    hosts = [f"10.7.{r}.{servers + 1}" for r in range(len(cluster.rails))]
     return {
         "plan": document,
         "graph": str(kept_graph(job.graph)),

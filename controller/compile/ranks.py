@@ -12,6 +12,10 @@ from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400
+# One connection fills a NIC or a queue. Beside others' flows, with no queue between them, a pair
+# gets by its connections: of the share of a flow, which `unshaped` counts on, one got a sixth and
+# four got 70 %.
+UNSHAPED_SOCKETS_PER_RAIL = 4
 
 
 def rank_specs(
@@ -33,6 +37,7 @@ def rank_specs(
             rail_interfaces=_rail_interfaces(plan, servers[device.split("/")[0]]),
             placement_file=str(placement_file),
             backend=placement.backend,
+            sockets_per_rail=_sockets_per_rail(placement),
             model=None if isinstance(job, ReplayJob) else job.model,
             graph_file=str(graph_file) if isinstance(job, ReplayJob) else None,
             batch=1 if isinstance(job, ReplayJob) else job.batch,
@@ -92,6 +97,11 @@ def trace_spec(job: PlacedJob | ReplayJob) -> TraceSpec | None:
     if job.trace is None:
         return None
     return TraceSpec(folder=job.trace.folder, steps=job.trace.steps)
+
+
+def _sockets_per_rail(placement: Placement) -> int:
+    unprotected = placement.sharing == "unshaped" and placement.backend == "gloo"
+    return UNSHAPED_SOCKETS_PER_RAIL if unprotected else 1
 
 
 def _rail_interfaces(plan: Plan, server: PlanServer) -> tuple[RailInterface, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +15,7 @@ from agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
 from agent.contract.state import DesiredState
 from controller.compile.network import compile_network
 from controller.compile.queues import JOB_QUEUE
+from controller.compile.ranks import rank_specs
 from controller.compile.transfers import one_to_one, promises
 from controller.compile.units import burst_bits, wire_rate
 from optimizer.cluster_plan.payload import payload_capacity, payload_fraction
@@ -276,3 +278,13 @@ def test_every_nic_of_the_kernel_has_a_bridge_of_its_own(name: str) -> None:
     assert f"net.ipv4.conf.{bridge}.rp_filter" in {s.name for s in state.sysctls}
     assert (state.routes[0].interface, state.flows[0].bridge) == (bridge, bridge)
     assert bridge == f"pw-{name}" or len(name) > 12
+
+
+def test_a_pair_has_more_connections_only_where_no_queue_protects_it() -> None:
+    def sockets(sharing: Sharing) -> set[int]:
+        of = plan()
+        specs = rank_specs(of, placement(of, (), sharing), Path("placement"), Path("graph"))
+        return {spec.sockets_per_rail for spec in specs}
+
+    assert sockets("unshaped") == {4}
+    assert sockets("job") == sockets("strict") == {1}
