@@ -35,10 +35,13 @@ def main() -> None:
     assert __doc__ is not None
     asked = options("python -m benchmarks.job", __doc__, list(ITEMS), "job.md")
     for item in asked.items:
-        made = list(_tables(item, asked.report))
-        print("\n".join(table.text() for table in made), flush=True)
-        if made and asked.report is not None:
-            write_tables(item, made, asked.report / "job.md")
+        made = []
+        # Each as it comes: an hour's figures are not lost with the last.
+        for table in _tables(item, asked.report):
+            made.append(table)
+            print(table.text(), flush=True)
+            if asked.report is not None:
+                write_tables(item, made, asked.report / "job.md")
 
 
 def _tables(item: int, pictures: Path | None) -> Iterable[Table]:

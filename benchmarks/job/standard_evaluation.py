@@ -25,8 +25,6 @@ MIB = 1 << 20
 CASES = (
     Evaluation("examples.models.alexnet:training_step", 128, (16, 32, 64), 3, 300 * MIB),
     Evaluation("examples.models.vgg16:training_step", 32, (4, 8, 16), 3, 400 * MIB),
-    Evaluation("examples.models.inception:training_step", 16, (2, 4, 8), 3, 1200 * MIB),
-    Evaluation("examples.models.bert:training_step", 8, (2, 3, 4), 3, 1900 * MIB),
 )
 
 
