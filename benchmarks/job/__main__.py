@@ -24,7 +24,7 @@ from benchmarks.table import Table
 ITEMS: Mapping[int, tuple[str, ...]] = {
     1: ("exact",),
     2: ("rails",),
-    3: ("prediction",),
+    3: ("prediction", "training"),
     4: ("sharings",),
     5: ("one_rank", "memory", "standard_evaluation"),
     7: ("cuda",),
