@@ -12,10 +12,10 @@ from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400
-# One connection fills a NIC or a queue. Beside others' flows, with no queue between them, a pair
-# gets by its connections: of the share of a flow, which `unshaped` counts on, one got a sixth and
-# four got 70 %.
-UNSHAPED_SOCKETS_PER_RAIL = 4
+# One connection fills a NIC or a queue, and several of them only disturb each other. Beside others'
+# flows, with no queue between them, a pair gets by its connections: of the share of a flow, which
+# `unshaped` counts on, one got a sixth and four got 70 %.
+SOCKETS_PER_RAIL_BESIDE_OTHERS = 4
 
 
 def rank_specs(
@@ -101,7 +101,8 @@ def trace_spec(job: PlacedJob | ReplayJob) -> TraceSpec | None:
 
 def _sockets_per_rail(placement: Placement) -> int:
     unprotected = placement.sharing == "unshaped" and placement.backend == "gloo"
-    return UNSHAPED_SOCKETS_PER_RAIL if unprotected else 1
+    others = bool(placement.cluster.background.any())
+    return SOCKETS_PER_RAIL_BESIDE_OTHERS if unprotected and others else 1
 
 
 def _rail_interfaces(plan: Plan, server: PlanServer) -> tuple[RailInterface, ...]:

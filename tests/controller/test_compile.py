@@ -281,10 +281,12 @@ def test_every_nic_of_the_kernel_has_a_bridge_of_its_own(name: str) -> None:
 
 
 def test_a_pair_has_more_connections_only_where_no_queue_protects_it() -> None:
-    def sockets(sharing: Sharing) -> set[int]:
-        of = plan()
+    def sockets(sharing: Sharing, background: str = "0bit") -> set[int]:
+        document = plan_document()
+        document["cluster"]["servers"][0]["nics"][0]["background"] = background
+        of = plan(document)
         specs = rank_specs(of, placement(of, (), sharing), Path("placement"), Path("graph"))
         return {spec.sockets_per_rail for spec in specs}
 
-    assert sockets("unshaped") == {4}
-    assert sockets("job") == sockets("strict") == {1}
+    assert sockets("unshaped", "20Mbit") == {4}
+    assert sockets("unshaped") == sockets("job", "20Mbit") == sockets("strict", "20Mbit") == {1}
