@@ -31,12 +31,13 @@ QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quick
 
 # Act (b) emulates a cluster of faster devices and faster links in slow motion. A device of
 # SPEEDUP times this processor, slowed by TIME_SCALE, takes TIME_SCALE / SPEEDUP of the measured
-# CPU time, while 40 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s).
+# CPU time, while 25 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s). All eight at
+# once are 200 Mbit/s, which is about what the lab's switches can do with two cores.
 SPEEDUP = 50.0
-TIME_SCALE = 625.0
-# What a message costs among such fast machines; slowed down it is 12.5 ms here.
+TIME_SCALE = 1000.0
+# What a message costs among such fast machines; slowed down it is 20 ms here.
 SETUP_LATENCY = "20us"
-REPLAY_STEPS = 4
+REPLAY_STEPS = 3
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "joint placement and rates": {"network": {"sharing": "strict"}},
