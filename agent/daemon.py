@@ -13,15 +13,17 @@ from pathlib import Path
 
 from agent.contract.config import AgentConfig
 from agent.contract.messages import Hello
-from agent.contract.state import ApplyReport
+from agent.contract.state import ApplyReport, Refusal
 from agent.drivers.server import Server
 from agent.keeper import Keeper
 from agent.link import Link, tls_context
 from agent.measure.measuring import Iperf3Measuring
+from agent.metrics_server import MetricsServer
 from agent.reconcile.lease import RETRY_SECONDS
 from agent.service import Service
 from agent.store import take_lock
-from agent.wiring import build_keeper
+from agent.watching import Watching
+from agent.wiring import build_keeper, collector
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def run(config: AgentConfig) -> int:
             lambda: _hello(config, server, keeper),
             context,
         )
-        asyncio.run(_serve(link, keeper, measuring))
+        asyncio.run(_serve(config, server, link, keeper, measuring))
     return 0
 
 
@@ -62,41 +64,54 @@ def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
-        capabilities=server.capabilities(server.observe(())),
+        capabilities=server.capabilities(),
         lease=keeper.lease,
     )
 
 
-async def _serve(link: Link, keeper: Keeper, measuring: Iperf3Measuring) -> None:
+async def _serve(
+    config: AgentConfig, server: Server, link: Link, keeper: Keeper, measuring: Iperf3Measuring
+) -> None:
+    watching = Watching(config, keeper)
+    metrics = MetricsServer(config, collector(config, server, keeper))
+    await metrics.start()
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     tasks = [
         asyncio.create_task(link.run(), name="link"),
-        asyncio.create_task(_keep_lease(keeper), name="lease"),
+        asyncio.create_task(_keep_lease(keeper, watching), name="lease"),
         asyncio.create_task(ending.wait(), name="signal"),
     ]
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
+    watching.close()
+    await metrics.close()
     await measuring.close()
     for task in done:
         task.result()
 
 
-async def _keep_lease(keeper: Keeper) -> None:
+async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
     """Wakes at the latest every second: the lease may have been shortened meanwhile. Nothing that
-    goes wrong ends it: it is what brings the baseline back."""
+    goes wrong ends it: it is what brings the baseline back. What is still as it was told is not
+    told again."""
+    told: tuple[Refusal, ...] = ()
     while True:
         try:
+            watching.follow(keeper.desired)
             due = keeper.seconds_until_due()
             pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, SHORTEST_PAUSE_SECONDS))
             await asyncio.to_thread(keeper.save_again)
             if due is not None and due <= pause:
-                _tell(await asyncio.to_thread(keeper.tick))
+                report = await asyncio.to_thread(keeper.tick)
+                if report is not None and (report.changes or report.refusals != told):
+                    _tell(report)
+                told = report.refusals if report is not None else told
         except Exception:
             log.exception("the lease could not be looked after; trying again")
             await asyncio.sleep(RETRY_SECONDS)

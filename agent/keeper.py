@@ -7,45 +7,27 @@ renewing and committing only touch the lease, and work while a change is under w
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from agent.contract.messages import Observation, Previewed, Verified
-from agent.contract.state import (
-    ApplyReport,
-    Change,
-    DesiredState,
-    LeaseState,
-    Ledger,
-    ObservedState,
-    Refusal,
-)
+from agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
+from agent.keep import reading
+from agent.keep.attempts import Attempts
+from agent.keep.healing import Healing
+from agent.keep.making import VERIFY_SECONDS, Maker, NotVerifiedError
+from agent.keep.reports import KEEPS_TRYING, NOTHING_DONE, Outcome, Reports, changes_of, told
+from agent.keep.restoring import Restoring
 from agent.reconcile import lease as leases
-from agent.reconcile.diff import (
-    difference,
-    extend_ledger,
-    watched_sysctls,
-)
-from agent.reconcile.effective import ineffective_queues
-from agent.reconcile.effects import EffectError, Network, Store, UnreadableError
+from agent.reconcile.diff import difference, extend_ledger, watched_sysctls
+from agent.reconcile.effects import EffectError, Network, Store
 from agent.reconcile.foreign import hold_back
 from agent.reconcile.lease import Kept, LeaseRefusedError
-from agent.reconcile.steps import Step
 from agent.reconcile.validate import ServerFacts, refusals
 from agent.store import Memory, elapsed_seconds
 
-log = logging.getLogger(__name__)
-
-# ovs-vswitchd programs the kernel after it has taken a transaction in.
-VERIFY_SECONDS = 6.0
-VERIFY_PAUSE_SECONDS = 0.1
-
-
-class NotVerifiedError(Exception):
-    """The read-back does not show what was applied; the message lists what differs."""
+IN_FORCE = ("staged", "committed")
 
 
 class Keeper:
@@ -62,15 +44,15 @@ class Keeper:
     ) -> None:
         self._network = network
         self._facts = facts
-        self._verify_seconds = verify_seconds
-        self._elapsed = elapsed
         self._memory = Memory(store, clock, elapsed)
         self._changing = threading.Lock()
-        # Of the last attempt at a change, and how many in a row failed.
-        self._tried_at = elapsed()
-        self._failures = 0
-        # False from a start until what is on disk was found, or made, to be in force.
-        self._whole = True
+        self._attempts = Attempts(elapsed)
+        self._maker = Maker(network, self._memory, verify_seconds)
+        self._reports = Reports(facts)
+        self._restoring = Restoring(
+            network, self._memory, self._attempts, self._maker, self._reports
+        )
+        self._healing = Healing(network, self._memory, self._maker, self._reports, elapsed, clock)
 
     @property
     def lease(self) -> LeaseState:
@@ -80,17 +62,28 @@ class Keeper:
     def desired(self) -> DesiredState | None:
         return self._memory.kept.desired
 
+    @property
+    def drift(self) -> DriftState:
+        """What was seen of changes by others; of the policy that is in force."""
+        desired = self.desired
+        policy = "heal" if desired is None else desired.drift
+        return self._healing.state.model_copy(update={"policy": policy})
+
     def seconds_until_due(self) -> float | None:
         """When `tick` has something to do; None: nothing will happen by itself."""
         with self._memory.lock:
             now = self._memory.now()
             kept = self._memory.kept
-        pause = leases.retry_seconds(self._failures)
-        retry = max(0.0, self._tried_at + pause - self._elapsed())
+        retry = self._attempts.seconds_until_next()
         due = leases.seconds_until_due(kept, now, retry)
-        if self._whole or kept.desired is None:
+        if kept.desired is None or kept.lease.phase not in IN_FORCE:
             return due
-        return retry if due is None else min(due, retry)
+        look = self._healing.seconds_until_look() if self._attempts.whole else retry
+        return look if due is None else min(due, look)
+
+    def notice(self, *, switch_restarted: bool = False) -> None:
+        """Something of the server's network may have changed: `tick` will look at it soon."""
+        self._healing.notice(switch_restarted=switch_restarted)
 
     def save_again(self) -> None:
         """To be called now and then: a disk that was full may have room again."""
@@ -100,43 +93,16 @@ class Keeper:
     # -- reading -------------------------------------------------------------------------------
 
     def observe(self) -> Observation:
-        kept = self._memory.kept
-        state = self._network.observe(watched_sysctls(kept.desired, kept.ledger))
-        return Observation(state=state, lease=kept.lease)
+        return reading.observe(self._network, self._memory.kept)
 
     def preview(self, desired: DesiredState) -> Previewed:
         """What `stage` would change, and all that it would refuse, its generation included."""
-        kept = self._memory.kept
-        try:
-            leases.check_stage(kept, desired)
-        except LeaseRefusedError as error:
-            return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
-        observed = self._network.observe(watched_sysctls(desired, kept.ledger))
-        found = refusals(desired, observed, self._facts())
-        steps: tuple[Step, ...] = ()
-        if not found:
-            steps = difference(desired, observed, kept.ledger)
-            _, found = hold_back(steps, observed, kept.ledger)
-        steps = () if found else steps
-        return Previewed(changes=_changes(steps), refusals=found, lease=kept.lease)
+        return reading.preview(self._network, self._memory.kept, desired, self._facts())
 
     def verify(self, generation: int) -> Verified:
         """Raises LeaseRefusedError where that generation is not in force."""
-        kept = self._memory.kept
-        if kept.lease.generation != generation or kept.desired is None:
-            raise LeaseRefusedError(
-                Refusal(
-                    what=f"generation {generation} is not in force, "
-                    f"{kept.lease.generation} is ({kept.lease.phase})",
-                    where="verify",
-                    remedy="ask for the generation that is in force",
-                )
-            )
-        observed = self._network.observe(watched_sysctls(kept.desired, kept.ledger))
-        return Verified(
-            deviations=_changes(difference(kept.desired, observed, kept.ledger)),
-            problems=(*observed.problems, *ineffective_queues(kept.desired, observed)),
-        )
+        verified = reading.verify(self._network, self._memory.kept, generation)
+        return verified.model_copy(update={"drift": self.drift})
 
     # -- the lease alone -----------------------------------------------------------------------
 
@@ -162,55 +128,41 @@ class Keeper:
 
     def stage(self, desired: DesiredState, lease_seconds: float) -> ApplyReport:
         """Never raises for what the server or the state refuse: the report says it. When it
-        returns unverified, the server is on its baseline, or the lease says `failed`."""
+        returns unverified, the server is on its baseline, or the lease says `failed`; or this very
+        state was committed before, and is tried again until it is whole."""
         started = time.monotonic()
         with self._changing:
-            changes, found = self._stage(desired, lease_seconds)
-        return ApplyReport(
-            server=desired.server,
-            generation=desired.generation,
-            changes=changes,
-            verified=not found,
-            refusals=found,
-            wall_seconds=time.monotonic() - started,
-        )
+            outcome = self._stage(desired, lease_seconds)
+        report = self._reports.report(desired.generation, outcome, started)
+        return report.model_copy(update={"server": desired.server})
 
     def restore(self, generation: int) -> ApplyReport:
-        """Raises LeaseRefusedError where a newer generation is in force. Refused in the report,
+        """Raises LeaseRefusedError where a newer generation is in force; EffectError where that one
+        never came and this cannot be saved, so that it could still come. Refused in the report,
         with nothing touched, where it would take something away from others."""
         started = time.monotonic()
-        changes: tuple[Change, ...] = ()
         with self._changing:
             with self._memory.lock:
                 due = leases.check_restore(self._memory.kept, generation)
                 if due:
                     aim = leases.begin_restore(self._memory.kept, self._memory.now(), "restore")
                 else:
-                    self._memory.hold(leases.never_to_come(self._memory.kept, generation))
-            found = self._in_the_way(aim) if due else ()
-            if due and not found:
-                with self._memory.lock:
-                    self._memory.hold(aim)
-                changes, found = self._bring_back()
-        return self._restore_report(generation, changes, found, started)
+                    self._memory.save(leases.never_to_come(self._memory.kept, generation))
+            outcome = self._restore(aim) if due else NOTHING_DONE
+        return self._reports.report(generation, outcome, started)
 
     def destroy(self, plan_name: str) -> ApplyReport:
         """Refused in the report as `restore` is. Raises LeaseRefusedError over another plan's."""
         leases.check_destroy(self._memory.kept, plan_name)
         started = time.monotonic()
-        changes: tuple[Change, ...] = ()
         with self._changing:
-            found = self._in_the_way(leases.begin_destroy(self._memory.kept))
-            if not found:
-                with self._memory.lock:
-                    self._memory.hold(leases.begin_destroy(self._memory.kept))
-                changes, found = self._bring_back()
-        return self._restore_report(self.lease.highest_generation, changes, found, started)
+            outcome = self._restore(leases.begin_destroy(self._memory.kept))
+        return self._reports.report(self.lease.highest_generation, outcome, started)
 
     def tick(self) -> ApplyReport | None:
         """Brings the baseline back where the lease says so, or tries again to make whole what
-        `resume` could not; None: nothing was due. A change under way holds the lock: one that is
-        found here was interrupted."""
+        `resume` could not, or looks whether others changed what is in force; None: nothing was due.
+        A change under way holds the lock: one that is found here was interrupted."""
         started = time.monotonic()
         with self._changing:
             with self._memory.lock:
@@ -220,30 +172,32 @@ class Keeper:
                 if why is not None:
                     self._memory.hold(leases.begin_restore(self._memory.kept, now, why))
             if why is not None:
-                changes, found = self._bring_back()
-            elif not self._whole and self._memory.kept.desired is not None:
-                changes, found = self._make_whole(self._memory.kept.desired)
+                outcome = self._bring_back()
+            elif (desired := self._memory.kept.desired) is None:
+                return None
+            elif not self._attempts.whole:
+                outcome = self._make_whole(desired)
+            elif self._healing.seconds_until_look() <= 0:
+                outcome = self._healing.look(desired, self._memory.kept.ledger)
             else:
                 return None
-        return self._restore_report(generation, changes, found, started)
+        return self._reports.report(generation, outcome, started)
 
     def resume(self) -> ApplyReport | None:
         """After a start: finishes undoing; else makes what is in force whole again (a reboot
         keeps bridges in the database, and loses addresses, routes and filters). What could not
         be done now is due again: see `seconds_until_due` and `tick`."""
-        self._whole = False
+        self._attempts.whole = False
         return self.tick()
 
-    def _stage(
-        self, desired: DesiredState, lease_seconds: float
-    ) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+    def _stage(self, desired: DesiredState, lease_seconds: float) -> Outcome:
         try:
             kind = leases.check_stage(self._memory.kept, desired)
             observed = self._network.observe(watched_sysctls(desired, self._memory.kept.ledger))
         except LeaseRefusedError as error:
             return (), (error.refusal,)
         except EffectError as error:
-            return (), (self._failure(str(error), "repair that, then stage again"),)
+            return (), (self._reports.failure(str(error), "repair that, then stage again"),)
         ledger = self._memory.kept.ledger
         found = (
             refusals(desired, observed, self._facts())
@@ -257,10 +211,11 @@ class Keeper:
                     ledger = extend_ledger(desired, observed, self._memory.kept.ledger)
                     self._memory.save(leases.begin_stage(self._memory.kept, desired, ledger))
         except EffectError as error:
-            return (), (self._failure(str(error), "make room, then stage again"),)
-        self._tried_at = self._elapsed()
+            return (), (self._reports.failure(str(error), "make room, then stage again"),)
+        self._attempts.begin()
         try:
-            steps = self._make_so(desired, self._memory.kept.ledger, "stage")
+            steps = self._maker.make_so(desired, self._memory.kept.ledger, "stage")
+            self._now_whole()
             with self._memory.lock:
                 # The lease may have been decided meanwhile, where this was staged before.
                 self._memory.save(
@@ -272,129 +227,43 @@ class Keeper:
             # A mistake of ours must not leave a server half changed.
             self._give_up(f"{type(error).__name__}: {error}")
             raise
-        return _changes(steps), ()
+        return changes_of(steps), ()
 
-    def _give_up(self, what: str) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+    def _give_up(self, what: str) -> Outcome:
+        """A decision stands: what was committed before, and was staged again (a message may come
+        twice), is made whole later."""
         with self._memory.lock:
+            if self._memory.kept.lease.phase == "committed":
+                self._attempts.broke()
+                return (), (self._reports.failure(what, KEEPS_TRYING),)
             self._memory.hold(leases.begin_restore(self._memory.kept, self._memory.now(), what))
         changes, found = self._bring_back()
-        return changes, (self._failure(what, "the server is on its baseline again"), *found)
+        return changes, (self._reports.failure(what, "the server is on its baseline again"), *found)
 
-    def _in_the_way(self, aim: Kept) -> tuple[Refusal, ...]:
-        """What of others would go with a change to `aim`. Where the server cannot be read now,
-        nothing is known: the change is begun, fails, and is tried again."""
-        try:
-            observed = self._network.observe(watched_sysctls(aim.desired, aim.ledger))
-        except EffectError:
-            return ()
-        steps = difference(aim.desired, observed, aim.ledger)
-        return hold_back(steps, observed, aim.ledger)[1]
-
-    def _make_whole(self, desired: DesiredState) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
-        self._tried_at = self._elapsed()
-        try:
-            return _changes(self._make_so(desired, self._memory.kept.ledger, "resume")), ()
-        except Exception as error:
-            self._count(error)
-            return (), (self._failure(_told(error), "repair that; the agent keeps trying"),)
-
-    def _bring_back(self) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
-        """Makes what `begin_restore` aimed at true. Holds the change lock already."""
-        kept = self._memory.kept
-        self._tried_at = self._elapsed()
-        try:
-            steps = self._make_so(kept.desired, kept.ledger, "restore")
-            self._network.sweep()
-        except Exception as error:
-            # Whatever it was: the lease must say that the baseline is not back.
-            what = _told(error)
-            self._count(error)
-            news = what != kept.lease.detail
-            with self._memory.lock:
-                self._memory.hold(leases.failed(self._memory.kept, what))
-            if news:
-                self._memory.note("failed", (), detail=what)
-            return (), (self._failure(what, "repair that; the agent keeps trying"),)
+    def _restore(self, aim: Kept) -> Outcome:
+        found = self._restoring.in_the_way(aim)
+        if found:
+            return (), found
         with self._memory.lock:
-            self._memory.hold(leases.restored(self._memory.kept))
-        return _changes(steps), ()
+            self._memory.hold(aim)
+        return self._bring_back()
 
-    def _make_so(
-        self, desired: DesiredState | None, ledger: Ledger, event: str
-    ) -> tuple[Step, ...]:
-        """Applies the difference and reads it back. Raises EffectError, NotVerifiedError.
+    def _bring_back(self) -> Outcome:
+        outcome = self._restoring.bring_back()
+        if not outcome[1]:
+            self._now_whole()
+        return outcome
 
-        A stage that cannot be noted in the audit log is not done; undoing is.
-        """
-        names = watched_sysctls(desired, ledger)
-        observed = self._network.observe(names)
-        steps, _ = hold_back(difference(desired, observed, ledger), observed, ledger)
-        if steps:
-            (self._memory.audit if event == "stage" else self._memory.note)(event, steps)
-            self._network.apply(steps, desired.plan_name if desired else "")
-        deadline = time.monotonic() + self._verify_seconds
-        while wrong := _wrong(desired, self._network.observe(names), ledger):
-            settled = wrong.in_the_way and not wrong.due
-            if settled or time.monotonic() > deadline:
-                raise NotVerifiedError(str(wrong))
-            time.sleep(VERIFY_PAUSE_SECONDS)
-        self._whole, self._failures = True, 0
-        return steps
+    def _make_whole(self, desired: DesiredState) -> Outcome:
+        self._attempts.begin()
+        try:
+            steps = self._maker.make_so(desired, self._memory.kept.ledger, "resume")
+        except Exception as error:
+            self._attempts.failed(error)
+            return (), (self._reports.failure(told(error), KEEPS_TRYING),)
+        self._now_whole()
+        return changes_of(steps), ()
 
-    def _count(self, error: Exception) -> None:
-        """What failed without a change being tried may be tried again soon, and costs nothing."""
-        if not isinstance(error, UnreadableError):
-            self._failures += 1
-
-    def _failure(self, what: str, remedy: str) -> Refusal:
-        return Refusal(what=what, where=f"server {self._facts().server}", remedy=remedy)
-
-    def _restore_report(
-        self,
-        generation: int,
-        changes: tuple[Change, ...],
-        found: tuple[Refusal, ...],
-        started: float,
-    ) -> ApplyReport:
-        return ApplyReport(
-            server=self._facts().server,
-            generation=generation,
-            changes=changes,
-            verified=not found,
-            refusals=found,
-            wall_seconds=time.monotonic() - started,
-        )
-
-
-def _told(error: Exception) -> str:
-    """What a report says of it; a mistake of ours is logged with its traceback beside that."""
-    if isinstance(error, (EffectError, NotVerifiedError)):
-        return str(error)
-    log.error("unexpected", exc_info=error)
-    return f"{type(error).__name__}: {error}"
-
-
-class _Wrong(NamedTuple):
-    """What the read-back does not show; falsy where it is all as wanted."""
-
-    due: tuple[str, ...]
-    in_the_way: tuple[Refusal, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.due or self.in_the_way)
-
-    def __str__(self) -> str:
-        parts = [f"{r.where}: {r.what}; {r.remedy}" for r in self.in_the_way]
-        if self.due:
-            parts.append("read back and not as wanted: " + "; ".join(self.due))
-        return "; ".join(parts)
-
-
-def _wrong(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> _Wrong:
-    left, in_the_way = hold_back(difference(desired, observed, ledger), observed, ledger)
-    due = (f"{c.action} {c.collection} {c.key} is still due" for c in _changes(left))
-    return _Wrong((*due, *ineffective_queues(desired, observed)), in_the_way)
-
-
-def _changes(steps: Sequence[Step]) -> tuple[Change, ...]:
-    return tuple(step.as_change() for step in steps)
+    def _now_whole(self) -> None:
+        self._attempts.succeeded()
+        self._healing.begin_anew()

@@ -100,8 +100,12 @@ class Link:
         poll = Poll(session=self._session_id)
         while True:
             document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
-            for envelope in _envelopes(document):
-                self._take(http, str(envelope["id"]), envelope.get("body"))
+            self._take_all(http, document)
+
+    def _take_all(self, http: aiohttp.ClientSession, document: Any) -> None:
+        """Raises LinkRefusedError where that is no list of requests."""
+        for envelope in _envelopes(document):
+            self._take(http, envelope["id"], envelope.get("body"))
 
     def _say_alone(self, error: Exception) -> None:
         """Once, not at every attempt: an agent is alone most of its life."""
@@ -175,7 +179,7 @@ class Link:
                 raise LinkRefusedError(f"{path}: {response.status} {await response.text()}")
             try:
                 return await response.json(content_type=None)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise LinkRefusedError(f"{path}: its answer is not JSON") from error
 
 
@@ -183,7 +187,12 @@ def _envelopes(document: Any) -> list[dict[str, Any]]:
     """Each body is judged by itself, so that one unknown request does not hide the others."""
     envelopes = document.get("envelopes") if isinstance(document, dict) else None
     if not isinstance(envelopes, list) or not all(
-        isinstance(e, dict) and "id" in e for e in envelopes
+        isinstance(e, dict) and _is_identifier(e.get("id")) for e in envelopes
     ):
         raise LinkRefusedError("its list of requests is not understood")
     return envelopes
+
+
+def _is_identifier(value: Any) -> bool:
+    """What can be sent back as it came."""
+    return isinstance(value, str) and value.isascii()

@@ -1,4 +1,4 @@
-"""The `agent` command: run the daemon, show this server's state, or restore it offline."""
+"""The `agent` command: run the daemon, or beside it show, examine or restore this server."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def main(arguments: list[str] | None = None) -> int:
     for name, text in (
         ("run", "run the daemon: dial the controller, keep this server's network and its lease"),
         ("status", "show the lease on disk and the network as it is"),
+        ("doctor", "look for what stands in the way, and say what to do; changes nothing"),
         ("restore", "bring back the baseline, while no daemon runs"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
             "--config", type=Path, default=CONFIG_FILE, help="YAML or JSON (default: %(default)s)"
         )
-        if name == "status":
+        if name in ("status", "doctor"):
             command.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     return _dispatch(options)
@@ -50,6 +51,10 @@ def _dispatch(options: argparse.Namespace) -> int:
             from agent.daemon import run
 
             return run(config)
+        if options.command == "doctor":
+            from agent.doctor.doctor import doctor
+
+            return doctor(config, as_json=options.json)
         from agent import offline
 
         if options.command == "status":

@@ -35,6 +35,8 @@ from agent.reconcile.effects import EffectError
 from agent.reconcile.lease import LeaseRefusedError
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
+# Characters of a message that is not understood.
+LONGEST_QUOTE = 200
 
 
 class Measuring(Protocol):
@@ -110,9 +112,14 @@ class Service:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "request"
         return self._refusal(
-            f"request {name!r} is not understood: {place}: {first['msg']}",
+            f"request {_shown(repr(name))} is not understood: {_shown(place)}: {first['msg']}",
             "run the same version of controller and agent",
         )
 
     def _refusal(self, what: str, remedy: str) -> Refusal:
         return Refusal(what=what, where=f"server {self._server}", remedy=remedy)
+
+
+def _shown(text: str) -> str:
+    """Of what another wrote: not all of it where it is long, and only what can be sent."""
+    return text[:LONGEST_QUOTE].encode(errors="backslashreplace").decode()

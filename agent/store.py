@@ -43,6 +43,25 @@ AUDIT_VERSION = 1
 CLOCK_TOLERANCE_SECONDS = 0.5
 
 
+STATE_FILE = "state.json"
+
+
+def read_kept(directory: Path) -> Kept:
+    """What an agent has on disk there. Touches nothing. Raises OSError, StoreError."""
+    path = directory / STATE_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return Kept()
+    try:
+        return Kept.model_validate_json(text)
+    except ValidationError as error:
+        raise StoreError(
+            f"{path}: not a state of this version ({error.error_count()} mistakes); "
+            "restore it with the agent version that wrote it"
+        ) from error
+
+
 class DiskStore:
     """Implements agent.reconcile.effects.Store in one directory.
 
@@ -56,26 +75,18 @@ class DiskStore:
     def __init__(self, directory: Path, audit_bytes: int = AUDIT_BYTES) -> None:
         self._audit_bytes = audit_bytes
         self._directory = directory
-        self._state = directory / "state.json"
+        self._state = directory / STATE_FILE
         self._audit = directory / "audit.jsonl"
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
 
     def load(self) -> Kept:
-        try:
-            text = self._state.read_text()
-        except FileNotFoundError:
-            return Kept()
-        try:
-            return Kept.model_validate_json(text)
-        except ValidationError as error:
-            raise StoreError(
-                f"{self._state}: not a state of this version ({error.error_count()} mistakes); "
-                "restore it with the agent version that wrote it"
-            ) from error
+        """Raises OSError, StoreError."""
+        return read_kept(self._directory)
 
     def save(self, kept: Kept) -> None:
         staged = self._state.with_suffix(".part")
         with staged.open("w") as file:
+            _give_to_owner(file.fileno(), self._directory)
             file.write(kept.model_dump_json())
             file.flush()
             os.fsync(file.fileno())
@@ -87,14 +98,16 @@ class DiskStore:
         finally:
             os.close(descriptor)
 
-    def audit(self, record: dict[str, Any]) -> None:
-        """Raises OSError, and then leaves no half record."""
+    def audit(self, records: Sequence[dict[str, Any]]) -> None:
+        """One write: a change of hundreds of entries waits for the disk once. Raises OSError, and
+        then leaves none of the records, and no half one."""
         if self._audit.exists() and self._audit.stat().st_size >= self._audit_bytes:
             self._put_audit_aside()
-        line = (json.dumps(record) + "\n").encode()
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
         with self._audit.open("ab", buffering=0) as file:
+            _give_to_owner(file.fileno(), self._directory)
             before = file.tell()
-            if file.write(line) != len(line):
+            if file.write(lines) != len(lines):
                 file.truncate(before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._audit))
             os.fsync(file.fileno())
@@ -104,6 +117,13 @@ class DiskStore:
         for newer, older in reversed(list(pairwise([self._audit, *former]))):
             if newer.exists():
                 newer.replace(older)
+
+
+def _give_to_owner(descriptor: int, directory: Path) -> None:
+    """What root writes with `agent restore` stays readable for the agent, which is not root."""
+    owner, file = directory.stat(), os.fstat(descriptor)
+    if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (file.st_uid, file.st_gid):
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def elapsed_seconds() -> float:
@@ -186,8 +206,7 @@ class Memory:
         }
         records = [{**common, "change": step.as_change().model_dump()} for step in steps]
         try:
-            for record in records or [common]:
-                self._store.audit(record)
+            self._store.audit(records or [common])
         except OSError as error:
             raise EffectError(f"the audit log cannot be written: {error}") from error
 
@@ -201,6 +220,7 @@ def take_lock(directory: Path) -> IO[str]:
     process ends however it ends. Raises AlreadyRunningError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o750)
     file = (directory / "agent.lock").open("a+")
+    _give_to_owner(file.fileno(), directory)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent.contract.config import AgentConfig
+from agent.drivers.queue_counters import read_queue_counters
 from agent.drivers.server import Server, open_vswitch_version
 from agent.keeper import Keeper
+from agent.metrics import Known, exposition
 from agent.reconcile.validate import ServerFacts
 from agent.store import DiskStore
 
@@ -20,18 +23,37 @@ def build_keeper(config: AgentConfig, server: Server) -> Keeper:
 
 
 def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFacts]:
-    version = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
 
     def facts() -> ServerFacts:
         return ServerFacts(
             server=config.server,
             datapath=server.datapath,
-            open_vswitch_version=version,
+            open_vswitch_version=numbers,
             protected=frozenset(config.protected),
             protected_addresses=addresses_towards(config.controller_url),
+            traffic_control=server.traffic_control,
         )
 
     return facts
+
+
+def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[], str]:
+    """Makes the metrics' text anew at each call; that may raise EffectError."""
+    info = {
+        "server": config.server,
+        "version": version("placewire"),
+        "datapath": server.datapath,
+        "open_vswitch": open_vswitch_version(),
+    }
+
+    def collect() -> str:
+        desired = keeper.desired
+        nics = [shaper.nic for shaper in desired.shapers] if desired else []
+        counters = read_queue_counters(nics)
+        return exposition(Known(info, keeper.lease, desired, keeper.drift, counters))
+
+    return collect
 
 
 def addresses_towards(url: str) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from agent.contract.frozen import Frozen
+from agent.contract.numbers import TcpPort
 
 
 class AgentConfig(Frozen):
@@ -14,6 +15,8 @@ class AgentConfig(Frozen):
     openvswitch_run_dir where ovs-vswitchd puts NAME.mgmt sockets
     datapath            auto: netdev where the kernel has no openvswitch module
     protected           interfaces that may never be touched, the management NIC among them
+    metrics_socket      where metrics are asked for; none: metrics.sock in state_dir
+    metrics_tcp_port    a port of the loopback for the same; none: none
     """
 
     server: str
@@ -26,3 +29,5 @@ class AgentConfig(Frozen):
     openvswitch_run_dir: str = "/var/run/openvswitch"
     datapath: Literal["auto", "system", "netdev"] = "auto"
     protected: tuple[str, ...] = ()
+    metrics_socket: str | None = None
+    metrics_tcp_port: TcpPort | None = None

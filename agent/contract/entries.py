@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from agent.contract.frozen import Frozen
+from agent.contract.numbers import Integer
 
 OWNER_KEY = "placewire"
 COOKIE = 0x50_57_00_00_00_00_00_00
@@ -25,6 +26,9 @@ TABLE_COUNT = 256
 RULE_PRIORITY_BASE = 18000
 RULE_PRIORITY_COUNT = 1000
 FLOW_PRIORITY = 20480
+# Short packets: those that are one are found before all others, and before them their length.
+SHORT_FLOW_PRIORITY = FLOW_PRIORITY + 1
+LENGTH_FLOW_PRIORITY = FLOW_PRIORITY + 2
 CLASSIFIER_PREFERENCE_BASE = 20480
 BRIDGE_PREFIX = "pw-"
 
@@ -48,7 +52,7 @@ class Bridge(Frozen):
     name: str
     nic: str
     datapath: DatapathType
-    mtu_bytes: int = 1500
+    mtu_bytes: Integer = 1500
 
     @property
     def key(self) -> str:
@@ -72,7 +76,7 @@ class Shaper(Frozen):
 
     collection: ClassVar[str] = "shapers"
     nic: str
-    max_bits_per_second: int
+    max_bits_per_second: Integer
 
     @property
     def key(self) -> str:
@@ -84,10 +88,10 @@ class Queue(Frozen):
 
     collection: ClassVar[str] = "queues"
     nic: str
-    queue_id: int
-    min_bits_per_second: int
-    max_bits_per_second: int
-    burst_bits: int
+    queue_id: Integer
+    min_bits_per_second: Integer
+    max_bits_per_second: Integer
+    burst_bits: Integer
     purpose: str
 
     @property
@@ -96,16 +100,18 @@ class Queue(Frozen):
 
 
 class Flow(Frozen):
-    """Traffic from this server to `destination` leaves through this queue, forwarded normally."""
+    """Traffic from this server to `destination` leaves through this queue, forwarded normally; or
+    every short packet of TCP where destination is None, wherever it goes."""
 
     collection: ClassVar[str] = "flows"
     bridge: str
-    destination: str
-    queue_id: int
+    destination: str | None
+    queue_id: Integer
 
     @property
     def key(self) -> str:
-        return f"{self.bridge} to {self.destination}"
+        to = "short packets" if self.destination is None else f"to {self.destination}"
+        return f"{self.bridge} {to}"
 
 
 class Classifier(Frozen):
@@ -115,7 +121,7 @@ class Classifier(Frozen):
     collection: ClassVar[str] = "classifiers"
     nic: str
     destination: str | None
-    queue_id: int
+    queue_id: Integer
 
     @property
     def key(self) -> str:
@@ -124,9 +130,9 @@ class Classifier(Frozen):
 
 class Rule(Frozen):
     collection: ClassVar[str] = "rules"
-    priority: int
+    priority: Integer
     source: str
-    table: int
+    table: Integer
 
     @property
     def key(self) -> str:
@@ -135,7 +141,7 @@ class Rule(Frozen):
 
 class Route(Frozen):
     collection: ClassVar[str] = "routes"
-    table: int
+    table: Integer
     destination: str
     interface: str
     source: str

@@ -6,6 +6,7 @@ Rates are payload bits per second: what iperf3's receiver counts.
 from __future__ import annotations
 
 from agent.contract.frozen import Frozen
+from agent.contract.numbers import BitsPerSecond, TcpPort
 
 
 class Transfer(Frozen):
@@ -20,8 +21,8 @@ class Transfer(Frozen):
     rail: str
     source_address: str
     destination_address: str
-    tcp_port: int
-    promised_bits_per_second: float
+    tcp_port: TcpPort
+    promised_bits_per_second: BitsPerSecond
     paced: bool = False
 
 

@@ -13,31 +13,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from agent.contract.capabilities import Capabilities
 from agent.contract.frozen import Frozen
 from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from agent.contract.numbers import Generation, LeaseSeconds, MeasurementSeconds, UnixSeconds
 from agent.contract.state import (
     ApplyReport,
     Change,
     DesiredState,
+    DriftState,
     LeaseState,
-    NicFacts,
     ObservedState,
     Refusal,
 )
 
 PROTOCOL_VERSION = 1
 POLL_SECONDS = 10.0
-
-
-class Capabilities(Frozen):
-    """What this server can do, as found by the agent."""
-
-    datapath: Literal["system", "netdev"]
-    set_queue_honoured: bool
-    open_vswitch_version: str
-    kernel_version: str
-    python_version: str
-    nics: tuple[NicFacts, ...]
 
 
 class Hello(Frozen):
@@ -85,30 +76,30 @@ class Stage(Frozen):
 
     request: Literal["stage"] = "stage"
     desired: DesiredState
-    lease_seconds: float
+    lease_seconds: LeaseSeconds
 
 
 class Renew(Frozen):
     """Extend a staged or committed lease. -> LeaseState"""
 
     request: Literal["renew"] = "renew"
-    generation: int
-    lease_seconds: float
+    generation: Generation
+    lease_seconds: LeaseSeconds
 
 
 class Commit(Frozen):
     """The decision was to keep it; lease_seconds None: without expiry. -> LeaseState"""
 
     request: Literal["commit"] = "commit"
-    generation: int
-    lease_seconds: float | None
+    generation: Generation
+    lease_seconds: LeaseSeconds | None
 
 
 class Restore(Frozen):
     """End the lease now: bring back its baseline. -> ApplyReport"""
 
     request: Literal["restore"] = "restore"
-    generation: int
+    generation: Generation
 
 
 class Destroy(Frozen):
@@ -123,12 +114,15 @@ class Verify(Frozen):
     """Read the effective state back and compare with what is committed. -> Verified"""
 
     request: Literal["verify"] = "verify"
-    generation: int
+    generation: Generation
 
 
 class Verified(Frozen):
+    """deviations and problems are read when asked; drift is what was seen up to now."""
+
     deviations: tuple[Change, ...]
     problems: tuple[str, ...]
+    drift: DriftState | None = None
 
 
 class StartServers(Frozen):
@@ -136,7 +130,7 @@ class StartServers(Frozen):
 
     request: Literal["start_servers"] = "start_servers"
     transfers: tuple[Transfer, ...]
-    seconds: float
+    seconds: MeasurementSeconds
 
 
 class Listening(Frozen):
@@ -155,8 +149,8 @@ class RunTransfers(Frozen):
 
     request: Literal["run_transfers"] = "run_transfers"
     transfers: tuple[Transfer, ...]
-    seconds: float
-    start_unix: float
+    seconds: MeasurementSeconds
+    start_unix: UnixSeconds
 
 
 class TransferResults(Frozen):

@@ -19,6 +19,9 @@ from agent.contract.entries import (
     Sysctl,
 )
 from agent.contract.frozen import Frozen
+from agent.contract.numbers import Generation
+
+DriftPolicy = Literal["heal", "report"]
 
 
 class Collections(Frozen):
@@ -43,14 +46,16 @@ class DesiredState(Collections):
     """generation only goes up on a server; plan_digest names the decision that this is part of.
 
     take_over lists the NICs whose own address may move to their bridge; an address found on any
-    other of our NICs is refused.
+    other of our NICs is refused. drift: what becomes of what others change of it while it is in
+    force: put right again, or only told.
     """
 
     server: str
     plan_name: str
     plan_digest: str
-    generation: int
+    generation: Generation
     take_over: tuple[str, ...] = ()
+    drift: DriftPolicy = "heal"
 
     @property
     def content_digest(self) -> str:
@@ -66,6 +71,8 @@ class NicFacts(Frozen):
     address_commands: the same, as `ip address add` accepts them; "dynamic" where a lease ends.
     routes: through it, none of ours and none that the kernel adds itself, as `ip route` accepts.
     root_qdisc: kind of a queueing discipline that someone set; None: the kernel's default.
+    carrier: whether the other end of the link is there; None: not known, as while the NIC is down.
+    least_mtu_bytes, largest_mtu_bytes: what its driver takes; None: it does not say.
     """
 
     name: str
@@ -80,6 +87,9 @@ class NicFacts(Frozen):
     address_commands: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     root_qdisc: str | None = None
+    carrier: bool | None = None
+    least_mtu_bytes: int | None = None
+    largest_mtu_bytes: int | None = None
 
 
 class ForeignEntry(Frozen):
@@ -94,26 +104,32 @@ class ForeignEntry(Frozen):
 
 
 class EffectiveQueue(Frozen):
-    """An HTB class as the kernel has it (tc), not as OVSDB was asked for it."""
+    """An HTB class as the kernel has it (tc), not as OVSDB was asked for it. least_burst_bytes:
+    what Open vSwitch raises a smaller burst to, by the NIC's own MTU."""
 
     nic: str
     queue_id: int
     min_bits_per_second: int
     max_bits_per_second: int
     burst_bytes: int
+    least_burst_bytes: int = 0
 
 
 class ObservedState(Collections):
     """Our entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys, never assumed.
 
     sysctls holds those that a desired state or the ledger names. addresses holds those on our
-    bridges' interfaces; a NIC's own are in nics. problems lists what is ours but broken, e.g. a
-    queue in OVSDB with no class in the kernel.
+    bridges' interfaces; a NIC's own are in nics. bridges_down are those of our bridges whose
+    interface is down, as ovs-vswitchd leaves it that makes it anew. bridge_routes are others', over
+    our bridges, as `ip route` accepts them. problems lists what is ours but broken, e.g. a queue in
+    OVSDB with no class in the kernel.
     """
 
     nics: tuple[NicFacts, ...] = ()
     effective_queues: tuple[EffectiveQueue, ...] = ()
     foreign: tuple[ForeignEntry, ...] = ()
+    bridges_down: tuple[str, ...] = ()
+    bridge_routes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -177,6 +193,22 @@ class LeaseState(Frozen):
     baseline_generation: int | None = None
     expires_unix: float | None = None
     detail: str = ""
+
+
+class DriftState(Frozen):
+    """What the agent has seen, since it started, of changes that others made to what is in force.
+
+    drifts      how often it found something changed; heals: how often it put that right
+    since_unix  when it was first seen as it is now; None: at the last look all was as wanted
+    notes       what is not put right, and why, one sentence each
+    """
+
+    policy: DriftPolicy
+    drifts: int = 0
+    heals: int = 0
+    last_heal_unix: float | None = None
+    since_unix: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 class ApplyReport(Frozen):

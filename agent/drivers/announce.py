@@ -1,35 +1,45 @@
 """Gratuitous ARP: tells neighbours at once under which MAC address an address is found now.
 
 Without it they would keep sending to the former one until their entries age, half a minute or more.
+
+The kernel sends it for us: told to use a neighbour that it does not know yet, it asks for it, and
+asked for an address of our own it asks in that address's name (an announcement, RFC 5227, section
+3). So this takes CAP_NET_ADMIN only, where a socket that sends ARP would take CAP_NET_RAW. Of
+several addresses in one subnet the kernel asks in the name of the first: of the others neighbours
+learn when they ask.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import socket
-import struct
 from collections.abc import Iterable
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 log = logging.getLogger(__name__)
 
-_ETHERNET_ARP = 0x0806
-_BROADCAST = b"\xff" * 6
+# linux/neighbour.h
+_STATE_NONE = 0x00
+_FLAG_USE = 0x01
 
 
 def announce(interface: str, addresses: Iterable[str]) -> None:
-    """addresses: as a.b.c.d. Needs CAP_NET_RAW; without it neighbours find out by themselves."""
-    try:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETHERNET_ARP)) as link:
-            link.bind((interface, _ETHERNET_ARP))
-            mac = link.getsockname()[4]
+    """addresses: of the interface, as a.b.c.d. What fails is logged: neighbours then find out by
+    themselves."""
+    with IPRoute() as netlink:
+        for index in netlink.link_lookup(ifname=interface):
             for address in addresses:
-                link.send(gratuitous_arp(mac, socket.inet_aton(address)))
-    except OSError as error:
-        log.warning("%s: neighbours could not be told of its addresses: %s", interface, error)
+                _announce(netlink, interface, index, address)
 
 
-def gratuitous_arp(mac: bytes, address: bytes) -> bytes:
-    """An ARP announcement (RFC 5227, section 3): a request for one's own address."""
-    ethernet = struct.pack("!6s6sH", _BROADCAST, mac, _ETHERNET_ARP)
-    fixed = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1)
-    return ethernet + fixed + mac + address + bytes(6) + address
+def _announce(netlink: IPRoute, interface: str, index: int, address: str) -> None:
+    try:
+        netlink.neigh("replace", dst=address, ifindex=index, state=_STATE_NONE, flags=_FLAG_USE)
+    except NetlinkError as error:
+        log.warning("%s: neighbours could not be told of %s: %s", interface, address, error)
+        return
+    # It was sent; nobody answers for our own address, and it would be asked for twice more.
+    with contextlib.suppress(NetlinkError):
+        netlink.neigh("del", dst=address, ifindex=index)

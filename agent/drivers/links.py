@@ -16,6 +16,7 @@ from agent.contract.state import NicFacts
 from agent.drivers import ethtool
 from agent.drivers.announce import announce
 from agent.drivers.command import run
+from agent.reconcile.diff import over_bridge
 from agent.reconcile.effects import EffectError
 from agent.reconcile.steps import EntryStep, NicStep
 
@@ -59,6 +60,10 @@ class LinkView:
         """Of global scope, as a.b.c.d/len; IPv6 too."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
 
+    def foreign_routes(self, interface: str) -> tuple[str, ...]:
+        """Of others, through it, as `ip route` accepts them."""
+        return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
+
     def nics(
         self, bridge_of_port: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
@@ -81,17 +86,29 @@ class LinkView:
             up=self.is_up(name),
             speed_bits_per_second=ethtool.speed_bits_per_second(name),
             driver=ethtool.driver(name),
-            rdma=Path(f"/sys/class/net/{name}/device/infiniband").exists(),
+            rdma=_has_rdma(name),
             addresses=tuple(self.addresses(name)),
             bridge=bridge_of_port.get(name) or (None if master == "ovs-system" else master),
             address_commands=tuple(_address_command(a) for a in self._global(name)),
-            routes=tuple(line for line in self._routes if f" dev {name} " in f" {line} "),
+            routes=self.foreign_routes(name),
             root_qdisc=self._qdiscs.get(name),
+            carrier="LOWER_UP" in link["flags"] if self.is_up(name) else None,
+            # 0: the driver states no bound.
+            least_mtu_bytes=link.get("min_mtu") or None,
+            largest_mtu_bytes=link.get("max_mtu") or None,
         )
 
     def _global(self, interface: str) -> list[Any]:
         entries = self._links.get(interface, {}).get("addr_info", [])
         return [a for a in entries if a["family"] == "inet" or a["scope"] == "global"]
+
+
+def _has_rdma(name: str) -> bool:
+    """Its own adapter's, or RDMA in software over it (rxe, siw), which names its parent."""
+    if Path(f"/sys/class/net/{name}/device/infiniband").exists():
+        return True
+    parents = Path("/sys/class/infiniband").glob("*/parent")
+    return any(parent.read_text().strip() == name for parent in parents)
 
 
 def _address_command(entry: Mapping[str, Any]) -> str:
@@ -180,7 +197,7 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
         *[
             ["ip", "route", "add", *moved.split()]
             for route in held.routes
-            if (moved := _on(route, nic, step.bridge)) not in there
+            if (moved := over_bridge(route, nic, step.bridge)) not in there
         ],
     ]
 
@@ -204,9 +221,3 @@ def _identity(address_command: str) -> list[str]:
     """The words that name an address to `ip address del`."""
     words = address_command.split()
     return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]
-
-
-def _on(route: str, nic: str, bridge: str) -> str:
-    words = route.split()
-    at = words.index("dev") + 1
-    return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])

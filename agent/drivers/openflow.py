@@ -2,6 +2,18 @@
 
 There is no OpenFlow client in the Python bindings. A bundle of adds and strict deletes keeps
 foreign flows, which `replace-flows` would remove.
+
+An add alone overwrites a flow of the same match and priority, whosever it is, and Open vSwitch
+checks overlaps only where there is none of the very same match. So each add comes with a trial in
+the same bundle: first ours is deleted, then a flow of a match that is never the same (it looks at
+metadata, which is 0 in every packet) is added with that check, and deleted again. Where somebody's
+flow of the same priority would match any of these packets, the whole bundle is refused and nothing
+of it done. There is no moment in between: the switch takes a bundle in as one.
+
+OpenFlow has no match for a packet's length, and a tc filter is not asked about a packet that
+set_queue has given its class. So short packets take two flows: the first has the length of every
+packet checked that could be an acknowledgement, notes that in register 0 and starts again; the
+second takes those that were found to be short. The register's bits: 0 longer, 1 checked.
 """
 
 from __future__ import annotations
@@ -11,18 +23,37 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.contract.entries import COOKIE, COOKIE_MASK, FLOW_PRIORITY, Flow
+from agent.contract.entries import (
+    COOKIE,
+    COOKIE_MASK,
+    FLOW_PRIORITY,
+    LENGTH_FLOW_PRIORITY,
+    SHORT_FLOW_PRIORITY,
+    SHORT_PACKET_BYTES,
+    Flow,
+)
 from agent.contract.state import ForeignEntry
 from agent.drivers.command import run
+from agent.reconcile.effects import EffectError
 from agent.reconcile.steps import EntryStep
 
 _PROTOCOL = ("-O", "OpenFlow13")
+_TRIAL_MATCH = f"metadata=0/{COOKIE:#x}"
+_OVERLAP = "OFPFMFC_OVERLAP"
 # ovs-ofctl prints no priority where it is the default one.
 _DEFAULT_PRIORITY = 32768
 _COOKIE = re.compile(r"cookie=(0x[0-9a-f]+|0)")
 _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
+# With its Ethernet header.
+_LONGEST_SHORT_BYTES = SHORT_PACKET_BYTES - 1 + 14
+# Without PSH: the short end of a piece of data must stay behind the data before it
+# (agent/drivers/traffic_control.py says why).
+_LENGTH_MATCH = f"table=0,priority={LENGTH_FLOW_PRIORITY},in_port=LOCAL,tcp,tcp_flags=-psh,reg0=0/2"
+_CHECK = f"check_pkt_larger({_LONGEST_SHORT_BYTES})->NXM_NX_REG0[0]"
+_SHORT_MATCH = f"table=0,priority={SHORT_FLOW_PRIORITY},in_port=LOCAL,tcp,reg0=2/3"
+_SHORT_PRIORITIES = (SHORT_FLOW_PRIORITY, LENGTH_FLOW_PRIORITY)
 
 
 def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[ForeignEntry]]:
@@ -33,56 +64,118 @@ def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[F
         text = run(
             ["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", _management(run_dir, bridge)]
         )
-        for line in text.splitlines():
-            flow = parse_flow(bridge, line)
-            if isinstance(flow, Flow):
-                ours.append(flow)
-            elif flow is not None:
-                foreign.append(flow)
+        found, strangers = parse_flows(bridge, text)
+        ours += found
+        foreign += strangers
     return sorted(ours, key=lambda f: f.key), foreign
 
 
-def parse_flow(bridge: str, line: str) -> Flow | ForeignEntry | None:
-    """One line of `ovs-ofctl --no-stats dump-flows`; None: neither ours nor in our way."""
-    cookie, destination = _COOKIE.search(line), _DESTINATION.search(line)
-    if destination is None:
-        return None
-    priority = _PRIORITY.search(line)
+def parse_flows(bridge: str, text: str) -> tuple[list[Flow], list[ForeignEntry]]:
+    """What `ovs-ofctl --no-stats dump-flows` says: ours, and foreign ones in their way."""
+    ours: list[Flow] = []
+    foreign: list[ForeignEntry] = []
+    short: dict[int, str] = {}
+    for line in text.splitlines():
+        destination, priority, is_ours = _DESTINATION.search(line), _priority(line), _is_ours(line)
+        if destination is None:
+            # The match of the two for short packets is the only one on a register.
+            if priority not in _SHORT_PRIORITIES or "reg0=" not in line:
+                continue
+            if is_ours:
+                short[priority] = line
+                continue
+        elif is_ours:
+            # Ours without a queue was tampered with: shown with a queue that nobody can want.
+            ours.append(Flow(bridge=bridge, destination=destination[1], queue_id=_queue_id(line)))
+            continue
+        elif priority != FLOW_PRIORITY:
+            continue
+        key = Flow(bridge=bridge, destination=destination and destination[1], queue_id=0).key
+        foreign.append(ForeignEntry(collection="flows", key=key, text=line.strip()))
+    if short:
+        whole = _CHECK in short.get(LENGTH_FLOW_PRIORITY, "")
+        queue_id = _queue_id(short.get(SHORT_FLOW_PRIORITY, "")) if whole else -1
+        ours.append(Flow(bridge=bridge, destination=None, queue_id=queue_id))
+    return ours, foreign
+
+
+def _queue_id(line: str) -> int:
+    """-1 where it sets none."""
     queue = _QUEUE.search(line)
-    if cookie is not None and int(cookie[1], 16) & COOKIE_MASK == COOKIE:
-        # Ours without a queue was tampered with: shown with a queue that nobody can want.
-        return Flow(
-            bridge=bridge, destination=destination[1], queue_id=int(queue[1]) if queue else -1
-        )
-    if (int(priority[1]) if priority else _DEFAULT_PRIORITY) != FLOW_PRIORITY:
-        return None
-    key = Flow(bridge=bridge, destination=destination[1], queue_id=0).key
-    return ForeignEntry(collection="flows", key=key, text=line.strip())
+    return int(queue[1]) if queue else -1
 
 
 def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
-    """One bundle per bridge: all of its steps or none. Raises EffectError."""
+    """One bundle per bridge: all of its steps or none. Raises EffectError, also where a flow of
+    others has come since it was looked, and names it."""
     lines: dict[str, list[str]] = defaultdict(list)
     for step in steps:
         flow = step.entry
         assert isinstance(flow, Flow)
-        lines[flow.bridge].append(_line(flow, remove=step.after is None))
+        lines[flow.bridge] += _removing(flow) if step.after is None else _adding(flow)
     for bridge, commands in lines.items():
-        run(
-            [
-                "ovs-ofctl", *_PROTOCOL, "--bundle", "add-flows",
-                _management(run_dir, bridge), "-",
-            ],
-            stdin="\n".join(commands) + "\n",
-        )  # fmt: skip
+        management = _management(run_dir, bridge)
+        bundle = ["ovs-ofctl", *_PROTOCOL, "--bundle", "add-flows", management, "-"]
+        try:
+            run(bundle, stdin="\n".join(commands) + "\n")
+        except EffectError as error:
+            if _OVERLAP not in str(error):
+                raise
+            raise EffectError(
+                f"bridge {bridge}: flows that are not ours match packets of ours at one priority: "
+                f"{'; '.join(_foreign_of_our_priorities(management))}; remove them, or give them "
+                "another priority"
+            ) from error
 
 
-def _line(flow: Flow, *, remove: bool) -> str:
+def _adding(flow: Flow) -> list[str]:
+    ours = f"cookie={COOKIE:#x}"
+    return [
+        *_removing(flow),
+        *(
+            f"add check_overlap,{ours},{match},{_TRIAL_MATCH},actions=drop"
+            for match, _ in _rules(flow)
+        ),
+        *(_delete(f"{match},{_TRIAL_MATCH}") for match, _ in _rules(flow)),
+        *(f"add {ours},{match},actions={actions}" for match, actions in _rules(flow)),
+    ]
+
+
+def _removing(flow: Flow) -> list[str]:
+    return [_delete(match) for match, _ in _rules(flow)]
+
+
+def _delete(match: str) -> str:
+    """With the cookie, so that a foreign flow of the same match stays."""
+    return f"delete_strict cookie={COOKIE:#x}/{COOKIE_MASK:#x},{match}"
+
+
+def _rules(flow: Flow) -> list[tuple[str, str]]:
+    """(match, actions)"""
+    queue = f"set_queue:{flow.queue_id},NORMAL"
+    if flow.destination is None:
+        again = f"load:1->NXM_NX_REG0[1],{_CHECK},resubmit(,0)"
+        return [(_SHORT_MATCH, queue), (_LENGTH_MATCH, again)]
     match = f"table=0,priority={FLOW_PRIORITY},in_port=LOCAL,ip,nw_dst={flow.destination}"
-    if remove:
-        # With the cookie, so that a foreign flow of the same match stays.
-        return f"delete_strict cookie={COOKIE:#x}/{COOKIE_MASK:#x},{match}"
-    return f"add cookie={COOKIE:#x},{match},actions=set_queue:{flow.queue_id},NORMAL"
+    return [(match, queue)]
+
+
+def _foreign_of_our_priorities(management: str) -> list[str]:
+    text = run(["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", management])
+    ours = {FLOW_PRIORITY, *_SHORT_PRIORITIES}
+    return [
+        line.strip() for line in text.splitlines() if _priority(line) in ours and not _is_ours(line)
+    ]
+
+
+def _priority(line: str) -> int:
+    priority = _PRIORITY.search(line)
+    return int(priority[1]) if priority else _DEFAULT_PRIORITY
+
+
+def _is_ours(line: str) -> bool:
+    cookie = _COOKIE.search(line)
+    return cookie is not None and int(cookie[1], 16) & COOKIE_MASK == COOKIE
 
 
 def _management(run_dir: str, bridge: str) -> str:

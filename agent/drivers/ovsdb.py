@@ -42,7 +42,8 @@ def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: s
 
 
 def remove_bridges(remote: str, names: Sequence[str]) -> None:
-    """Raises EffectError where a bridge has got a port of others, which would go with it."""
+    """Raises EffectError where a bridge has got a port of others, or a port of ours their QoS:
+    these would go with it."""
     with connected(remote) as database:
 
         def change(_: Any) -> None:
@@ -60,6 +61,9 @@ def _require_ports_ours(bridge: Any) -> None:
     for port in bridge.ports:
         if OWNER_KEY not in port.external_ids:
             raise EffectError(f"bridge {bridge.name} has a port {port.name}, which is not ours")
+        port.verify("qos")
+        if any(OWNER_KEY not in qos.external_ids for qos in port.qos):
+            raise EffectError(f"port {port.name} has a QoS, which is not ours")
 
 
 def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> None:
@@ -134,6 +138,8 @@ def _write_bridge(
     database: Database, transaction: Any, bridge: Bridge, mac: str, plan_name: str
 ) -> None:
     row = next((r for r in database.rows("Bridge") if r.name == bridge.name), None)
+    if row is not None and OWNER_KEY not in row.external_ids:
+        raise EffectError(f"bridge {bridge.name} exists, and is not ours")
     marks = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
     if row is None:
         row = transaction.insert(database.tables["Bridge"])

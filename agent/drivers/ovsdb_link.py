@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import ovs.jsonrpc
@@ -95,7 +96,7 @@ class Database:
 @contextmanager
 def connected(remote: str) -> Iterator[Database]:
     """Raises EffectError where nobody answers."""
-    helper = idl.SchemaHelper(schema_json=_schema(remote))
+    helper = idl.SchemaHelper(schema_json=schema(remote))
     for table, columns in COLUMNS.items():
         helper.register_columns(table, columns)
     connection = idl.Idl(remote, helper)
@@ -114,7 +115,9 @@ def connected(remote: str) -> Iterator[Database]:
         connection.close()
 
 
-def _schema(remote: str) -> Any:
+@cache
+def schema(remote: str) -> Any:
+    """Asked for once: columns that we use do not go away while a switch is upgraded."""
     error, stream = ovs.stream.Stream.open_block(
         ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
     )

@@ -93,10 +93,11 @@ def _rule(netlink: Any, verb: str, rule: Rule) -> None:
 
 
 def change_routes(steps: Sequence[EntryStep]) -> None:
+    """A new one is refused by the kernel where somebody else's has come in its place meanwhile."""
     with IPRoute() as netlink:
         for step in steps:
             if isinstance(step.after, Route):
-                _route(netlink, "replace", step.after)
+                _route(netlink, "add" if step.before is None else "replace", step.after)
             elif isinstance(step.before, Route):
                 _route(netlink, "del", step.before)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import platform
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from pyroute2.netlink.exceptions import NetlinkError
 
+from agent.contract.capabilities import Capabilities, TrafficControl
 from agent.contract.config import AgentConfig
 from agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -22,15 +26,25 @@ from agent.contract.entries import (
     Queue,
     Shaper,
 )
-from agent.contract.messages import Capabilities
 from agent.contract.state import ForeignEntry, ObservedState
-from agent.drivers import ethtool, links, openflow, ovsdb, policy_routing, sysctl, traffic_control
+from agent.drivers import (
+    abilities,
+    ethtool,
+    links,
+    openflow,
+    ovsdb,
+    policy_routing,
+    sysctl,
+    traffic_control,
+)
 from agent.drivers.command import run
 from agent.drivers.ovsdb_link import connected
 from agent.drivers.switch_view import SwitchView
 from agent.reconcile.effective import drifted_nics
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
+
+log = logging.getLogger(__name__)
 
 # Collections whose consecutive steps are one transaction.
 _TOGETHER = {"shapers": "queues of the switch", "queues": "queues of the switch"}
@@ -42,7 +56,12 @@ class Server:
     def __init__(self, config: AgentConfig) -> None:
         self._remote = config.ovsdb_remote
         self._run_dir = config.openvswitch_run_dir
-        self.datapath = _datapath(config)
+        self.datapath = datapath_of(config)
+
+    @cached_property
+    def traffic_control(self) -> TrafficControl:
+        """Asked once: a kernel does not change while it runs."""
+        return abilities.traffic_control()
 
     def observe(self, sysctls: Collection[str]) -> ObservedState:
         """Raises UnreadableError where something cannot be read: an interface that went away in
@@ -63,7 +82,13 @@ class Server:
         ]
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
+        down = [name for name in live if not view.is_up(name)]
         problems += [f"bridge {b.name} is down" for b in bridges if not view.is_up(b.name)]
+        problems += [
+            f"bridge {b.name} has MTU {b.mtu_bytes}, its NIC only {mtu_bytes}: frames are lost"
+            for b in bridges
+            if b.nic in view.names and (mtu_bytes := view.mtu_bytes(b.nic)) < b.mtu_bytes
+        ]
         flows, foreign_flows = openflow.read_flows(self._run_dir, live)
         classifiers, foreign_filters = traffic_control.read_classifiers(
             nic for nic in nics if nic in view.names
@@ -96,6 +121,8 @@ class Server:
                 *foreign_rules,
                 *foreign_routes,
             ),
+            bridges_down=tuple(down),
+            bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
             problems=tuple(problems),
         )
 
@@ -112,15 +139,23 @@ class Server:
         with _as_effect_error("removing unused rows of ours", EffectError):
             ovsdb.sweep(self._remote)
 
-    def capabilities(self, observed: ObservedState) -> Capabilities:
+    def capabilities(self) -> Capabilities:
+        """Where Open vSwitch does not answer, what can be said without it. Raises EffectError."""
+        datapath: Literal["system", "netdev", "none"] = self.datapath
+        try:
+            nics = self.observe(()).nics
+        except UnreadableError as error:
+            log.warning("Open vSwitch: %s", error)
+            datapath, nics = "none", links.LinkView().nics({}, ())
         return Capabilities(
-            datapath=self.datapath,
-            # The userspace datapath ignores set_queue (Open vSwitch 3.1).
-            set_queue_honoured=self.datapath == "system",
+            datapath=datapath,
+            set_queue_honoured=datapath == "system",
             open_vswitch_version=open_vswitch_version(),
             kernel_version=platform.release(),
             python_version=platform.python_version(),
-            nics=observed.nics,
+            nics=nics,
+            traffic_control=self.traffic_control,
+            offloading=abilities.offloading(nic.name for nic in nics),
         )
 
     def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
@@ -232,7 +267,7 @@ def _foreign_interfaces(names: Collection[str], ours: Collection[str]) -> list[F
     ]
 
 
-def _datapath(config: AgentConfig) -> DatapathType:
+def datapath_of(config: AgentConfig) -> DatapathType:
     if config.datapath != "auto":
         return config.datapath
     if Path("/sys/module/openvswitch").exists():

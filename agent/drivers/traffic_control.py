@@ -26,6 +26,8 @@ from agent.reconcile.steps import EntryStep
 _TICK_SECONDS = 64e-9
 _HTB_HANDLE = 0x10000
 _IPV4 = 0x0800
+# Open vSwitch raises a class's burst to the NIC's MTU and this (3.1), whatever was asked.
+_BURST_BEYOND_MTU_BYTES = 64
 _SHORT_PREFERENCE = CLASSIFIER_PREFERENCE_BASE
 _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCE_BASE + 1
 _PREFERENCES = range(CLASSIFIER_PREFERENCE_BASE, CLASSIFIER_PREFERENCE_BASE + 1000)
@@ -53,28 +55,37 @@ def read_queues(nics: Iterable[str]) -> list[EffectiveQueue]:
     with IPRoute() as netlink:
         for nic in nics:
             for index in netlink.link_lookup(ifname=nic):
+                mtu_bytes = netlink.get_links(index)[0].get_attr("IFLA_MTU")
                 for message in netlink.get_classes(index=index):
-                    queue = _effective(nic, message)
+                    queue = _effective(nic, message, mtu_bytes)
                     if queue is not None:
                         found.append(queue)
     return sorted(found, key=lambda queue: (queue.nic, queue.queue_id))
 
 
-def _effective(nic: str, message: Any) -> EffectiveQueue | None:
+def queue_id_of(message: Any) -> int | None:
+    """Of a class, as netlink tells it; None: it is no queue of Open vSwitch's HTB."""
     minor = message["handle"] & 0xFFFF
-    options = message.get_attr("TCA_OPTIONS")
     # 1:fffe is the root that Open vSwitch puts above all queues.
-    if message.get_attr("TCA_KIND") != "htb" or minor in (0, 0xFFFE) or options is None:
+    if message.get_attr("TCA_KIND") != "htb" or minor in (0, 0xFFFE):
+        return None
+    return int(minor) - 1
+
+
+def _effective(nic: str, message: Any, mtu_bytes: int) -> EffectiveQueue | None:
+    queue_id, options = queue_id_of(message), message.get_attr("TCA_OPTIONS")
+    if queue_id is None or options is None:
         return None
     parameters = options.get_attr("TCA_HTB_PARMS")
     rate = options.get_attr("TCA_HTB_RATE64") or parameters["rate"]
     ceiling = options.get_attr("TCA_HTB_CEIL64") or parameters["ceil"]
     return EffectiveQueue(
         nic=nic,
-        queue_id=minor - 1,
+        queue_id=queue_id,
         min_bits_per_second=rate * 8,
         max_bits_per_second=ceiling * 8,
         burst_bytes=round(rate * parameters["buffer"] * _TICK_SECONDS),
+        least_burst_bytes=mtu_bytes + _BURST_BEYOND_MTU_BYTES,
     )
 
 
@@ -144,23 +155,32 @@ def _filters(nic: str) -> tuple[list[Filter], list[str]]:
 
 
 def change_classifiers(steps: Sequence[EntryStep]) -> None:
-    """A replaced one is added anew first, then the former is removed. Raises EffectError."""
+    """Of each NIC: replaced ones are added anew first, then the former are removed. Raises
+    EffectError."""
     with IPRoute() as netlink:
-        for step in steps:
-            entry = step.entry
-            assert isinstance(entry, Classifier)
-            indexes = netlink.link_lookup(ifname=entry.nic)
+        for nic, changes in _by_nic(steps).items():
+            indexes = netlink.link_lookup(ifname=nic)
             if not indexes:
-                raise EffectError(f"classifier {entry.key}: the NIC is gone")
-            former = [f for f in _filters(entry.nic)[0] if f.classifier(entry.nic) == step.before]
-            if isinstance(step.after, Classifier):
-                _add(netlink, indexes[0], step.after)
-            if step.before is not None:
-                for item in former:
-                    _remove(netlink, indexes[0], item.preference, item.u32_handle)
-                left = {item.preference for item in _filters(entry.nic)[0]}
+                raise EffectError(f"classifier {changes[0].entry.key}: the NIC is gone")
+            gone = {step.before for step in changes if step.before is not None}
+            former = [f for f in _filters(nic)[0] if f.classifier(nic) in gone] if gone else []
+            for step in changes:
+                if isinstance(step.after, Classifier):
+                    _add(netlink, indexes[0], step.after)
+            for item in former:
+                _remove(netlink, indexes[0], item.preference, item.u32_handle)
+            if former:
+                left = {item.preference for item in _filters(nic)[0]}
                 for preference in {item.preference for item in former} - left:
                     _remove_empty(netlink, indexes[0], preference)
+
+
+def _by_nic(steps: Sequence[EntryStep]) -> dict[str, list[EntryStep]]:
+    found: dict[str, list[EntryStep]] = {}
+    for step in steps:
+        assert isinstance(step.entry, Classifier)
+        found.setdefault(step.entry.nic, []).append(step)
+    return found
 
 
 def _add(netlink: Any, index: int, classifier: Classifier) -> None:

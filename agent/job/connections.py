@@ -26,6 +26,12 @@ def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
                         yield int(entry.name), ours
 
 
+# A receiver may keep back the acknowledgement of a last segment or two for 40 ms.
+HELD_BACK_SEGMENTS = 3
+# Of an MTU of 1500 bytes, and of the largest that a plan's NICs have; loopback's are larger yet.
+SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1448, 9164
+
+
 class Backlog:
     """What this process has sent and its peers have not acknowledged, by (server, rail).
 
@@ -40,11 +46,14 @@ class Backlog:
         self._rates = bits_per_second
         place = {address: key for key, address in addresses.items()}
         self._descriptors: dict[tuple[str, str], list[int]] = {}
+        self._segment_bytes: dict[tuple[str, str], int] = {}
         for descriptor, ours in tcp_connections():
             with contextlib.suppress(OSError):  # not connected
                 key = place.get(ours.getpeername()[0])
                 if key is not None:
                     self._descriptors.setdefault(key, []).append(descriptor)
+                    segment_bytes = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+                    self._segment_bytes[key] = min(segment_bytes, LARGEST_SEGMENT_BYTES)
 
     def unacknowledged_bytes(self, server: str, rail: str) -> int:
         """0 where nothing is known."""
@@ -56,6 +65,10 @@ class Backlog:
                 answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
                 total += struct.unpack("i", answer)[0]
         return total
+
+    def held_back_bytes(self, server: str, rail: str) -> int:
+        """What may be with the receiver, and not acknowledged yet."""
+        return HELD_BACK_SEGMENTS * self._segment_bytes.get((server, rail), SEGMENT_BYTES)
 
     def least_seconds(self, rail: str, size_bytes: int) -> float:
         """What the NIC takes for so many bytes if it carries nothing else."""

@@ -25,9 +25,6 @@ from agent.job.transport import Watcher
 # waited for when somebody wants to know: waking a thread takes longer than sending them.
 WAITED_FOR_BYTES = 64 * 1024
 
-
-# A receiver may keep back the acknowledgement of a last segment or two for 40 ms.
-UNACKNOWLEDGED_BYTES = 3 * 1448
 # The kernel is asked what it has left when the NIC can have carried it, and then this often:
 # asking is a system call and a turn of the interpreter, for every receiver and rail.
 LOOK_SECONDS = 0.0005
@@ -223,7 +220,8 @@ class Outbox:
                 if self._closed or self.error is not None:
                     return
             left = self.backlog.unacknowledged_bytes(part.receiver, lane.rail)
-            too_much = left - later - UNACKNOWLEDGED_BYTES
+            held_back = self.backlog.held_back_bytes(part.receiver, lane.rail)
+            too_much = left - later - held_back
             if too_much <= 0:
                 return
             time.sleep(max(LOOK_SECONDS, self.backlog.least_seconds(lane.rail, too_much)))

@@ -45,6 +45,8 @@ def _route(route: Route) -> Route:
 
 
 def _flow(flow: Flow) -> Flow:
+    if flow.destination is None:
+        return flow
     return flow.model_copy(update={"destination": host_or_prefix(flow.destination)})
 
 

@@ -4,6 +4,10 @@ Order: everything that appears or changes, from the bridge outwards (a class exi
 points to it), then everything that goes, in the opposite order. A NIC's own addresses leave it
 after its bridge has them, and come back to it after the bridge is gone.
 
+A bridge that is there and down, it or its NIC, is brought up: a step with equal before and after.
+Routes that a NIC had when it was taken over are on its bridge as long as that is in force: where
+the bridge's interface was made anew, they went with the former one and are put back.
+
 Where the kernel's classes of a NIC are not as the database has its queues, someone changed them
 there. All of the shaping of that NIC is then replaced, though the database is right: its entries'
 steps have equal before and after.
@@ -11,7 +15,7 @@ steps have equal before and after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from agent.contract.entries import (
     COLLECTIONS,
@@ -53,9 +57,10 @@ def difference(
         name = kind.collection
         target = _by_key(getattr(wanted, name))
         current = _by_key(getattr(observed, name))
-        appearing += _appearing(target, current, _drifted(wanted, observed))
+        broken = _drifted(wanted, observed) | _down(wanted, observed)
+        appearing += _appearing(target, current, broken)
         if kind is Address:
-            appearing += _nics_to_bridges(wanted.bridges, observed.nics)
+            appearing += _nics_to_bridges(wanted, observed, ledger)
         if kind is Sysctl:
             leaving.append(_sysctls_back(target, current, ledger))
         else:
@@ -108,14 +113,23 @@ def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _appearing(
-    target: dict[str, Entry], current: dict[str, Entry], drifted: frozenset[str]
+    target: dict[str, Entry], current: dict[str, Entry], broken: frozenset[str]
 ) -> list[Step]:
+    """broken: names of NICs whose shaping, and of bridges which, are not as the database says."""
     return [
         EntryStep(current.get(key), entry)
         for key, entry in target.items()
         if current.get(key) != entry
-        or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in drifted)
+        or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
+        or (isinstance(entry, Bridge) and entry.name in broken)
     ]
+
+
+def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
+    """Bridges of which the interface, or the NIC, is there and down."""
+    nics = {nic.name for nic in observed.nics if not nic.up}
+    names = (b.name for b in wanted.bridges if b.nic in nics or b.name in observed.bridges_down)
+    return frozenset(names)
 
 
 def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:
@@ -124,20 +138,50 @@ def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:
     return drifted_nics(observed.queues, observed.effective_queues) & shaped
 
 
-def _nics_to_bridges(bridges: tuple[Bridge, ...], nics: tuple[NicFacts, ...]) -> list[Step]:
-    """For NICs that still hold addresses or routes of their own."""
-    facts = {nic.name: nic for nic in nics}
-    return [
-        NicStep(
-            "to bridge",
-            bridge.name,
-            TakenOver(
-                nic=nic.name, addresses=nic.address_commands, routes=nic.routes, was_up=nic.up
-            ),
+def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledger) -> list[Step]:
+    """For NICs that still hold addresses or routes of their own, or whose routes are nowhere."""
+    facts = {nic.name: nic for nic in observed.nics}
+    taken = {nic.nic: nic for nic in ledger.nics}
+    steps: list[Step] = []
+    for bridge in wanted.bridges:
+        nic = facts.get(bridge.nic)
+        if nic is None:
+            continue
+        ours = {a.address for a in wanted.addresses if a.interface == bridge.name}
+        addresses, routes = _to_move(nic, taken.get(nic.name), ours)
+        lost = tuple(
+            route
+            for route in (taken[nic.name].routes if nic.name in taken else ())
+            if route not in nic.routes
+            and over_bridge(route, nic.name, bridge.name) not in observed.bridge_routes
         )
-        for bridge in bridges
-        if (nic := facts.get(bridge.nic)) is not None and (nic.addresses or nic.routes)
-    ]
+        if addresses or routes or lost:
+            held = TakenOver(
+                nic=nic.name, addresses=addresses, routes=(*routes, *lost), was_up=nic.up
+            )
+            steps.append(NicStep("to bridge", bridge.name, held))
+    return steps
+
+
+def _to_move(
+    nic: NicFacts, taken: TakenOver | None, ours: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of a NIC's addresses and routes: all, when it is taken over; later only those that it had
+    then, and its bridge's. What others put on it since is theirs."""
+    if taken is None:
+        return nic.address_commands, nic.routes
+    known = {*ours, *(address.split()[0] for address in taken.addresses)}
+    return (
+        tuple(a for a in nic.address_commands if a.split()[0] in known),
+        tuple(r for r in nic.routes if r in taken.routes),
+    )
+
+
+def over_bridge(route: str, nic: str, bridge: str) -> str:
+    """The route of a NIC, as `ip route` prints it, on its bridge."""
+    words = route.split()
+    at = words.index("dev") + 1
+    return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])
 
 
 def _sysctls_back(

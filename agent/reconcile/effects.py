@@ -37,5 +37,5 @@ class Store(Protocol):
     def save(self, kept: Kept) -> None:
         """Durable when it returns."""
 
-    def audit(self, record: dict[str, Any]) -> None:
-        """Appends one record to the audit log."""
+    def audit(self, records: Sequence[dict[str, Any]]) -> None:
+        """Appends these records to the audit log, all or none."""

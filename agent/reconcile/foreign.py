@@ -1,4 +1,4 @@
-"""What a change would take away from others on our own bridges and ports. Pure.
+"""What a change would take away from others, and what of theirs is in the place of ours. Pure.
 
 An operator may have added a port to a bridge of ours, or put a QoS of their own on its NIC.
 Removing the bridge deletes the one, and detaches the other; writing our QoS replaces theirs.
@@ -9,13 +9,17 @@ held back: the bridge stays with its NIC, both reach the network as before, and 
 routes that the NIC itself had stay on the bridge, where they work. Moving them to the NIC would cut
 them off (it still is a port), and taking the NIC out would cut off the foreign port. The lease says
 `failed` with what is in the way, and it is tried again until that is gone.
+
+The same holds for what others have made where ours would be: a flow with its match and priority (an
+add would overwrite theirs), a rule of its priority, a route of its table, a filter among our
+preferences, a bridge or an interface of its name, a NIC that became another bridge's port.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.contract.entries import Address, Bridge, Classifier, Queue, Shaper
+from agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
 from agent.contract.state import Ledger, ObservedState, Refusal
 from agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -54,8 +58,41 @@ def hold_back(
         for nic in sorted(nics)
     ]
     kept = _kept_addresses({b.nic: b.name for b in observed.bridges if b.name in bridges}, ledger)
+    taken = taken_places(steps, observed)
+    found += [refusal for _, refusal in taken]
     harmless = [step for step in steps if not _harms(step, set(bridges), nics, kept)]
-    return tuple(harmless), tuple(found)
+    blocked = [step for step, _ in taken]
+    return tuple(step for step in harmless if step not in blocked), tuple(dict.fromkeys(found))
+
+
+def taken_places(steps: Sequence[Step], observed: ObservedState) -> list[tuple[EntryStep, Refusal]]:
+    """Steps that put something where others have put theirs."""
+    texts = {(f.collection, f.key): f.text for f in observed.foreign}
+    ports = {nic.name: nic.bridge for nic in observed.nics}
+    found = []
+    for step in steps:
+        if not isinstance(step, EntryStep) or step.after is None or step.collection == SHAPERS:
+            continue
+        entry = step.after
+        text = texts.get((entry.collection, _place(entry)))
+        if text is None and isinstance(entry, Bridge):
+            master = ports.get(entry.nic)
+            text = (
+                f"{entry.nic} is a port of {master}" if master not in (None, entry.name) else None
+            )
+        if text is not None:
+            what = f"something that is not ours is in its place: {text}"
+            where = f"{entry.collection} {entry.key}"
+            refusal = Refusal(what=what, where=where, remedy="remove or move that; ours follows")
+            found.append((step, refusal))
+    return found
+
+
+def _place(entry: Entry) -> str:
+    """Under which key a foreign object in the place of this entry is observed."""
+    if isinstance(entry, Rule):
+        return str(entry.priority)
+    return entry.nic if isinstance(entry, Classifier) else entry.key
 
 
 def _bridges_to_keep(steps: Sequence[Step], observed: ObservedState) -> dict[str, list[str]]:

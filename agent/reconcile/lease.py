@@ -131,8 +131,11 @@ def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -
 
 
 def committed(kept: Kept, generation: int, expires_unix: float | None, now_unix: float) -> Kept:
-    """A state that is kept needs nothing beneath its own baseline. Raises LeaseRefusedError."""
+    """A state that is kept needs nothing beneath its own baseline, and stays kept: a commit under a
+    lease that comes after that was sent before it. Raises LeaseRefusedError."""
     _require_in_force(kept, generation, now_unix, "commit")
+    if kept.lease.phase == "committed" and kept.lease.expires_unix is None:
+        return kept
     baselines = kept.baselines if expires_unix is not None else kept.baselines[-1:]
     pruned = Kept(
         lease=kept.lease,

@@ -104,14 +104,11 @@ def _nic(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> list[Refusal]:
                 f"remove it (tc qdisc del dev {nic.name} root)",
             )
         )
-    if bridge.mtu_bytes > nic.mtu_bytes:
+    if nic.carrier is False:
         found.append(
-            _refuse(
-                where,
-                f"has MTU {nic.mtu_bytes}, its bridge wants {bridge.mtu_bytes}",
-                "raise the NIC's MTU or lower the bridge's",
-            )
+            _refuse(where, "is up and has no carrier", "look at its cable and its switch port")
         )
+    found += _mtu(bridge, nic)
     if (nic.addresses or nic.routes) and nic.name not in wanted.take_over:
         held = ", ".join(nic.addresses or nic.routes)
         found.append(
@@ -140,6 +137,29 @@ def _nic(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> list[Refusal]:
         if "nexthop" in route.split()
     ]
     return found
+
+
+def _mtu(bridge: Bridge, nic: NicFacts) -> list[Refusal]:
+    if bridge.mtu_bytes <= nic.mtu_bytes:
+        return []
+    where, wanted = f"NIC {nic.name}", bridge.mtu_bytes
+    if nic.largest_mtu_bytes is not None and wanted > nic.largest_mtu_bytes:
+        return [
+            _refuse(
+                where,
+                f"carries frames of MTU {nic.largest_mtu_bytes} at most (driver "
+                f"{nic.driver or 'unknown'}), its bridge wants {wanted}",
+                f"plan the rail with mtu: {nic.mtu_bytes}",
+            )
+        ]
+    return [
+        _refuse(
+            where,
+            f"has MTU {nic.mtu_bytes}, its bridge wants {wanted}",
+            f"`ip link set {nic.name} mtu {wanted}` on this server, if the switch carries such "
+            f"frames (we change no NIC's MTU); or plan the rail with mtu: {nic.mtu_bytes}",
+        )
+    ]
 
 
 def address_refusals(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, TrafficControl
 from agent.contract.entries import (
     CLASSIFIER_PREFERENCE_BASE,
     DEFAULT_QUEUE,
@@ -46,6 +47,26 @@ def queue_refusals(wanted: DesiredState, open_vswitch_version: tuple[int, ...]) 
                 "install Open vSwitch 3.2 or newer, or plan at most 34 Gbit/s per NIC",
             )
             for key, rate in wide
+        ]
+    return found
+
+
+def kernel_refusals(wanted: DesiredState, kernel: TrafficControl) -> list[Refusal]:
+    """Open vSwitch takes queues in without a word where the kernel has nothing to make them of."""
+    found = []
+    if kernel.lacks(CLASSFUL_QDISC):
+        found += [
+            _refuse(f"shaper of {s.nic}", "this kernel has no HTB", "load or build sch_htb")
+            for s in wanted.shapers
+        ]
+    if kernel.lacks(CLASSIFIER):
+        found += [
+            _refuse(
+                f"classifier {c.key}",
+                "this kernel has no u32 classifier, and the userspace datapath ignores set_queue",
+                "load or build cls_u32, or use the kernel datapath (modprobe openvswitch)",
+            )
+            for c in wanted.classifiers
         ]
     return found
 

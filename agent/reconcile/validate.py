@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from agent.contract.capabilities import TrafficControl
 from agent.contract.state import DesiredState, ObservedState, Refusal
 from agent.reconcile.canonical import canonical
 from agent.reconcile.refusals_nics import address_refusals, bridge_refusals, sysctl_refusals
-from agent.reconcile.refusals_queues import queue_refusals, speed_refusals, steering_refusals
+from agent.reconcile.refusals_queues import (
+    kernel_refusals,
+    queue_refusals,
+    speed_refusals,
+    steering_refusals,
+)
 from agent.reconcile.refusals_routing import routing_refusals
+
+UNKNOWN_KERNEL = TrafficControl()
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,7 @@ class ServerFacts:
     protected_addresses  addresses that must keep working, as a.b.c.d: that which reaches the
                          controller among them
     open_vswitch_version e.g. (3, 1)
+    traffic_control      what the kernel has of it
     """
 
     server: str
@@ -27,6 +36,7 @@ class ServerFacts:
     open_vswitch_version: tuple[int, ...]
     protected: frozenset[str]
     protected_addresses: frozenset[str]
+    traffic_control: TrafficControl = UNKNOWN_KERNEL
 
 
 def refusals(
@@ -58,6 +68,7 @@ def refusals(
         *address_refusals(wanted, observed, facts.protected),
         *sysctl_refusals(wanted),
         *queue_refusals(wanted, facts.open_vswitch_version),
+        *kernel_refusals(wanted, facts.traffic_control),
         *speed_refusals(wanted, observed),
         *steering_refusals(wanted, observed),
         *routing_refusals(wanted, observed),

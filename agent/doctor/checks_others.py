@@ -1,0 +1,141 @@
+"""Findings about programs and settings of others that reach into what we need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from agent.contract.entries import TABLE_BASE, TABLE_COUNT
+from agent.contract.state import ForeignEntry
+from agent.doctor.facts import Facts, Finding
+
+# From here on an ARP request for an address of ours may stay unanswered (kernel, ip-sysctl).
+_SILENT_ARP = 3
+
+
+class _Service(NamedTuple):
+    """{nics}: those that it manages, or all that a plan could name."""
+
+    why: str
+    remedy: str
+
+
+SERVICES = {
+    "NetworkManager": _Service(
+        "it gives addresses and routes back that moved to a bridge, and takes ours away",
+        "[keyfile] unmanaged-devices={unmanaged};interface-name:pw-* in "
+        "/etc/NetworkManager/conf.d/placewire.conf, then nmcli general reload",
+    ),
+    "systemd-network": _Service(
+        "it removes routes and rules that it did not make, unless told not to, and gives addresses "
+        "back that moved to a bridge",
+        "[Network] ManageForeignRoutes=no, ManageForeignRoutingPolicyRules=no in "
+        "/etc/systemd/networkd.conf.d/placewire.conf; Unmanaged=yes in a .network file for "
+        "{nics}",
+    ),
+    "dhclient": _Service("it sets addresses and routes anew", "give {nics} fixed addresses"),
+    "dhcpcd": _Service("it sets addresses and routes anew", "denyinterfaces {nics} pw-*"),
+    "connmand": _Service("it sets addresses and routes anew", "blacklist {nics} in its main.conf"),
+    "firewalld": _Service(
+        "it drops what arrives on interfaces that no zone allows",
+        "firewall-cmd --permanent --zone=trusted --add-interface=pw-NIC, for each NIC of the plan",
+    ),
+    "lldpad": _Service(
+        "DCB replaces a NIC's queueing discipline", "systemctl disable --now lldpad"
+    ),
+}  # fmt: skip
+
+
+def other_findings(facts: Facts) -> Iterator[Finding]:
+    yield from _services(facts)
+    yield from _filters(facts)
+    yield from _sysctls(facts)
+    yield from _tables(facts)
+    for entry in facts.observed.foreign:
+        yield _in_our_place(entry)
+
+
+def _services(facts: Facts) -> Iterator[Finding]:
+    names = [nic.name for nic in facts.candidates]
+    managed = dict(facts.others.managed)
+    for service in facts.others.services:
+        known = SERVICES[service]
+        nics = [name for name in names if name in managed.get(service, names)]
+        told = service in managed
+        if told and not nics:
+            continue
+        harmless = service == "systemd-network" and facts.others.networkd_keeps_foreign
+        shown = " ".join(nics) or "NICs of the plan"
+        yield Finding(
+            severity="note" if harmless else "warning",
+            what=f"runs{' and manages ' + shown if told else ''}",
+            where=service, why=known.why,
+            remedy=known.remedy.format(
+                nics=shown, unmanaged=";".join(f"interface-name:{name}" for name in nics or ["NIC"])
+            ),
+        )  # fmt: skip
+
+
+def _filters(facts: Facts) -> Iterator[Finding]:
+    if facts.others.ufw_enabled:
+        yield Finding(
+            severity="warning", what="is enabled", where="ufw",
+            why="it drops what no rule allows in, on our bridges too",
+            remedy="ufw allow in on pw-NIC, for each NIC of the plan",
+        )  # fmt: skip
+    for chain in facts.others.dropping:
+        yield Finding(
+            severity="warning", what="drops what none of its rules accepts",
+            where=f"nftables {chain}",
+            why="measurements and jobs use TCP ports that are chosen as they start",
+            remedy=f"nft insert rule {chain} {'o' if ' output' in chain.lower() else 'i'}ifname "
+            '"pw-*" accept',
+        )  # fmt: skip
+
+
+def _sysctls(facts: Facts) -> Iterator[Finding]:
+    values = {s.name: s.value for s in facts.others.sysctls}
+    arp = values.get("net.ipv4.conf.all.arp_ignore", "0")
+    if arp.isdigit() and int(arp) >= _SILENT_ARP:
+        yield Finding(
+            severity="warning", what=f"is {arp}", where="net.ipv4.conf.all.arp_ignore",
+            why="the larger of this and a bridge's own counts: neighbours get no answer",
+            remedy="sysctl -w net.ipv4.conf.all.arp_ignore=0 (we set 1 on our bridges)",
+        )  # fmt: skip
+    if values.get("net.ipv4.conf.all.rp_filter") == "1":
+        yield Finding(
+            severity="note", what="is 1 (strict)", where="net.ipv4.conf.all.rp_filter",
+            why="our bridges get 2 (loose), and the larger counts; others' interfaces stay strict",
+            remedy="",
+        )  # fmt: skip
+
+
+def _tables(facts: Facts) -> Iterator[Finding]:
+    for number, name in facts.others.named_tables:
+        if TABLE_BASE <= number < TABLE_BASE + TABLE_COUNT:
+            yield Finding(
+                severity="warning", what=f"is called {name}", where=f"routing table {number}",
+                why=f"tables {TABLE_BASE} to {TABLE_BASE + TABLE_COUNT - 1} are ours: somebody "
+                "else means to use one",
+                remedy="give it another number in /etc/iproute2/rt_tables",
+            )  # fmt: skip
+
+
+_PLACES = {
+    "bridges": ("a name that only our bridges have", "rename or remove it"),
+    "ports": ("removing our bridge would take it away", "ovs-vsctl del-port BRIDGE PORT"),
+    "shapers": ("our queues would replace it", "ovs-vsctl clear port {key} qos"),
+    "flows": ("our flow would have its match and priority", "give it another priority"),
+    "classifiers": ("our filters have these preferences", "give that filter another preference"),
+    "rules": ("our rules have these priorities", "ip rule del priority {key}; add it elsewhere"),
+    "routes": ("our routes are in this table", "move it to a table outside 8000..8255"),
+}  # fmt: skip
+
+
+def _in_our_place(entry: ForeignEntry) -> Finding:
+    why, remedy = _PLACES[entry.collection]
+    return Finding(
+        severity="warning", what=f"is not ours: {entry.text}",
+        where=f"{entry.collection} {entry.key}", why=f"{why}; a plan that needs it is refused",
+        remedy=remedy.format(key=entry.key),
+    )  # fmt: skip

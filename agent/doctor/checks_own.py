@@ -1,0 +1,115 @@
+"""Findings about the agent itself: its state on disk, its files, and what it left behind. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agent.contract.entries import Bridge
+from agent.contract.state import ObservedState
+from agent.doctor.facts import Facts, Finding
+
+# The audit log and those put aside are 36 MiB at most; the state is a few hundred KiB.
+COMFORTABLE_BYTES = 64 * 1024 * 1024
+LEAST_BYTES = 4 * 1024 * 1024
+_MEBIBYTE = 1024 * 1024
+# As the switch's view says it of rows that nothing refers to.
+_STRAY = re.compile(r"(QoS|Queue) row (\S+) is ours and not in use")
+
+
+def own_findings(facts: Facts) -> Iterator[Finding]:
+    own = facts.own
+    for path in own.unreadable_files:
+        yield Finding(
+            severity="error", what=f"{facts.agent_user} cannot read it", where=path,
+            why="without it the agent cannot prove itself to the controller",
+            remedy=f"controller authority issue {facts.server} --out DIR, and bring it here; or "
+            "correct its owner",
+        )  # fmt: skip
+    if own.clock_synchronised is False:
+        yield Finding(
+            severity="warning", what="is not synchronised", where="clock",
+            why="certificates are checked against it, and logs of servers are compared by it",
+            remedy="timedatectl set-ntp true, or install chrony",
+        )  # fmt: skip
+    yield from _disk(facts)
+    yield from _lease(facts)
+    yield from _left(facts)
+
+
+def _disk(facts: Facts) -> Iterator[Finding]:
+    own = facts.own
+    if own.free_bytes < COMFORTABLE_BYTES:
+        yield Finding(
+            severity="error" if own.free_bytes < LEAST_BYTES else "warning",
+            what=f"has {own.free_bytes / _MEBIBYTE:.1f} MiB left", where=own.state_dir,
+            why="nothing is changed before it is on disk: on a full one every plan is refused",
+            remedy=f"df -h {own.state_dir}",
+        )  # fmt: skip
+    if own.state_unreadable is not None:
+        yield Finding(
+            severity="error", what=own.state_unreadable, where=own.state_dir,
+            why="the agent cannot know what was there before",
+            remedy=f"chown -R {facts.agent_user} {own.state_dir}, if it is a matter of permissions",
+        )  # fmt: skip
+
+
+def _lease(facts: Facts) -> Iterator[Finding]:
+    lease = facts.own.lease
+    if lease is None:
+        return
+    if lease.phase == "failed":
+        yield Finding(
+            severity="error", what=f"restoring failed: {lease.detail}",
+            where=f"generation {lease.generation}",
+            why="the network is not as it was before",
+            remedy="take that out of the way; the agent tries again by itself",
+        )  # fmt: skip
+    elif lease.phase != "idle" and not facts.own.agent_running:
+        yield Finding(
+            severity="error", what=f"generation {lease.generation} is {lease.phase}, and no agent "
+            "runs", where="agent", why="a lease that runs out is not undone",
+            remedy="systemctl start placewire-agent, or agent restore",
+        )  # fmt: skip
+
+
+def _left(facts: Facts) -> Iterator[Finding]:
+    """Ours, by its mark, and in force by nobody's decision."""
+    observed, lease = facts.observed, facts.own.lease
+    for problem in observed.problems:
+        yield Finding(
+            severity="warning", what=problem, where="ours",
+            why="what a plan promised may not hold", remedy=_remedy(problem),
+        )  # fmt: skip
+    if lease is None or lease.phase != "idle":
+        return
+    # In an order in which all can be obeyed: routes go with their bridge.
+    left = [
+        *(
+            (f"rule {r.key}", f"ip rule del priority {r.priority} from {r.source}")
+            for r in observed.rules
+        ),
+        *(
+            (f"route {r.key}", f"ip route del {r.destination} table {r.table} proto 80")
+            for r in observed.routes
+        ),
+        *((f"bridge {b.name}", _without_bridge(b, observed)) for b in observed.bridges),
+    ]
+    for what, remedy in left:
+        yield Finding(
+            severity="warning", what=f"{what} has our mark, and no plan is in force",
+            where="ours", why="an earlier agent left it; its state on disk is gone",
+            remedy=remedy,
+        )  # fmt: skip
+
+
+def _without_bridge(bridge: Bridge, observed: ObservedState) -> str:
+    """The addresses were the NIC's own, or are known to nobody else."""
+    held = [a.address for a in observed.addresses if a.interface == bridge.name and bridge.nic]
+    back = "".join(f"; ip address add {address} dev {bridge.nic}" for address in held)
+    return f"ovs-vsctl del-br {bridge.name}{back}"
+
+
+def _remedy(problem: str) -> str:
+    row = _STRAY.match(problem)
+    return f"ovs-vsctl destroy {row[1]} {row[2]}" if row else "agent status shows what is due"

@@ -1,0 +1,20 @@
+"""`agent doctor`: looks, and says what stands in the way. Changes nothing."""
+
+from __future__ import annotations
+
+from agent.contract.config import AgentConfig
+from agent.doctor.findings import exit_code, findings
+from agent.doctor.gather import gather
+from agent.doctor.show import document, print_findings
+
+
+def doctor(config: AgentConfig, *, as_json: bool) -> int:
+    """0: nothing but notes; 1: warnings; 2: errors. Raises EffectError where not even the
+    interfaces can be read."""
+    facts = gather(config)
+    found = findings(facts)
+    if as_json:
+        print(document(facts, found))
+    else:
+        print_findings(facts, found)
+    return exit_code(found)

@@ -1,0 +1,146 @@
+"""Looks at one server for `agent doctor`. Reads only; what cannot be read is said, or left out."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import pwd
+import shutil
+from pathlib import Path
+
+from agent.contract.config import AgentConfig
+from agent.contract.state import ObservedState
+from agent.doctor.facts import Facts, OwnFacts, SwitchFacts
+from agent.doctor.gather_others import other_facts
+from agent.doctor.sockets import socket_facts
+from agent.drivers import abilities, links
+from agent.drivers.command import run
+from agent.drivers.server import Server, open_vswitch_version
+from agent.drivers.sysctl import read_sysctls
+from agent.reconcile.effects import EffectError
+from agent.store import StoreError, read_kept
+from agent.wiring import addresses_towards
+
+UNIT_USER = "placewire"
+_TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")
+_SEND_BUFFER = "net.core.wmem_default"
+# Of adjtimex(2).
+_CLOCK_NOT_SYNCHRONISED = 5
+_TIMEX_BYTES = 256
+
+
+def gather(config: AgentConfig) -> Facts:
+    """Raises EffectError where not even the interfaces can be read."""
+    user = _agent_user()
+    server = Server(config)
+    unreadable, observed = _observe(server)
+    names = [nic.name for nic in observed.nics]
+    return Facts(
+        server=config.server,
+        agent_user=user.pw_name,
+        missing_tools=tuple(tool for tool in _TOOLS if shutil.which(tool) is None),
+        kernel_version=platform.release(),
+        traffic_control=server.traffic_control,
+        offloading=abilities.offloading(names),
+        protected=config.protected,
+        switch=SwitchFacts(
+            version=_version(),
+            unreadable=unreadable,
+            sockets=socket_facts(config, [b.name for b in observed.bridges], user),
+            datapath=server.datapath,
+            hardware_offload=unreadable is None and _hardware_offload(config),
+            tun=Path("/dev/net/tun").exists(),
+            send_buffer_bytes=next((int(s.value) for s in read_sysctls([_SEND_BUFFER])), None),
+        ),
+        others=other_facts(),
+        own=_own(config, user),
+        observed=observed,
+    )
+
+
+def _agent_user() -> pwd.struct_passwd:
+    """Whom the unit runs the agent as; where there is no such user, whoever asks."""
+    try:
+        return pwd.getpwnam(UNIT_USER)
+    except KeyError:
+        return pwd.getpwuid(os.geteuid())
+
+
+def _observe(server: Server) -> tuple[str | None, ObservedState]:
+    try:
+        return None, server.observe(())
+    except EffectError as error:
+        return str(error), ObservedState(nics=links.LinkView().nics({}, ()))
+
+
+def _version() -> str | None:
+    try:
+        return open_vswitch_version()
+    except EffectError:
+        return None
+
+
+def _hardware_offload(config: AgentConfig) -> bool:
+    command = ["ovs-vsctl", "--timeout=5", f"--db={config.ovsdb_remote}", "--if-exists"]
+    try:
+        said = run([*command, "get", "Open_vSwitch", ".", "other_config:hw-offload"])
+    except EffectError:
+        return False
+    return said.strip().strip('"') == "true"
+
+
+def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
+    directory = Path(config.state_dir)
+    lease, problem = None, None
+    try:
+        lease = read_kept(directory).lease
+    except (OSError, StoreError) as error:
+        problem = str(error)
+    named = (config.certificate_file, config.key_file, config.authority_file)
+    return OwnFacts(
+        state_dir=config.state_dir,
+        lease=lease,
+        state_unreadable=problem,
+        free_bytes=_free_bytes(directory),
+        agent_running=_agent_running(directory),
+        unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),
+        controller_url=config.controller_url,
+        way_to_controller=tuple(sorted(addresses_towards(config.controller_url))),
+        clock_synchronised=_clock_synchronised(),
+    )
+
+
+def _free_bytes(directory: Path) -> int:
+    there = next(p for p in (directory, *directory.parents) if p.exists())
+    return shutil.disk_usage(there).free
+
+
+def _agent_running(directory: Path) -> bool:
+    """By the process that its lock names: taking the lock to see would keep an agent from
+    starting."""
+    try:
+        number = (directory / "agent.lock").read_text().strip()
+        command = Path(f"/proc/{number}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+    return b"agent" in command
+
+
+def _readable(path: Path, user: pwd.struct_passwd) -> bool:
+    """By its mode; for whoever asks, as the kernel says."""
+    if user.pw_uid == os.geteuid():
+        return os.access(path, os.R_OK)
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    bits = 0o400 if status.st_uid == user.pw_uid else 0o040 if status.st_gid in groups else 0o004
+    return bool(status.st_mode & bits)
+
+
+def _clock_synchronised() -> bool | None:
+    libc = ctypes.CDLL(None)
+    state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    return None if state < 0 else state != _CLOCK_NOT_SYNCHRONISED

@@ -1,0 +1,131 @@
+"""Which programs and settings of others are there: services, firewalls, named tables, sysctls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agent.doctor.checks_others import SERVICES
+from agent.doctor.facts import OtherFacts
+from agent.drivers.command import run
+from agent.drivers.sysctl import read_sysctls
+from agent.reconcile.effects import EffectError
+
+_SYSCTLS = ("net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.rp_filter")
+_NETWORKD = (
+    "/etc/systemd/networkd.conf",
+    *(f"{root}/systemd/networkd.conf.d/*.conf" for root in ("/usr/lib", "/run", "/etc")),
+)
+_TABLES = ("/etc/iproute2/rt_tables", "/etc/iproute2/rt_tables.d/*.conf")
+_UFW = "/etc/ufw/ufw.conf"
+
+
+def other_facts() -> OtherFacts:
+    services = _services()
+    return OtherFacts(
+        services=services,
+        managed=tuple(_managed(services)),
+        networkd_keeps_foreign=keeps_foreign(_texts(*_NETWORKD)),
+        ufw_enabled=any(re.search(r"^ENABLED=yes\b", t, re.MULTILINE) for t in _texts(_UFW)),
+        dropping=_dropping(),
+        named_tables=tuple(table for text in _texts(*_TABLES) for table in named_tables(text)),
+        sysctls=tuple(read_sysctls(_SYSCTLS)),
+    )
+
+
+def _services() -> tuple[str, ...]:
+    """Of those that we know, by process name, in this network namespace. Whose namespace may not be
+    looked at counts as here."""
+    here = Path("/proc/self/ns/net").stat().st_ino
+    found = set()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            name = (process / "comm").read_text().strip()
+            if name not in SERVICES:
+                continue
+            if (process / "ns/net").stat().st_ino == here:
+                found.add(name)
+        except PermissionError:
+            found.add(name)
+        except OSError:
+            continue  # It has ended meanwhile.
+    return tuple(sorted(found))
+
+
+def _managed(services: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What the services themselves say; one that does not answer is left out."""
+    asked = {
+        "NetworkManager": (["nmcli", "-t", "-f", "DEVICE,STATE", "device"], nmcli_managed),
+        "systemd-network": (
+            ["networkctl", "list", "--no-legend", "--no-pager"],
+            networkctl_managed,
+        ),
+    }
+    for service, (command, names) in asked.items():
+        if service in services:
+            try:
+                yield service, names(run(command))
+            except EffectError:
+                continue
+
+
+def nmcli_managed(text: str) -> tuple[str, ...]:
+    """`nmcli -t -f DEVICE,STATE device`."""
+    pairs = (line.rpartition(":") for line in text.splitlines())
+    return tuple(name for name, _, state in pairs if state != "unmanaged")
+
+
+def networkctl_managed(text: str) -> tuple[str, ...]:
+    """`networkctl list`: number, name, type, operational state, set-up state."""
+    rows = (line.split() for line in text.splitlines())
+    return tuple(row[1] for row in rows if len(row) >= 5 and row[4] != "unmanaged")
+
+
+def keeps_foreign(texts: list[str]) -> bool:
+    """Whether systemd-networkd leaves routes and rules of others alone; later files win."""
+    values: dict[str, str] = {}
+    for text in texts:
+        values.update(re.findall(r"^\s*(ManageForeign\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+    said = [values.get(f"ManageForeign{kind}") for kind in ("Routes", "RoutingPolicyRules")]
+    return all(value in ("no", "false", "0", "off") for value in said)
+
+
+def named_tables(text: str) -> list[tuple[int, str]]:
+    """Of one rt_tables file."""
+    rows = (line.partition("#")[0].split() for line in text.splitlines())
+    return [(int(row[0]), row[1]) for row in rows if len(row) == 2 and row[0].isdigit()]
+
+
+def _dropping() -> tuple[str, ...]:
+    try:
+        return dropping_chains(json.loads(run(["nft", "-j", "list", "ruleset"])))
+    except (EffectError, ValueError):
+        return ()  # No nft here, or it may not be asked.
+
+
+def dropping_chains(ruleset: dict[str, Any]) -> tuple[str, ...]:
+    """`nft -j list ruleset` -> base chains at input and output that end in drop, as `nft` names
+    them: "inet filter input"."""
+    chains = (entry["chain"] for entry in ruleset.get("nftables", []) if "chain" in entry)
+    return tuple(
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in chains
+        if chain.get("hook") in ("input", "output") and chain.get("policy") == "drop"
+    )
+
+
+def _texts(*patterns: str) -> list[str]:
+    """Of the files that are there and may be read; a pattern's in order of their names."""
+    found = []
+    for pattern in patterns:
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            try:
+                found.append(path.read_text(errors="replace"))
+            except OSError:
+                continue
+    return found

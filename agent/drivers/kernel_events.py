@@ -1,0 +1,162 @@
+"""What the kernel tells of changes to interfaces, addresses, routes, rules, queues and sysctls.
+
+Messages are only looked at for whether they concern us: a router's thousands of routes, or a host's
+containers, must cost next to nothing. What changed is read back later, as a whole. Structures are
+those of linux/rtnetlink.h; of sysctls the kernel tells a few only (rp_filter is one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+
+from pyroute2.netlink.rtnl import (
+    RTM_DELADDR,
+    RTM_DELLINK,
+    RTM_DELQDISC,
+    RTM_DELROUTE,
+    RTM_DELRULE,
+    RTM_DELTCLASS,
+    RTM_DELTFILTER,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWQDISC,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    RTM_NEWTCLASS,
+    RTM_NEWTFILTER,
+    RTMGRP_IPV4_IFADDR,
+    RTMGRP_IPV4_ROUTE,
+    RTMGRP_IPV4_RULE,
+    RTMGRP_LINK,
+    RTMGRP_TC,
+)
+
+from agent.contract.entries import PROTOCOL, TABLE_BASE, TABLE_COUNT
+
+_GROUP_IPV4_NETCONF = 1 << 23
+_GROUPS = (
+    RTMGRP_LINK | RTMGRP_TC | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV4_RULE
+    | _GROUP_IPV4_NETCONF
+)  # fmt: skip
+_NEW_NETCONF = 80
+_LINKS = (RTM_NEWLINK, RTM_DELLINK)
+_ADDRESSES = (RTM_NEWADDR, RTM_DELADDR)
+_ROUTES = (RTM_NEWROUTE, RTM_DELROUTE)
+_RULES = (RTM_NEWRULE, RTM_DELRULE)
+_QUEUES = (
+    RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_DELTCLASS, RTM_NEWTFILTER, RTM_DELTFILTER
+)  # fmt: skip
+_HEADER = struct.Struct("=IHHII")
+_IFLA_IFNAME, _RTA_OIF, _RTA_TABLE, _NETCONFA_IFINDEX = 3, 4, 15, 1
+_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
+_BUFFER_BYTES = 65_536
+_QUEUED_BYTES = 1 << 20
+
+
+class KernelEvents:
+    """Calls `notice` in the loop's thread, from `open` to `close`. One network namespace: that of
+    the process."""
+
+    def __init__(self, notice: Callable[[], None]) -> None:
+        self._notice = notice
+        self._names: frozenset[str] = frozenset()
+        self._indexes: set[int] = set()
+        self._socket: socket.socket | None = None
+
+    def open(self, names: frozenset[str]) -> None:
+        """names: the interfaces that concern us. Raises OSError."""
+        self.close()
+        self._names = names
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUED_BYTES)
+        opened.bind((0, _GROUPS))
+        self._indexes = {index for index, name in socket.if_nameindex() if name in names}
+        self._socket = opened
+        asyncio.get_running_loop().add_reader(opened, self._read)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_BUFFER_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            self._notice()  # Messages were lost, ours perhaps among them.
+            return
+        # All of them: what this learns of interfaces must not end at the first that concerns us.
+        concern = [self.concerns(kind, body) for kind, body in messages(data)]
+        if any(concern):
+            self._notice()
+
+    def concerns(self, kind: int, body: bytes) -> bool:
+        """Whether it is about an interface, a table or a rule of ours; learns the numbers of
+        interfaces that come."""
+        if kind in _RULES:
+            return True
+        if kind in _LINKS:
+            (index,) = struct.unpack_from("=i", body, 4)
+            name = (
+                attributes(body, 16).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace")
+            )
+            if name in self._names:
+                self._indexes.add(index)
+            return index in self._indexes or name in self._names
+        if kind in _ADDRESSES or kind in _QUEUES:
+            (index,) = struct.unpack_from("=i", body, 4)
+            return index in self._indexes
+        if kind in _ROUTES:
+            found = attributes(body, 12)
+            table = _number(found.get(_RTA_TABLE)) or body[4]
+            return (
+                body[5] == PROTOCOL
+                or table in _TABLES
+                or _number(found.get(_RTA_OIF)) in self._indexes
+            )
+        if kind == _NEW_NETCONF:
+            # -1 is `all`, -2 `default`.
+            index = _number(attributes(body, 4).get(_NETCONFA_IFINDEX))
+            return index in self._indexes or index < 0
+        return False
+
+
+def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, what follows the header) of each message of a datagram."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind, *_ = _HEADER.unpack_from(data, at)
+        if length < _HEADER.size:
+            return
+        yield kind, data[at + _HEADER.size : at + length]
+        at += _aligned(length)
+
+
+def attributes(body: bytes, at: int) -> dict[int, bytes]:
+    found = {}
+    while at + 4 <= len(body):
+        length, kind = struct.unpack_from("=HH", body, at)
+        if length < 4:
+            break
+        found[kind] = body[at + 4 : at + length]
+        at += _aligned(length)
+    return found
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _number(data: bytes | None) -> int:
+    return int.from_bytes(data, sys.byteorder, signed=True) if data else 0

@@ -1,0 +1,80 @@
+"""Makes a state so: applies the difference to what there is, and reads back until it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from agent.contract.state import DesiredState, Ledger, Refusal
+from agent.reconcile.diff import watched_sysctls
+from agent.reconcile.drift import Drift, find_drift, told_in_the_way
+from agent.reconcile.effects import Network
+from agent.reconcile.steps import Step
+from agent.store import Memory
+
+# ovs-vswitchd programs the kernel after it has taken a transaction in.
+VERIFY_SECONDS = 6.0
+VERIFY_PAUSE_SECONDS = 0.1
+
+
+class NotVerifiedError(Exception):
+    """The read-back does not show what was applied; the message lists what differs."""
+
+
+class Maker:
+    def __init__(self, network: Network, memory: Memory, verify_seconds: float) -> None:
+        self._network = network
+        self._memory = memory
+        self._verify_seconds = verify_seconds
+
+    def make_so(self, desired: DesiredState | None, ledger: Ledger, event: str) -> tuple[Step, ...]:
+        """Applies the difference and reads it back. Raises EffectError, NotVerifiedError.
+
+        A stage that cannot be noted in the audit log is not done; undoing is.
+        """
+        steps = self._apply(desired, ledger, event, ())
+        if left := self._read_back(desired, ledger, ()):
+            raise NotVerifiedError(_told(left))
+        return steps
+
+    def heal(
+        self, desired: DesiredState, ledger: Ledger, leave: Collection[str]
+    ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+        """The same for what is in force, except these subjects, and what others are in the way of:
+        that is returned beside the steps done. Raises EffectError, NotVerifiedError."""
+        steps = self._apply(desired, ledger, "heal", leave)
+        left = self._read_back(desired, ledger, leave)
+        if left.steps or left.faults:
+            raise NotVerifiedError(_told(left))
+        return steps, left.in_the_way
+
+    def _apply(
+        self, desired: DesiredState | None, ledger: Ledger, event: str, leave: Collection[str]
+    ) -> tuple[Step, ...]:
+        steps = self._look(desired, ledger, leave).steps
+        if steps:
+            (self._memory.audit if event == "stage" else self._memory.note)(event, steps)
+            self._network.apply(steps, desired.plan_name if desired else "")
+        return steps
+
+    def _read_back(
+        self, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
+    ) -> Drift:
+        """What differs when it has settled: nothing, or only what others are in the way of, or what
+        does not go away in time."""
+        deadline = time.monotonic() + self._verify_seconds
+        while True:
+            left = self._look(desired, ledger, leave)
+            if not (left.steps or left.faults) or time.monotonic() > deadline:
+                return left
+            time.sleep(VERIFY_PAUSE_SECONDS)
+
+    def _look(self, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]) -> Drift:
+        observed = self._network.observe(watched_sysctls(desired, ledger))
+        return find_drift(desired, observed, ledger).without(leave)
+
+
+def _told(left: Drift) -> str:
+    due = left.due_sentences()
+    wrong = ["read back and not as wanted: " + "; ".join(due)] if due else []
+    return "; ".join([*told_in_the_way(left.in_the_way), *wrong])

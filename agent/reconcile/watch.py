@@ -1,0 +1,80 @@
+"""When to read back what is in force: soon after an event, and slowly without one. Pure.
+
+Times are seconds of one clock that nobody sets. Reading costs processor time, more on a server with
+many queues: pauses grow with how long the last look took, so that looking takes a small share of a
+core whatever happens, and almost nothing while nothing does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+# Events come in bursts: until none came for this long, and not longer than that.
+SETTLE_SECONDS = 0.25
+LONGEST_SETTLING_SECONDS = 2.0
+# From the end of a look to the next that an event causes: at least this, and so many times as long
+# as reading took; twice as long after each look in a row that found nothing, up to the latter (5 %
+# of a core under events without end that do not concern us).
+LEAST_PAUSE_SECONDS = 1.0
+PAUSES_AFTER_EVENT = (2, 20)
+# The same without any event, for what no event tells (0.1 % of a core).
+PERIOD_SECONDS = 60.0
+PAUSES_WITHOUT_EVENT = 1000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """looked_at: when the last look ended; read_seconds: how long its reading took; in_vain: how
+    many looks in a row found nothing that was caused by an event; first_event, last_event: of those
+    after its beginning; again_at: when what was found is to be looked at again."""
+
+    looked_at: float
+    read_seconds: float = 0.0
+    in_vain: int = 0
+    first_event: float | None = None
+    last_event: float | None = None
+    again_at: float | None = None
+
+    def noticed(self, now: float) -> Schedule:
+        first = now if self.first_event is None else self.first_event
+        return replace(self, first_event=first, last_event=now)
+
+    def looked(
+        self,
+        began: float,
+        now: float,
+        *,
+        read_seconds: float = 0.0,
+        found: bool = False,
+        again_in: float | None = None,
+    ) -> Schedule:
+        """What happened during the look may not have been seen by it."""
+        left = self.last_event is not None and self.last_event >= began
+        in_vain = self.first_event is not None and not found
+        return Schedule(
+            looked_at=now,
+            read_seconds=read_seconds,
+            in_vain=self.in_vain + 1 if in_vain else 0,
+            first_event=self.last_event if left else None,
+            last_event=self.last_event if left else None,
+            again_at=None if again_in is None else now + again_in,
+        )
+
+    def rested(self, now: float) -> Schedule:
+        """All was read back and found as wanted, up to now; events meanwhile still count."""
+        return replace(self, looked_at=now, again_at=None)
+
+    @property
+    def due_at(self) -> float:
+        due = self.looked_at + max(PERIOD_SECONDS, self.read_seconds * PAUSES_WITHOUT_EVENT)
+        if self.again_at is not None:
+            due = min(due, self.again_at)
+        if self.first_event is not None and self.last_event is not None:
+            settled = min(
+                self.last_event + SETTLE_SECONDS, self.first_event + LONGEST_SETTLING_SECONDS
+            )
+            fewest, most = PAUSES_AFTER_EVENT
+            pauses = min(fewest * 2 ** min(self.in_vain, 10), most)
+            rested = self.looked_at + max(LEAST_PAUSE_SECONDS, self.read_seconds * pauses)
+            due = min(due, max(settled, rested))
+        return due

@@ -1,0 +1,73 @@
+"""Follows what is in force: whoever tells of changes to it is listened to while it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from agent.contract.config import AgentConfig
+from agent.contract.state import DesiredState
+from agent.drivers.database_events import DatabaseEvents
+from agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
+from agent.drivers.kernel_events import KernelEvents
+
+log = logging.getLogger(__name__)
+
+
+class Noticing(Protocol):
+    def notice(self, *, switch_restarted: bool = False) -> None: ...
+
+
+class Watching:
+    """`follow` is called in the loop's thread, whenever another state may be in force."""
+
+    def __init__(self, config: AgentConfig, keeper: Noticing) -> None:
+        self._config = config
+        self._keeper = keeper
+        self._followed: DesiredState | None = None
+        self._kernel = KernelEvents(keeper.notice)
+        self._database: DatabaseEvents | None = None
+        self._flows: list[asyncio.Task[None]] = []
+
+    def follow(self, desired: DesiredState | None) -> None:
+        """None: nothing is in force, and nothing is listened to. Never raises: what cannot be
+        listened to is looked at now and then all the same, and the lease comes first."""
+        if desired is self._followed:
+            return
+        try:
+            self.close()
+            if desired is not None:
+                self._open(desired)
+        except Exception:
+            log.exception("not all changes will be told at once")
+        finally:
+            self._followed = desired
+
+    def close(self) -> None:
+        self._kernel.close()
+        for task in self._flows:
+            task.cancel()
+        self._flows = []
+        if self._database is not None:
+            self._database.stop()
+            self._database = None
+        self._followed = None
+
+    def _open(self, desired: DesiredState) -> None:
+        bridges = [bridge.name for bridge in desired.bridges]
+        self._flows = [asyncio.create_task(self._follow_flows(bridge)) for bridge in bridges]
+        self._database = DatabaseEvents(self._config.ovsdb_remote, self._keeper.notice)
+        self._database.start()
+        self._kernel.open(frozenset(bridges) | {bridge.nic for bridge in desired.bridges})
+
+    async def _follow_flows(self, bridge: str) -> None:
+        try:
+            await follow_flows(
+                self._config.openvswitch_run_dir,
+                bridge,
+                self._keeper.notice,
+                lambda: self._keeper.notice(switch_restarted=True),
+            )
+        except FlowsUnwatchedError as error:
+            log.error("%s; its flows are looked at now and then only: %s", bridge, error)
