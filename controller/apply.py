@@ -22,12 +22,14 @@ from agent.contract.messages import Previewed
 from agent.contract.state import DesiredState
 from controller.bandwidth_check import measure, require_delivered
 from controller.change import NetworkChange, preview
-from controller.compile.network import compile_network
+from controller.compile import deliverable
+from controller.compile.network import compile_network, larger_frames
 from controller.compile.ranks import rank_specs
 from controller.compile.transfers import promises
 from controller.decide import Decision, decide
 from controller.errors import (
     AgentProblem,
+    AgentRefused,
     JobFailed,
     PlacewireError,
     UsageError,
@@ -110,15 +112,22 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     show.decision(decision)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
+        able = {server: h.capabilities for server, h in hello.items()}
+        for server, refusal in deliverable.refusals(able).items():
+            raise AgentRefused(server, refusal)
+        for note in larger_frames(plan, able):
+            show.say(note)
         desired = compile_network(
             plan,
             decision.placement,
-            {server: h.capabilities for server, h in hello.items()},
+            able,
             {
                 s: tools.journal.next_generation(s, h.lease.highest_generation)
                 for s, h in hello.items()
             },
         )
+        for doubt in deliverable.doubts(plan, able, desired):
+            show.say(doubt)
         previewed = await preview(tools.agents, desired)
     show.changes(previewed)
     return Proposal(decision, desired, previewed)

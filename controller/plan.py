@@ -148,13 +148,15 @@ class PlanVerify(FrozenSection):
 class PlanNetwork(FrozenSection):
     """rails: only these carry the job (all by default). floor: what the job is entitled to of each
     NIC when others want it too. lease: for how long a running job keeps its network when nobody
-    renews it. calibrate: whether paths are measured through the job's own backend, too."""
+    renews it. calibrate: whether paths are measured through the job's own backend, too. drift:
+    what becomes of what others change of our network while it is in force."""
 
     sharing: Literal["auto", Sharing] = "auto"
     floor: Floor = ENTITLED_FRACTION
     verify_settings: PlanVerify = Field(alias="verify", default=PlanVerify())
     calibrate: Flag = False
     on_exit: Literal["restore", "keep"] = "restore"
+    drift: Literal["heal", "report"] = "heal"
     rails: ChosenRails = None
     lease_seconds: Lease = Field(alias="lease", default=30.0)
 

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from controller.plan import PlacedJob, Plan, ReplayJob
     from optimizer.cluster_plan.section import PlanNic
 
+# What a job can say in its environment to leave sockets for RDMA.
+_RDMA_CHOICES = {
+    "NCCL_IB_DISABLE": ("0",),
+    "NCCL_NET": ("IB", "ib"),
+    "GLOO_DEVICE_TRANSPORT": ("IBVERBS",),
+}
+
 
 def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
     """base: where relative files of the job are looked for, beside the working directory."""
@@ -34,6 +41,7 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield from _bridge_mistakes(server.name, own)
     yield from _job_mistakes(plan.job, base)
     yield from _backend_mistakes(plan)
+    yield from _rdma_mistakes(plan)
     yield from _latency_mistakes(plan)
 
 
@@ -67,6 +75,16 @@ def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
                     f"{shown(device.type)}; accepted here: 'auto' or 'gloo'",
                 )
                 return
+
+
+def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
+    for name, values in _RDMA_CHOICES.items():
+        if (value := plan.job.env.get(name)) in values:
+            yield (
+                f"job.env.{name}",
+                f"{shown(value)} would make the job use RDMA, which passes by every queue; rates "
+                "are promised to sockets: leave it out",
+            )
 
 
 def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:

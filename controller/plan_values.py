@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from optimizer.cluster_plan.values import Text, name_of_at_most, quantity, shown
+from optimizer.cluster_plan.values import Text, name_of_at_most, quantity, shown, whole
 from optimizer.quantities import parse_fraction, parse_seconds
 
 # YAML 1.1 reads these as text: it wants a dot before, and a sign after, the exponent's letter.
@@ -32,15 +32,6 @@ def _absolute_folder(text: str) -> str:
             "/shared/checkpoints"
         )
     return text
-
-
-def _whole(low: int, high: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"found {shown(value)}; accepted: a whole number from {low} to {high}")
-        return value
-
-    return check
 
 
 def _version(value: object) -> object:
@@ -112,10 +103,10 @@ VariableName = Annotated[Text, AfterValidator(_variable_name)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 Folder = Annotated[Text, AfterValidator(_absolute_folder)]
 Version = BeforeValidator(_version)
-Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1))]
-Threads = Annotated[int, BeforeValidator(_whole(1, 1024))]
-Warmup = Annotated[int, BeforeValidator(_whole(0, 2**31 - 1))]
-Seed = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1))]
+Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
+Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
+Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
+Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]
 Lease = Annotated[float, BeforeValidator(_lease)]
 TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Fraction = Annotated[float, BeforeValidator(_fraction)]

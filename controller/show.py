@@ -14,7 +14,7 @@ from rich.text import Text
 from agent.contract.job import Failed, Finished, RankEvent, Resumed, Saved, Started, StepDone
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
-from agent.contract.state import Change
+from agent.contract.state import Change, DriftState
 from controller.decide import Decision
 from controller.measured.table import calibrated_table
 from controller.report import CalibratedRow, RunReport
@@ -237,6 +237,8 @@ class Show:
                 self.console.print(Text(f"{server}:") + line)
             for problem in found.problems:
                 self.console.print(f"{server}: {problem}")
+            for said in _drift_lines(found.drift):
+                self.console.print(Text(f"{server}: {said}"))
         digests = {o.lease.plan_digest for o in observations.values() if o is not None}
         if len(digests) > 1:
             self.console.print("[yellow]mixed: the servers are on different decisions[/yellow]")
@@ -247,6 +249,23 @@ def _deviation_summary(found: Verified | None) -> str:
         return ""
     count = len(found.deviations) + len(found.problems)
     return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
+
+
+def _drift_lines(drift: DriftState | None) -> list[str]:
+    """What others changed, seen by the agent since it started; none where it saw nothing."""
+    if drift is None or not drift.drifts:
+        return []
+    times = "once" if drift.drifts == 1 else f"{drift.drifts} times"
+    line = f"others changed what is in force {times}; "
+    if drift.last_heal_unix is None:
+        line += "nothing was put back"
+    else:
+        line += f"put back {drift.heals}, last {time.time() - drift.last_heal_unix:.0f} s ago"
+    if drift.since_unix is not None:
+        line += f"; as it is now for {time.time() - drift.since_unix:.0f} s"
+        if drift.policy == "report":
+            line += " (the plan says `drift: report`: nothing is put back by itself)"
+    return [line, *drift.notes]
 
 
 def _verdict(link: LinkMeasurement) -> Text:

@@ -5,7 +5,8 @@ What each server gets (DESIGN of the network, docs/architecture.md):
                  source rule per rail, sysctls that keep ARP and reverse paths to their own NIC
   shaped NICs    an HTB root at the NIC's rate; queue 0 for everything else, a queue for
                  acknowledgements, and the job's: one per destination or one in all, by sharing
-  destinations   a flow that sets the queue, and where the datapath ignores set_queue a classifier
+  destinations   a flow that sets the queue, and where the datapath ignores set_queue a classifier;
+                 the same for acknowledgements and other short packets
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from agent.contract.capabilities import Capabilities
 from agent.contract.entries import (
     ACKNOWLEDGEMENT_QUEUE,
     BRIDGE_PREFIX,
@@ -29,7 +31,6 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.messages import Capabilities
 from agent.contract.state import DesiredState
 from controller.compile.queues import JobQueue, everything_else, job_queues
 from controller.compile.units import burst_bits, wire_rate
@@ -54,8 +55,9 @@ def compile_network(
 ) -> dict[str, DesiredState]:
     """One DesiredState per server of the plan.
 
-    capabilities and generations: by server name. The digest names the whole decision, so that
-    servers on different decisions can be told apart.
+    capabilities and generations: by server name, of servers that `deliverable.refusals` lets
+    through. The digest names the whole decision, so that servers on different decisions can be
+    told apart.
     """
     queues = job_queues(plan, placement)
     states = {
@@ -76,6 +78,21 @@ def compile_network(
     }
 
 
+def larger_frames(plan: Plan, capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:
+    """Where NICs carry larger frames than the plan uses: which, and what to write; by MTU."""
+    there: dict[int, list[str]] = {}
+    for server in plan.cluster.servers:
+        found = {nic.name: nic.mtu_bytes for nic in capabilities[server.name].nics}
+        for nic in server.nics:
+            if (mtu_bytes := found.get(nic.name, 0)) > nic.mtu_bytes:
+                there.setdefault(mtu_bytes, []).append(f"{server.name} {nic.name}")
+    return tuple(
+        f"{', '.join(nics)} could carry larger frames: they have MTU {mtu_bytes}, the plan uses "
+        "less; where all of a rail and its switch do, give them `mtu` in the plan"
+        for mtu_bytes, nics in there.items()
+    )
+
+
 def bridge_name(nic: PlanNic) -> str:
     """At most 15 characters, the kernel's limit: a longer one ends in a digest of the NIC's name
     instead of its rest."""
@@ -94,7 +111,8 @@ def _server_state(
     capabilities: Capabilities,
     generation: int,
 ) -> DesiredState:
-    nics = server.nics
+    nics, datapath = server.nics, capabilities.datapath
+    assert datapath != "none"
     on = {nic.rail: [queue for queue in job if queue.rail == nic.rail] for nic in nics}
     shaped = [nic for nic in nics if on[nic.rail]]
     return DesiredState(
@@ -103,8 +121,14 @@ def _server_state(
         plan_digest="",
         generation=generation,
         take_over=tuple(nic.name for nic in nics if nic.take_over),
+        drift=plan.network.drift,
         bridges=tuple(
-            Bridge(name=bridge_name(nic), nic=nic.name, datapath=capabilities.datapath)
+            Bridge(
+                name=bridge_name(nic),
+                nic=nic.name,
+                datapath=datapath,
+                mtu_bytes=nic.mtu_bytes,
+            )
             for nic in nics
         ),
         addresses=tuple(Address(interface=bridge_name(nic), address=nic.address) for nic in nics),
@@ -126,11 +150,15 @@ def _server_state(
         flows=tuple(
             Flow(bridge=bridge_name(nic), destination=address, queue_id=queue)
             for nic in shaped
-            for address, queue in _destinations(plan, nic, on[nic.rail])
+            for address, queue in (
+                *_destinations(plan, nic, on[nic.rail]),
+                # A classifier finds them where set_queue is ignored.
+                *([(None, ACKNOWLEDGEMENT_QUEUE)] if capabilities.steering == "set_queue" else []),
+            )
         ),
-        classifiers=()
-        if capabilities.set_queue_honoured
-        else tuple(c for nic in shaped for c in _classifiers(plan, nic, on[nic.rail])),
+        classifiers=tuple(c for nic in shaped for c in _classifiers(plan, nic, on[nic.rail]))
+        if capabilities.steering == "u32"
+        else (),
         routes=tuple(route for nic in nics for route in _routes(plan, nic)),
         rules=tuple(
             Rule(
@@ -153,7 +181,7 @@ def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) ->
             queue_id=queue_id,
             min_bits_per_second=minimum,
             max_bits_per_second=maximum,
-            burst_bits=burst_bits(maximum),
+            burst_bits=burst_bits(maximum, nic.mtu_bytes),
             purpose=purpose,
         )
 
@@ -162,7 +190,12 @@ def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) ->
         queue(DEFAULT_QUEUE, rest_bits_per_second, whole, "everything else"),
         queue(ACKNOWLEDGEMENT_QUEUE, short, whole, "acknowledgements"),
         *(
-            queue(one.queue_id, wire_rate(one.minimum), wire_rate(one.maximum), one.purpose)
+            queue(
+                one.queue_id,
+                wire_rate(one.minimum, nic.mtu_bytes),
+                wire_rate(one.maximum, nic.mtu_bytes),
+                one.purpose,
+            )
             for one in job
         ),
     ]

@@ -101,8 +101,9 @@ def _queue_per_nic(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
                         source=server.name,
                         rail=nic.rail,
                         queue_id=JOB_QUEUE,
-                        minimum=placement.entitled * payload_capacity(nic.rate_bits_per_second),
-                        maximum=nic.rate_bits_per_second * payload_fraction(),
+                        minimum=placement.entitled
+                        * payload_capacity(nic.rate_bits_per_second, nic.mtu_bytes),
+                        maximum=nic.rate_bits_per_second * payload_fraction(nic.mtu_bytes),
                         destinations=peers,
                         purpose="the job",
                     )
@@ -115,6 +116,6 @@ def everything_else(placement: Placement, server: str, nic: PlanNic) -> int:
     whole = nic.rate_bits_per_second
     counted_on = usable_rates(placement)[server, nic.rail]
     if placement.sharing == "job":
-        counted_on = placement.entitled * payload_capacity(whole)
-    left = whole * (1 - ACKNOWLEDGEMENT_FRACTION) - wire_rate(counted_on)
+        counted_on = placement.entitled * payload_capacity(whole, nic.mtu_bytes)
+    left = whole * (1 - ACKNOWLEDGEMENT_FRACTION) - wire_rate(counted_on, nic.mtu_bytes)
     return int(max(whole * DEFAULT_FRACTION, left))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
+from optimizer.cluster_plan.payload import ETHERNET_BYTES
 
-# A line must hold a few full frames even when it is slow; beyond that, 1 ms of its rate: a real one
-# does not send what it missed at once. Queues of 20 to 200 ms carried the same in both
-# directions at once; a short one keeps round trips short.
-_LEAST_BURST_BYTES = 6_100
+# A line must hold a full frame and a little more even when it is slow, or it drops it; beyond that,
+# 1 ms of its rate: a real one does not send what it missed at once. Queues of 20 to 200 ms carried
+# the same in both directions at once; a short one keeps round trips short.
+_BURST_BEYOND_A_FRAME_BYTES = 4_586
 _BURST_SECONDS = 0.001
 _QUEUE_SECONDS = 0.05
 _BRIDGE = "type bridge forward_delay 0 mcast_snooping 0"
@@ -29,10 +30,10 @@ def rail_batch(shape: LabShape, rail: str) -> list[str]:
     """ip commands: the rail's bridge, and a line to each NIC on it."""
     lines = ["link set lo up", f"link add rail {_BRIDGE}", "link set rail up"]
     for server, nic in _on_rail(shape, rail):
-        k = nic.index
+        k, mtu = nic.index, f"mtu {nic.mtu_bytes}"
         lines += [
-            f"link add port{k} type veth peer name {nic.name} netns {server.namespace}",
-            f"link add up{k} type veth peer name down{k}",
+            f"link add port{k} {mtu} type veth peer name {nic.name} {mtu} netns {server.namespace}",
+            f"link add up{k} {mtu} type veth peer name down{k} {mtu}",
             f"link add line{k} {_BRIDGE}",
             f"link set port{k} master line{k} up",
             f"link set up{k} master line{k} up",
@@ -46,7 +47,7 @@ def rail_limits(shape: LabShape, rail: str) -> list[str]:
     """tc commands: each NIC sends and receives at no more than its rate, and at that rate."""
     lines = []
     for _, nic in _on_rail(shape, rail):
-        bucket = _bucket(nic.bits_per_second)
+        bucket = _bucket(nic)
         lines += [
             f"qdisc add dev port{nic.index} root {bucket}",
             f"qdisc add dev up{nic.index} root {bucket}",
@@ -80,9 +81,10 @@ def _on_rail(shape: LabShape, rail: str) -> list[tuple[LabServer, LabNic]]:
     return [(server, nic) for server in shape.servers for nic in server.nics if nic.rail == rail]
 
 
-def _bucket(bits_per_second: float) -> str:
+def _bucket(nic: LabNic) -> str:
     """Sizes in bytes, as tc takes them without a suffix."""
-    bytes_per_second = bits_per_second / 8
-    burst_bytes = max(_LEAST_BURST_BYTES, round(bytes_per_second * _BURST_SECONDS))
+    bytes_per_second = nic.bits_per_second / 8
+    least_bytes = nic.mtu_bytes + ETHERNET_BYTES + _BURST_BEYOND_A_FRAME_BYTES
+    burst_bytes = max(least_bytes, round(bytes_per_second * _BURST_SECONDS))
     limit_bytes = burst_bytes + round(bytes_per_second * _QUEUE_SECONDS)
-    return f"tbf rate {round(bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}"
+    return f"tbf rate {round(nic.bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}"

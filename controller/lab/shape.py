@@ -21,13 +21,15 @@ CONTROLLER_TCP_PORT = 7440
 
 @dataclass(frozen=True)
 class LabNic:
-    """address with its prefix; rate on the wire; index: the line's number on its rail."""
+    """address with its prefix; rate on the wire; mtu_bytes of the whole line; index: the line's
+    number on its rail."""
 
     name: str
     rail: str
     index: int
     address: str
     bits_per_second: float
+    mtu_bytes: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,14 @@ def shape_of(plan: Plan) -> LabShape:
         for nic in server.nics:
             numbers[nic.rail] += 1
             nics.append(
-                LabNic(nic.name, nic.rail, numbers[nic.rail], nic.address, nic.rate_bits_per_second)
+                LabNic(
+                    name=nic.name,
+                    rail=nic.rail,
+                    index=numbers[nic.rail],
+                    address=nic.address,
+                    bits_per_second=nic.rate_bits_per_second,
+                    mtu_bytes=nic.mtu_bytes,
+                )
             )
         servers.append(
             LabServer(

@@ -138,7 +138,11 @@ def _file(plan: Plan, cache: Path) -> Path:
 def _cluster(plan: Plan) -> Any:
     """What a measured set-up latency holds for: these servers, their NICs and the backend."""
     servers = [
-        [s.name, s.management, [[n.rail, n.address, n.rate_bits_per_second] for n in s.nics]]
+        [
+            s.name,
+            s.management,
+            [[n.rail, n.address, n.rate_bits_per_second, n.mtu_bytes] for n in s.nics],
+        ]
         for s in plan.cluster.servers
     ]
     return {"servers": servers, "backend": plan.backend}

@@ -19,6 +19,7 @@
     state       what a checkpoint calls parameters and buffers
     sources     which files it came from
     step        capture(): all of it
+    collector   Python's garbage collector, paused meanwhile
     moving      a step on another device than it was built on
     deferred    a model built without memory, and values of it made afterwards
     part        capture_part(): all of it, with the values of a part of the model

@@ -26,11 +26,16 @@ def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.ca
 def _capture(options: argparse.Namespace) -> int:
     choice = parse_optimizer(options.optimizer)
     print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
-    from optimizer.capture.step import capture
+    from optimizer.capture.part import capture_part
 
-    graph = capture(
-        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast
-    ).operators
+    # Shapes are all that the graph tells of parameters: none gets memory or values.
+    captured = capture_part(
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
+        wanted=(), others=False,
+    )  # fmt: skip
+    if captured.note:
+        print(captured.note, file=sys.stderr)
+    graph = captured.step.operators
     save_graph(graph, Path(options.out))
     print(
         f"{graph.operator_count} operators, {graph.tensor_count} tensors, "

@@ -3,8 +3,8 @@
 The user's function runs on fake tensors, which have shapes and no memory, while everything that it
 does to tensors is written down. Doing the part of it again that some values depend on, in the same
 order and with the same random numbers, gives the same values. Of what nobody wants only the random
-numbers are drawn. So a process that holds a part of a model never has room for more than that part
-and one tensor.
+numbers are drawn, and none after the last that somebody does. So a process that holds a part of a
+model never has room for more than that part and one tensor.
 
 What cannot be repeated is refused: a function that looks at the values of tensors, gets some from a
 file, restores a state of the random generator, or draws what is wanted from one of its own.
@@ -84,6 +84,8 @@ class Recording:
         kept = {place.number for place in places.values()}
         needed = self._needed({self.memories[number] for number in kept})
         ends = self._ends(needed, kept)
+        # From the last random number that is wanted on, none need be drawn.
+        drawn = max((p for p in needed if self.operations[p].is_random), default=-1)
         values: dict[int, torch.Tensor] = {}
         before = torch.get_rng_state()
         try:
@@ -96,7 +98,7 @@ class Recording:
                         _repeat(operation, values)
                         for number in ends.get(position, ()):
                             values.pop(number, None)
-                    elif operation.is_random and not operation.own_generator:
+                    elif position < drawn and operation.is_random and not operation.own_generator:
                         _draw_only(operation)
             return {name: _resolved(place, values) for name, place in places.items()}
         finally:
@@ -126,14 +128,16 @@ class Recording:
 
     def _needed(self, memories: set[int]) -> set[int]:
         """Positions of the operations that what these memories hold depends on."""
-        needed, depends = set(), set(memories)
+        needed, depends, draws_later = set(), set(memories), False
         for position in reversed(range(len(self.operations))):
             operation = self.operations[position]
             is_needed = not depends.isdisjoint(operation.writes)
             if is_needed and operation.own_generator:
                 raise NotRepeatableError("a value is drawn from a generator of the model's own")
-            if is_needed or (operation.is_random and not _draws_blindly(operation)):
+            repeats = operation.is_random and not _draws_blindly(operation)
+            if is_needed or (draws_later and repeats):
                 needed.add(position)
+                draws_later |= operation.is_random
                 depends |= operation.reads
         return needed
 

@@ -55,12 +55,18 @@ def joint_graph(
     autocast: the module runs under it; its casts become operators, as those of the module's own do.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     order = {name: k for k, (name, _) in enumerate(module.named_parameters(remove_duplicate=False))}
     whole = module if autocast is None else UnderAutocast(module, autocast)
     try:
         with _quiet_torch(), _unfused_lstm(module), contextlib.ExitStack() as stack:
+            # Graphs on the way are read as graphs: their Python source is never written.
+            stack.enter_context(_use_lazy_graph_module(True))
             exported = torch.export.export(whole, inputs, strict=False).module(check_guards=False)
+            for node in exported.graph.nodes:
+                # The history of a node would be copied to the bottom whenever the node is run.
+                node.meta.pop("from_node", None)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error

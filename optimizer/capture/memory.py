@@ -71,6 +71,15 @@ class MemoryMeter:
         return _status("VmHWM") - self.program_bytes
 
     @property
+    def program_and_step_bytes(self) -> int | None:
+        """The most at once since then; on a GPU with what torch's allocator keeps."""
+        if self.program_bytes is None:
+            return None
+        if self._on_cuda:
+            return self.program_bytes + torch.cuda.max_memory_reserved()
+        return _status("VmHWM")
+
+    @property
     def process_peak_bytes(self) -> int:
         """Of host memory, from the start of the process."""
         return max(self._earlier_peak, _process_peak())

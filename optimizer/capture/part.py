@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from optimizer.capture.collector import collector_paused
 from optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from optimizer.capture.errors import CaptureError, one_line
 from optimizer.capture.protocol import Autocast, DeviceType
@@ -40,7 +41,8 @@ def capture_part(
     others: whether StateNames.others have values, too. Raises CaptureError.
     """
     try:
-        step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
+        with collector_paused():
+            step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
         captured = captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
         if any(is_fake(tensor) for tensor in captured.batches(0)):
             raise NotRepeatableError("batches are made of tensors of the function")
@@ -49,7 +51,7 @@ def capture_part(
         # What is wrong with the model itself is said by what follows.
         why = one_line(error)
     captured = capture(model_path, batch, optimizer, seed, accumulate, autocast, device_type)
-    return CapturedPart(captured, f"the whole model was built on this rank first: {why}")
+    return CapturedPart(captured, f"the whole model was built first: {why}")
 
 
 def _with_values(

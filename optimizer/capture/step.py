@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from optimizer.capture.collector import collector_paused
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.joint import joint_graph
 from optimizer.capture.layout import Layout
@@ -110,6 +111,7 @@ def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) 
     return step if device_type == "cpu" else on_device(step, torch.device(device_type))
 
 
+@collector_paused()
 def captured_from(
     step: TrainingStep,
     model_path: str,

@@ -30,6 +30,7 @@ def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterato
         for place, message in _doubles(taken, f"on server {server.name}, rail"):
             yield place, f"{message}: a server has one NIC on a rail"
     yield from _subnet_mistakes(cluster, nics)
+    yield from _mtu_mistakes(nics)
     yield from _gateway_mistakes(nics)
     yield from _rail_mistakes(cluster, rails)
 
@@ -85,6 +86,18 @@ def _subnet_mistakes(cluster: PlanCluster, nics: list[PlacedNic]) -> Iterator[Mi
                     f"{server.management} is inside rail {rail!r}'s subnet {network}; management "
                     "traffic must not depend on a rail",
                 )
+
+
+def _mtu_mistakes(nics: list[PlacedNic]) -> Iterator[Mistake]:
+    first: dict[str, tuple[str, int]] = {}
+    for path, _, nic in nics:
+        where, mtu_bytes = first.setdefault(nic.rail, (path, nic.mtu_bytes))
+        if nic.mtu_bytes != mtu_bytes:
+            yield (
+                f"{path}.mtu",
+                f"{nic.mtu_bytes} is not rail {nic.rail!r}'s {mtu_bytes} (from {where}); a frame "
+                "that is larger than its receiver's MTU is dropped: give all NICs of a rail one",
+            )
 
 
 def _gateway_mistakes(nics: list[PlacedNic]) -> Iterator[Mistake]:

@@ -29,9 +29,11 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
                 nics=tuple(
                     Nic(
                         rail=nic.rail,
-                        rate_bits_per_second=payload_capacity(nic.rate_bits_per_second),
+                        rate_bits_per_second=payload_capacity(
+                            nic.rate_bits_per_second, nic.mtu_bytes
+                        ),
                         background_bits_per_second=nic.background_bits_per_second
-                        * payload_fraction(),
+                        * payload_fraction(nic.mtu_bytes),
                     )
                     for nic in server.nics
                     if nic.rail in carrying

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from optimizer.cluster_plan.payload import MTU_BYTES
 from optimizer.cluster_plan.values import (
     Address,
     Background,
@@ -19,6 +20,7 @@ from optimizer.cluster_plan.values import (
     InterfaceName,
     Latency,
     Memory,
+    Mtu,
     RailName,
     Rate,
     ServerName,
@@ -42,13 +44,15 @@ class PlanDevice(FrozenSection):
 
 class PlanNic(FrozenSection):
     """address is the server's on this rail. take_over lets that address move to our bridge.
-    background: what others send through this NIC, and as much again receive."""
+    background: what others send through this NIC, and as much again receive. mtu: of its frames,
+    without the Ethernet header; the NIC itself has it, or a larger one."""
 
     name: InterfaceName
     rail: RailName
     address: InterfaceAddress
     rate_bits_per_second: Rate = Field(alias="rate")
     background_bits_per_second: Background = Field(alias="background", default=0.0)
+    mtu_bytes: Mtu = Field(alias="mtu", default=MTU_BYTES)
     gateway: Address | None = None
     take_over: Flag = False
 

@@ -148,6 +148,19 @@ def quantity(
     return check
 
 
+def whole(low: int, high: int, unit: str = "") -> Callable[[object], int]:
+    """A check that raises ValueError where a value is no whole number in the range. unit: words
+    that follow the range, what is counted and why no more or less."""
+
+    def check(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            accepted = f"a whole number from {low} to {high}{unit}"
+            raise ValueError(f"found {shown(value)}; accepted: {accepted}")
+        return value
+
+    return check
+
+
 def _latency_or_none(value: object) -> object:
     return None if value == MEASURED else _latency(value)
 
@@ -155,6 +168,9 @@ def _latency_or_none(value: object) -> object:
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
 _background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
 _latency = quantity(parse_seconds, 0, 60, "0s to 60s, or measured")
+_mtu = whole(
+    1280, 9216, " bytes, as `ip link` shows it: less only tunnels have, and more switches drop"
+)
 _memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 
 Text = Annotated[str, BeforeValidator(_text)]
@@ -167,6 +183,7 @@ InterfaceAddress = Annotated[Text, AfterValidator(_ipv4_interface)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Rate = Annotated[float, BeforeValidator(_rate)]
 Background = Annotated[float, BeforeValidator(_background)]
+Mtu = Annotated[int, BeforeValidator(_mtu)]
 # None: it is to be measured.
 Latency = Annotated[float | None, BeforeValidator(_latency_or_none)]
 Memory = Annotated[int, BeforeValidator(_memory)]

@@ -102,12 +102,12 @@ def improve(
     """The best of the starts and of what annealing makes of them before time.monotonic() is
     `until`."""
     alone = best_single(problem)
+    bound = lower_bound(problem).seconds
     if alone is not None:
-        bound = lower_bound(problem).seconds
         if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound:
             return alone[0]
         starts = [*starts, alone[0]]
-    found = Search(problem, settings, progress, until).run(starts)
+    found = Search(problem, settings, progress, until, bound).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):

@@ -45,11 +45,11 @@ class Costing:
         self.reference = max(float(finite.max(axis=1, initial=0.0).sum()), 1e-9)
         self.check_memory = _memory_may_bind(problem)
 
-    def cost(self, solution: Solution) -> Found:
-        """One state, with rates by the rule where they are decided."""
+    def cost(self, solution: Solution, rates: FloatArray | None = None) -> Found:
+        """One state, under rates float64[S, S, R], or by the rule where they are decided."""
         priority = np.ascontiguousarray(solution.priority, dtype=np.float64)
         device = np.ascontiguousarray(solution.device, dtype=np.int64)
-        seconds, excess = cost(self.tables, self.scoring(None), device, priority)
+        seconds, excess = cost(self.tables, self.scoring(rates), device, priority)
         return Found(device, priority, solution.rates, seconds, excess)
 
     def scoring(self, rates: FloatArray | None) -> Scoring:

@@ -9,6 +9,8 @@ from optimizer.graph import FloatArray, IntArray, OperatorGraph
 
 # Components smaller than this keep their recorded order.
 _LEAST_TO_ORDER = 8
+# Up to so many, all eigenvectors at once take less time than the import of scipy.sparse.
+_DENSE_UP_TO = 400
 # Of the largest degree: pushes the Laplacian off singularity, so that it can be factorised.
 _SHIFT = 1e-6
 
@@ -21,41 +23,58 @@ def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
     layer hold on to each other by its activations, so that the order runs along the layers, and
     neighbours in it are cheap to keep on one server.
     """
-    from scipy.sparse import csgraph, csr_matrix
+    from optimizer.kernels.heads import joined_units
 
     count = int(unit.max(initial=-1)) + 1
     source, target, tensor = graph.edges
     u, v = unit[source], unit[target]
     between = u != v
+    u, v = u[between], v[between]
     pull = np.sqrt(graph.tensor_bytes[tensor][between].astype(np.float64)) + 1.0
-    half = csr_matrix((pull, (u[between], v[between])), shape=(count, count))
-    joined = half + half.T
-    _, label = csgraph.connected_components(joined, directed=False)
+    label = joined_units(np.arange(count), u, v, count)
     order: list[IntArray] = []
     for k in np.argsort(-np.bincount(label), kind="stable").tolist():
         members = np.flatnonzero(label == k)
         if len(members) >= _LEAST_TO_ORDER:
-            members = members[np.argsort(_fiedler(joined[members][:, members]), kind="stable")]
+            number = np.full(count, -1, dtype=np.int64)
+            number[members] = np.arange(len(members))
+            inside = label[u] == k
+            vector = _fiedler(len(members), number[u[inside]], number[v[inside]], pull[inside])
+            members = members[np.argsort(vector, kind="stable")]
         order.append(members.astype(np.int64))
     return np.concatenate(order) if order else np.empty(0, dtype=np.int64)
 
 
-def _fiedler(joined: object) -> FloatArray:
-    """float64[units]: the eigenvector of the second smallest eigenvalue of the Laplacian, its sign
+def _fiedler(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
+    """float64[size]: the eigenvector of the second smallest eigenvalue of the Laplacian, its sign
     fixed by its first entry that is not 0."""
-    from scipy.sparse import csgraph, diags
+    second = _dense_second if size <= _DENSE_UP_TO else _sparse_second
+    vector = second(size, u, v, pull)
+    turned: FloatArray = vector * np.sign(vector[np.flatnonzero(np.abs(vector) > 1e-12)[0]])
+    return turned
+
+
+def _dense_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
+    laplacian = np.zeros((size, size))
+    np.subtract.at(laplacian, (u, v), pull)
+    laplacian += laplacian.T
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    vector: FloatArray = np.linalg.eigh(laplacian).eigenvectors[:, 1]
+    return vector
+
+
+def _sparse_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
+    from scipy.sparse import csgraph, csr_matrix, diags
     from scipy.sparse.linalg import eigsh
 
-    laplacian = csgraph.laplacian(joined).tocsc()
-    size = laplacian.shape[0]
+    half = csr_matrix((pull, (u, v)), shape=(size, size))
+    laplacian = csgraph.laplacian(half + half.T).tocsc()
     shift = _SHIFT * float(laplacian.diagonal().max())
     raised = laplacian + diags(np.full(size, shift))
     begin = np.linspace(-1.0, 1.0, size)  # no random start: the same graph gives the same order
     _, vectors = eigsh(raised.tocsc(), k=2, sigma=0.0, which="LM", v0=begin, tol=1e-6)
     vector: FloatArray = vectors[:, 1]
-    sign = np.sign(vector[np.flatnonzero(np.abs(vector) > 1e-12)[0]])
-    turned: FloatArray = vector * sign
-    return turned
+    return vector
 
 
 def tail_groups(graph: OperatorGraph) -> list[list[int]]:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from optimizer.bounds import lower_bound
+from optimizer.cluster import widest_rates
 from optimizer.engines.costing import Found
 from optimizer.engines.scoring import Scored, score
 from optimizer.engines.solution import Progress, Report, Solution
@@ -53,13 +53,19 @@ class Search:
     """`run` may be called once."""
 
     def __init__(
-        self, problem: Problem, settings: SolveSettings, progress: Report | None, until: float
+        self,
+        problem: Problem,
+        settings: SolveSettings,
+        progress: Report | None,
+        until: float,
+        bound_seconds: float,
     ) -> None:
-        """until: time.monotonic() at which the search ends, where there is no budget of moves."""
+        """until: time.monotonic() at which the search ends, where there is no budget of moves.
+        bound_seconds: no step is shorter."""
         self.problem, self.settings, self.progress, self.until = problem, settings, progress, until
         self.began = time.monotonic()
         self.walker = Walker(problem)
-        self.bound = lower_bound(problem).seconds
+        self.bound = bound_seconds
         self.moves = 0
         self.moves_per_second = _FIRST_GUESS / max(problem.graph.operator_count, 1)
         self.best: Scored | None = None
@@ -74,7 +80,7 @@ class Search:
         stale = 0
         with ThreadPoolExecutor(CHAINS) as pool:
             self._sprint(pool)
-            self._keep(self._scored(ranked[0].solution))
+            self._try(ranked)
             for k in range(_ROUNDS if self.settings.moves is not None else 1_000_000):
                 if self._is_enough() or (self.settings.moves is None and stale >= _PATIENCE):
                     break
@@ -83,6 +89,21 @@ class Search:
                 better = self.best.key[0] < before[0] or self.best.key[1] < before[1] * (1 - _GAIN)
                 stale = 0 if better else stale + 1
         return self.best
+
+    def _try(self, ranked: Sequence[Found]) -> None:
+        """The starts with the allocator's rates, so that none is better than the answer: the first,
+        and those that would be, could every pair have all of its NICs. On large graphs, where the
+        allocator takes long, no more than there is time for."""
+        assert self.best is not None
+        self._keep(self._scored(ranked[0].solution))
+        if not decides_rates(self.problem):
+            return
+        widest = widest_rates(self.problem.usable_nic_rates)
+        for found in ranked[1:]:
+            if self.problem.graph.operator_count > _HOLD_ABOVE and self._out_of_time():
+                return
+            if self.walker.costing.cost(found.solution, widest).key < self.best.key:
+                self._keep(self._scored(found.solution))
 
     def _scored(self, solution: Solution) -> Scored:
         quick = self.problem.graph.operator_count > _QUICK_ABOVE

@@ -37,7 +37,9 @@ def structured_starts(problem: Problem, cost: Cost) -> list[Solution]:
     if devices < 2 or problem.graph.operator_count < 2 * devices:
         return []
     rank = upward_rank(problem, typical_transfer_seconds(problem))
-    blocks = [_best_cuts(problem, rank, cost, used) for used in _counts(devices)]
+    unit = unit_of_operator(problem)
+    order = spectral_order(problem.graph, unit)
+    blocks = [_best_cuts(problem, unit, order, rank, cost, used) for used in _counts(devices)]
     tails = [Solution(device, rank, None) for device in _tails(problem)]
     return [*_best(blocks, cost), *_best(tails, cost)]
 
@@ -59,10 +61,10 @@ def _fastest_first(problem: Problem) -> IntArray:
     return np.lexsort((total, lacking)).astype(np.int64)
 
 
-def _best_cuts(problem: Problem, rank: FloatArray, cost: Cost, used: int) -> Solution:
+def _best_cuts(
+    problem: Problem, unit: IntArray, order: IntArray, rank: FloatArray, cost: Cost, used: int
+) -> Solution:
     """Cuts at equal work, then each moved for as long as that gains, in ever smaller shifts."""
-    unit = unit_of_operator(problem)
-    order = spectral_order(problem.graph, unit)
     finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
     work = unit_sums(unit, finite.mean(axis=1))[order]
     middle = np.cumsum(work) - work / 2

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.registry import cpu_target
 
 from optimizer import problem
 
@@ -36,7 +38,26 @@ def _keep_code_by_sources() -> None:
     settings.CACHE_DIR = str(base / digest.hexdigest()[:16])
 
 
+def _load_numba_without_blas() -> None:
+    """Before it loads the first function numba looks for the BLAS of scipy.linalg, whose import
+    takes as long as all the rest. No function here multiplies matrices: for as long as numba looks,
+    the module cannot be found, and scipy is imported where it is needed."""
+    wanted = "scipy.linalg.cython_blas"
+    if wanted not in sys.modules:
+        sys.modules[wanted] = cast(Any, None)
+        try:
+            _refresh()
+        finally:
+            del sys.modules[wanted]
+
+
+def _refresh() -> None:
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 _keep_code_by_sources()
+_load_numba_without_blas()
 
 
 def compiled(function: F) -> F:

@@ -18,6 +18,7 @@ from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
 from optimizer.names import runs_on
 from optimizer.profile.devices import DEVICES
 from optimizer.profile.exchange import exchange, own_output
+from optimizer.profile.process_memory import beside_tensors_bytes
 from optimizer.profile.sampling import (
     ENOUGH_SAMPLES,
     LEAST_SAMPLES,
@@ -305,10 +306,10 @@ def _with_profile(
         "sum_of_medians_seconds": total,
         "whole_step_seconds": whole,
         "calibration": kept.sum_of_medians_seconds / total,
-        "program_bytes": profile.program_bytes,
     }
     timed = graph.with_seconds({key.device_type: kept.seconds})
-    return replace(timed, workspace_bytes=profile.workspace_bytes, notes=notes)
+    full = replace(timed, workspace_bytes=profile.workspace_bytes)
+    return replace(full, notes={**notes, "program_bytes": beside_tensors_bytes(full, profile)})
 
 
 def say(line: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from optimizer.graph import OperatorGraph, read_json, write_json
 from optimizer.profile.measure import Profile
 
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile
             warm_up_steps=document["warm_up_steps"],
             samples=document["samples"],
             program_bytes=document["program_bytes"],
+            process_bytes=document["process_bytes"],
         )
     except (ValueError, KeyError, TypeError):
         return None
@@ -68,5 +69,6 @@ def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: P
         "warm_up_steps": profile.warm_up_steps,
         "samples": profile.samples,
         "program_bytes": profile.program_bytes,
+        "process_bytes": profile.process_bytes,
     }
     write_json(key.file(folder), document)

@@ -35,7 +35,8 @@ class Profile:
     workspace_bytes: int64[n].
 
     whole_step_seconds: the median step without clocks, against sum_of_medians_seconds.
-    program_bytes: what the process holds beside the step's tensors, None where that cannot be told.
+    program_bytes: what the process holds beside the step's tensors between steps, process_bytes the
+    most that it holds in one, tensors included; None where that cannot be told.
     """
 
     seconds: FloatArray
@@ -44,6 +45,7 @@ class Profile:
     warm_up_steps: int
     samples: int
     program_bytes: int | None
+    process_bytes: int | None
 
     @property
     def sum_of_medians_seconds(self) -> float:
@@ -69,6 +71,8 @@ def measure(
     while sampling.wants_warm_up(warm_up, time.monotonic() - begun):
         program.run(program.load(warm_up))
         warm_up += 1
+    meter = MemoryMeter(captured.device.type)
+    meter.after_first_step(held_bytes(program.module))
     clocked: list[list[float]] = []
     whole: list[float] = []
     while sampling.wants_sample(len(clocked), time.monotonic() - begun):
@@ -78,9 +82,6 @@ def measure(
         if len(clocked) % 2 == 1:
             whole.append(program.run(inputs))
         say(f"profile: sample {len(clocked)}, step {whole[-1] * 1e3:.1f} ms")
-    del inputs
-    meter = MemoryMeter(captured.device.type)
-    meter.after_first_step(held_bytes(program.module))
     seconds = np.zeros(captured.operators.operator_count)
     indices = [captured.operators.index_of[name] for name in program.clocked]
     seconds[indices] = np.median(clocked, axis=0)
@@ -91,6 +92,7 @@ def measure(
         warm_up_steps=warm_up,
         samples=len(clocked),
         program_bytes=meter.program_bytes,
+        process_bytes=meter.program_and_step_bytes,
     )
 
 

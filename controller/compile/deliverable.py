@@ -1,0 +1,85 @@
+"""Whether servers can deliver what a plan wants of them, by their capabilities. Pure.
+
+Here is what needs the plan or several servers to be known. What one server can judge of its own
+state, its agent refuses when it is asked for a preview (agent/reconcile): frames, link speeds,
+rates that Open vSwitch cannot count, a kernel without HTB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from agent.contract.capabilities import SOFTWARE_HTB_BITS_PER_SECOND, Capabilities
+from agent.contract.state import DesiredState, NicFacts, Refusal
+from controller.plan import Plan
+
+_GIGABIT = 1e9
+
+
+def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
+    """By server, why no rate could be held there; empty where a compile makes sense."""
+    return {
+        server: refusal
+        for server, capabilities in able.items()
+        if (refusal := _steering(capabilities)) is not None
+    }
+
+
+def doubts(
+    plan: Plan, able: Mapping[str, Capabilities], desired: Mapping[str, DesiredState]
+) -> tuple[str, ...]:
+    """What may keep a promise from being held, though nothing speaks against trying it."""
+    return (*_too_fast(able, desired), *_rdma_beside(plan, able))
+
+
+def _steering(capabilities: Capabilities) -> Refusal | None:
+    if capabilities.datapath == "none":
+        return Refusal(
+            what="no Open vSwitch answers, so nothing can be shaped",
+            where="datapath",
+            remedy="install and start openvswitch-switch; `agent doctor` there says more",
+        )
+    if capabilities.steering is None:
+        kernel = capabilities.traffic_control
+        has = ", ".join((*kernel.qdiscs, *kernel.classifiers)) or "none of it"
+        return Refusal(
+            what=f"nothing leads traffic into queues: the {capabilities.datapath} datapath needs "
+            f"{'HTB' if capabilities.set_queue_honoured else 'HTB and u32'}, the kernel has {has}",
+            where=f"kernel {capabilities.kernel_version}",
+            remedy="load or build sch_htb and cls_u32; `agent doctor` there says more",
+        )
+    return None
+
+
+def _too_fast(
+    able: Mapping[str, Capabilities], desired: Mapping[str, DesiredState]
+) -> Iterator[str]:
+    fast = [
+        f"{server} {shaper.nic} ({shaper.max_bits_per_second / _GIGABIT:g} Gbit/s)"
+        for server, state in desired.items()
+        if server in able
+        for shaper in state.shapers
+        if shaper.max_bits_per_second > SOFTWARE_HTB_BITS_PER_SECOND
+    ]
+    if fast:
+        yield (
+            f"{', '.join(fast)}: software HTB carries {SOFTWARE_HTB_BITS_PER_SECOND / _GIGABIT:g} "
+            "to 40 Gbit/s of a NIC, and Open vSwitch has no NIC do it in hardware: the measurement "
+            "will show whether it does here"
+        )
+
+
+def _rdma_beside(plan: Plan, able: Mapping[str, Capabilities]) -> Iterator[str]:
+    found = []
+    for server in plan.cluster.servers:
+        nics: dict[str, NicFacts] = {nic.name: nic for nic in able[server.name].nics}
+        found += [
+            f"{server.name} {nic.name}"
+            for nic in server.nics
+            if nic.name in nics and nics[nic.name].rdma
+        ]
+    if found:
+        yield (
+            f"{', '.join(found)} can do RDMA, which passes by every queue: this job uses sockets, "
+            "and what others send by RDMA there is held by no rate of this plan"
+        )

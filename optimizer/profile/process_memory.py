@@ -1,0 +1,41 @@
+"""What a process takes beside the tensors of the graph that it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.cluster import Cluster, Device, Server
+from optimizer.graph import OperatorGraph
+from optimizer.problem import Problem
+
+if TYPE_CHECKING:
+    from optimizer.profile.measure import Profile
+
+
+def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
+    """The program, and what its allocator keeps: what the profile's process took beyond the
+    predicted peak of the whole graph on one device. None where that could not be told.
+
+    graph: with the profile's times and workspace.
+    """
+    if profile.program_bytes is None or profile.process_bytes is None:
+        return None
+    return max(profile.program_bytes, profile.process_bytes - _peak_on_one_device(graph))
+
+
+def _peak_on_one_device(graph: OperatorGraph) -> int:
+    from optimizer.simulate import simulate
+
+    (device_type,) = graph.device_types
+    total = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+    device = Device(type=device_type, memory_bytes=max(1, int(total.sum())))
+    cluster = Cluster(
+        servers=(Server(name="server", devices=(device,), nics=()),),
+        setup_latency_seconds=0.0,
+        intra_server_bits_per_second=1.0,
+    )
+    problem = Problem(graph, cluster, "unshaped")
+    placed = np.zeros(graph.operator_count, dtype=np.int64)
+    return int(simulate(problem, placed).peak_memory_bytes[0])
