@@ -1,10 +1,14 @@
 # make setup   prepare this machine (Debian packages, .venv); idempotent
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
 # make test    everything, as a new user's machine would see it (root; about 15 minutes)
+# make test-kernel    the agent on a stock Debian kernel and Open vSwitch's kernel datapath, in an
+#              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB)
+# make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
+# make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
-.PHONY: setup demo test check bench bench-engine bench-job lock
+.PHONY: setup setup-kernel demo test test-kernel test-kernel-short check bench bench-agent bench-engine bench-job lock
 BIN := .venv/bin
 
 setup:
@@ -16,6 +20,15 @@ demo: setup
 test: setup static
 	$(BIN)/python tests/run_side_by_side.py
 
+setup-kernel: setup
+	deploy/kernel-machine/setup.sh
+
+test-kernel: setup-kernel
+	deploy/kernel-machine/test.sh
+
+test-kernel-short: setup
+	deploy/kernel-machine/test.sh --short
+
 check: setup static
 	$(BIN)/pytest -q -m "not network and not slow"
 
@@ -26,10 +39,13 @@ static:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-engine bench-job
+bench: bench-engine bench-job bench-agent
 
 bench-engine: setup
 	$(BIN)/python -m benchmarks.engine --report docs/benchmarks
+
+bench-agent: setup
+	$(BIN)/python -m benchmarks.agent --report docs/benchmarks
 
 bench-job: setup
 	$(BIN)/python -m benchmarks.job --report docs/benchmarks

@@ -26,11 +26,13 @@ def small_table() -> Table:
     return Table(
         title=f"2. Certified gap in {SMALL_LIMIT_SECONDS:g} s, strict, 4 servers x 3 NICs",
         columns=("graph, rate per NIC, model", "one ms", "step ms", "bound ms", "gap", "1st<10% s",
-                 "<3% s", "wall s"),
+                 "of all", "<3% s", "wall s"),
         rows=rows,
         notes=(
             "1st<10%: when the plan was first within 10 % of the bound; <3%: when the gap first "
-            "was at most 3 %, counted from the engine's start.",
+            "was at most 3 %; both from the engine's start.",
+            "of all: 1st<10% from the start of the process, with its imports and the graph's "
+            "reading.",
         ),
     )  # fmt: skip
 
@@ -43,16 +45,18 @@ def _small_cells(result: Result) -> list[str]:
         milliseconds(placement.bound_seconds),
         f"{placement.gap:.1%}",
         _first(result, placement.bound_seconds, 0.10),
+        _first(result, placement.bound_seconds, 0.10, result.startup_seconds),
         _first(result, None, 0.03),
         f"{result.engine_seconds:.1f}",
     ]
 
 
-def _first(result: Result, bound: float | None, gap: float) -> str:
-    """Seconds until incumbent and bound (the one known then, or `bound`) are that near."""
+def _first(result: Result, bound: float | None, gap: float, before: float = 0.0) -> str:
+    """Seconds, `before` among them, until incumbent and bound (the one known then, or `bound`) are
+    that near."""
     for seconds, incumbent, known in result.trace:
         if incumbent > 0 and 1 - (bound or known) / incumbent <= gap:
-            return f"{seconds:.2f}"
+            return f"{before + seconds:.2f}"
     return "-"
 
 

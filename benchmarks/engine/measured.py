@@ -58,10 +58,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Result:
-    """trace: (seconds, incumbent, bound) as they improved. engine_seconds leaves the start of the
-    process and the reading of the graph out; wall_seconds has them."""
+    """trace: (seconds, incumbent, bound) as they improved, from the engine's start on.
+    engine_seconds leaves out what comes before that, startup_seconds: the start of the process,
+    its imports and the reading of the graph; wall_seconds has them."""
 
     refusal: str
+    startup_seconds: float
     trace: tuple[tuple[float, float, float], ...]
     engine_seconds: float
     wall_seconds: float
@@ -100,6 +102,7 @@ def _run(request: dict[str, Any], out: Path) -> Result:
     found = json.loads(answer)
     return Result(
         refusal=found.get("refusal", ""),
+        startup_seconds=found.get("startup_seconds", wall),
         trace=tuple(found.get("trace", ())),
         engine_seconds=found.get("engine_seconds", wall),
         wall_seconds=wall,

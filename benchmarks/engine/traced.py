@@ -1,13 +1,14 @@
 """One solve in a process of its own, told and answered in JSON: what `measured` times.
 
 stdin: {graph, cluster, engine, sharing, model, reduction, time_limit, gap, seed, moves, out}.
-stdout: {trace: [[seconds, incumbent, bound], …], engine_seconds, considered: {sharing: step}}, or
-{refusal}.
+stdout: {startup_seconds, trace: [[seconds, incumbent, bound], …], engine_seconds, considered:
+{sharing: step}}, or {refusal}.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,12 @@ def _peak_memory_bytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+def _seconds_since_start() -> float:
+    """Of this process, to a hundredth."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _solve(ask: dict[str, Any]) -> dict[str, Any]:
     trace: list[tuple[float, float, float]] = []
     graph = load_graph(Path(ask["graph"]))
@@ -45,6 +52,7 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
     settings = SolveSettings(
         gap=ask["gap"], time_limit_seconds=ask["time_limit"], seed=ask["seed"], moves=ask["moves"]
     )
+    startup_seconds = _seconds_since_start()
     began = time.monotonic()
 
     def progress(report: Progress) -> None:
@@ -70,6 +78,7 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
         save_placement(placement, Path(f"{ask['out']}.{placement.sharing}.json.gz"))
     save_placement(best, Path(ask["out"]))
     return {
+        "startup_seconds": startup_seconds,
         "trace": trace,
         "engine_seconds": engine_seconds,
         "considered": {p.sharing: p.step_seconds for p in considered},

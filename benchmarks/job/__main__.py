@@ -10,17 +10,13 @@ has of other items. Figures of time want a machine that does nothing else.
 
 from __future__ import annotations
 
-import importlib
-import re
-import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from benchmarks.report import commit, machine, options
-from benchmarks.table import Table
+from benchmarks.report import run
 
-# Modules of this package, by item, each with `tables(pictures: Path | None) -> Iterable[Table]`.
-# A table's title begins with its item: "2. …".
+HEAD = "# The placed job, measured\n\n`make bench-job`. Compare ratios; seconds are a machine's.\n"
+
+# Modules of this package, by item.
 ITEMS: Mapping[int, tuple[str, ...]] = {
     1: ("exact",),
     2: ("rails",),
@@ -31,43 +27,6 @@ ITEMS: Mapping[int, tuple[str, ...]] = {
 }
 
 
-def main() -> None:
-    assert __doc__ is not None
-    asked = options("python -m benchmarks.job", __doc__, list(ITEMS), "job.md")
-    for item in asked.items:
-        made = []
-        # Each as it comes: an hour's figures are not lost with the last.
-        for table in _tables(item, asked.report):
-            made.append(table)
-            print(table.text(), flush=True)
-            if asked.report is not None:
-                write_tables(item, made, asked.report / "job.md")
-
-
-def _tables(item: int, pictures: Path | None) -> Iterable[Table]:
-    for name in ITEMS[item]:
-        yield from importlib.import_module(f"benchmarks.job.{name}").tables(pictures)
-
-
-def write_tables(item: int, tables: list[Table], file: Path) -> None:
-    """The item's tables in place of those that the file has; items in order."""
-    head = (
-        "# The placed job, measured\n\n`make bench-job`. Compare ratios; seconds are a machine's.\n"
-    )
-    sections = _sections(file.read_text()) if file.exists() else {}
-    when = f"Measured at commit {commit()} on {time.strftime('%Y-%m-%d')}, {machine()}.\n"
-    sections[item] = "\n".join(f"{table.markdown()}\n{when}" for table in tables)
-    file.write_text("\n".join([head, *(sections[key] for key in sorted(sections))]))
-
-
-def _sections(text: str) -> dict[int, str]:
-    """By item, from the first heading of an item to the first of the next."""
-    found: dict[int, str] = {}
-    for part in re.split(r"^(?=## \d+\. )", text, flags=re.M)[1:]:
-        item = int(part.split(".")[0].removeprefix("## "))
-        found[item] = "\n".join(filter(None, [found.get(item), part.rstrip("\n") + "\n"]))
-    return found
-
-
 if __name__ == "__main__":
-    main()
+    assert __doc__ is not None
+    run("benchmarks.job", __doc__, ITEMS, HEAD)

@@ -13,11 +13,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from agent.contract.job import RankEvent, RankSpec, StepDone
+from agent.contract.state import DesiredState
 from controller.agents import Agents
 from controller.ca import Authority
 from controller.change import NetworkChange
@@ -27,9 +29,10 @@ from controller.journal import Journal
 from controller.lab import Lab, find_lab
 from controller.launch.lab import LabLauncher
 from controller.launch.ranks import run_ranks
+from controller.plan import Plan
 from controller.plan_file import parse_plan
 from controller.report import step_times
-from optimizer.placement import load_placement
+from optimizer.placement import Placement, load_placement
 
 CONTROLLER_TCP_PORT = 7440
 # What the neighbour runs in each direction on each rail: more than any fair share can hold back.
@@ -65,13 +68,15 @@ class Neighbour:
             )  # fmt: skip
         self._began = time.monotonic()
 
-    async def stop(self, until: float) -> dict[str, float]:
-        """Bits per second by direction, over all rails, from when the flows had settled."""
+    async def stop(self, until: float, since: float | None = None) -> dict[str, float]:
+        """Bits per second by direction, over all rails; since None: from when the flows had
+        settled. Both as time.monotonic() counts."""
+        begin = SETTLE_SECONDS if since is None else since - self._began
         found: dict[str, float] = {}
         for (_, direction), client in self._clients.items():
             client.send_signal(2)
             said, _ = await client.communicate()
-            rate = _mean_rate(json.loads(said), SETTLE_SECONDS, until - self._began)
+            rate = _mean_rate(json.loads(said), begin, until - self._began)
             found[direction] = found.get(direction, 0.0) + rate
         for process in self._processes:
             if process.returncode is None:
@@ -104,15 +109,7 @@ async def replay(
     plan = parse_plan(job["plan"], "plan", Path.cwd())
     placement_file = Path(job["placement"])
     placement = load_placement(placement_file)
-    servers = [server.name for server in plan.cluster.servers]
-    await agents.wait_for(servers, timeout_seconds=20)
-    hello = {server: agents.hello[server] for server in servers}
-    desired = compile_network(
-        plan,
-        placement,
-        {server: h.capabilities for server, h in hello.items()},
-        {s: journal.next_generation(s, h.lease.highest_generation) for s, h in hello.items()},
-    )
+    desired = await compiled(plan, placement, agents, journal)
     specs = [
         RankSpec.model_validate(spec.model_dump() | job["spec"])
         for spec in rank_specs(plan, placement, placement_file, Path(job["graph"]))
@@ -145,7 +142,9 @@ async def _run(lab: Lab, specs: Sequence[RankSpec], neighbour: Neighbour | None)
     return {"step_seconds": step_times(events), "neighbour": got}
 
 
-async def main(name: str, jobs: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
+@asynccontextmanager
+async def on_controller(name: str) -> AsyncIterator[tuple[Lab, Agents, Journal]]:
+    """The lab, with its agents linked to this process."""
     lab = find_lab(name)
     if lab is None:
         raise SystemExit(f"there is no lab {name}")
@@ -153,8 +152,28 @@ async def main(name: str, jobs: Sequence[Mapping[str, Any]], say: Callable[[str]
     authority = Authority.load(state / "ca")
     with Journal.open(state) as journal:
         async with Agents.listening("0.0.0.0", CONTROLLER_TCP_PORT, authority) as agents:
-            for job in jobs:
-                say(json.dumps(await replay(job, lab, agents, journal)))
+            yield lab, agents, journal
+
+
+async def compiled(
+    plan: Plan, placement: Placement, agents: Agents, journal: Journal
+) -> dict[str, DesiredState]:
+    """By server, for what its agent says that it can; each with a generation of its own."""
+    servers = [server.name for server in plan.cluster.servers]
+    await agents.wait_for(servers, timeout_seconds=20)
+    hello = {server: agents.hello[server] for server in servers}
+    return compile_network(
+        plan,
+        placement,
+        {server: h.capabilities for server, h in hello.items()},
+        {s: journal.next_generation(s, h.lease.highest_generation) for s, h in hello.items()},
+    )
+
+
+async def main(name: str, jobs: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
+    async with on_controller(name) as (lab, agents, journal):
+        for job in jobs:
+            say(json.dumps(await replay(job, lab, agents, journal)))
 
 
 if __name__ == "__main__":

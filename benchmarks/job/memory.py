@@ -71,8 +71,9 @@ def tables(pictures: Path | None) -> Iterable[Table]:
             "inputs, activations, workspace and messages; measured: the most resident memory that "
             "the steps from the second on took beside the program. program: as the profile "
             "measured it on one device, and as this rank had it after its first step. both: "
-            "resident against predicted, together. process: the most resident memory at any time, "
-            f"the capture included. One thread, AdamW, {STEPS} steps; messages over loopback.",
+            "resident against predicted, together: what the allocator keeps of freed tensors is in "
+            "the measured ones, and in the predicted program. process: the most resident memory at "
+            f"any time, the capture included. One thread, AdamW, {STEPS} steps; over loopback.",
         ),
     )  # fmt: skip
 

@@ -1,41 +1,40 @@
 """Item 5: what the straight-line step of one rank costs beside eager PyTorch, and a capture's time.
 
-Both steps run in one process, in turn, on the same batch; a round's ratio is therefore free of what
-else the machine does for longer than a step.
+Each runs in a process of its own, as it would be run, on the same batch; they take turns step by
+step, so that a round's ratio is free of what else the machine does for longer than a step.
 """
 
 from __future__ import annotations
 
-import gc
+import math
 import multiprocessing
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
-
-import torch
+from typing import Self, TypeVar
 
 from agent.contract.job import OptimizerSpec
-from agent.job.lower import lower
-from agent.job.messages import rank_messages
-from agent.job.transport import Alone
-from benchmarks.job.eager import EagerStep
-from benchmarks.job.random_placements import on_one_device
+from benchmarks.report import ROOT
 from benchmarks.table import Table, milliseconds
-from optimizer.capture.step import CapturedStep, capture
+from optimizer.capture.part import capture_part
+from optimizer.capture.step import capture
 from optimizer.capture.updates import OptimizerChoice
 
 MODEL, BATCH, THREADS = "examples.models.alexnet:training_step", 128, 2
-WARM_UP, ROUNDS = 3, 15
+# For as long and longer a process's idle threads keep looking for work, on cores of the other.
+PAUSE_SECONDS = 0.4
+# A rank's heap grows until it has a place for whatever a step asks for.
+WARM_UP, ROUNDS = 20, 101
 OPTIMIZERS = {
     "SGD, momentum": OptimizerSpec(name="sgd", lr=0.01, options={"momentum": 0.9}),
     "AdamW": OptimizerSpec(name="adamw", lr=1e-3),
 }
 CAPTURED, CAPTURED_BATCH, CAPTURES = "examples.models.bert:training_step", 64, 5
 
-Step = Callable[..., object]
 Result = TypeVar("Result")
 
 
@@ -47,36 +46,56 @@ def tables(pictures: Path | None) -> Iterable[Table]:
 def _speed() -> Table:
     rows = []
     for title, optimizer in OPTIMIZERS.items():
-        rounds = _alone(timed_rounds, MODEL, BATCH, THREADS, optimizer, ROUNDS)
-        ratios = sorted(placed / eager for eager, placed in rounds)
+        rounds = timed_rounds(MODEL, BATCH, THREADS, optimizer, ROUNDS)
+        ratios = [placed / eager for eager, placed in rounds]
         eager, placed = (median(round_[k] for round_ in rounds) for k in (0, 1))
-        spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+        sure, most = (f"{low:.3f} to {high:.3f}" for low, high in intervals(ratios))
         rows.append(
-            [title, milliseconds(eager), milliseconds(placed), f"{median(ratios):.3f}", spread]
+            [title, milliseconds(eager), milliseconds(placed), f"{median(ratios):.3f}", sure, most]
         )
     return Table(
         title="5. One rank beside eager PyTorch",
-        columns=("optimizer", "eager ms", "one rank ms", "ratio", "ratios from, to"),
+        columns=("optimizer", "eager ms", "one rank ms", "ratio", "95 % sure", "half of rounds"),
         rows=rows,
         notes=(
             f"AlexNet, batch {BATCH}, {THREADS} threads; medians of {ROUNDS} rounds after "
             f"{WARM_UP}, in each one step of either, in turn first; the ratio is the median of the "
-            "rounds'. Eager: the same modules with torch's fused optimizer.",
+            "rounds', 95 % sure what order statistics say of that median, half of rounds the "
+            "middle half of them. Eager: the same modules with torch's fused optimizer.",
         ),
     )
 
 
+def intervals(values: Sequence[float]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where their distribution's median is with a probability of 95 %, whatever the distribution
+    (binomial, by its normal approximation); and the middle half of them."""
+    ordered, count = sorted(values), len(values)
+    away = 1.96 * math.sqrt(count) / 2
+    low = max(0, math.floor(count / 2 - away))
+    quarter = count // 4
+    return (ordered[low], ordered[-1 - low]), (ordered[quarter], ordered[-1 - quarter])
+
+
 def _captures() -> Table:
     choice = OptimizerChoice()
-    seconds = [_alone(capture_seconds, CAPTURED, CAPTURED_BATCH, choice) for _ in range(CAPTURES)]
-    times = f"{min(seconds):.2f} to {max(seconds):.2f}"
+    found: dict[str, list[tuple[float, float]]] = {title: [] for title in WAYS}
+    for _ in range(CAPTURES):
+        for title, way in WAYS.items():
+            found[title].append(_alone(way, CAPTURED, CAPTURED_BATCH, choice))
+    rows = []
+    for title, times in found.items():
+        seconds, processor = zip(*times, strict=True)
+        spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
+        rows.append([title, f"{median(seconds):.2f}", spread, f"{median(processor):.2f}"])
     return Table(
         title="5. Capture of BERT-base",
-        columns=("model", "capture s", "from, to"),
-        rows=[[f"{CAPTURED}, batch {CAPTURED_BATCH}", f"{median(seconds):.2f}", times]],
+        columns=("the model's parameters", "capture s", "from, to", "processor s"),
+        rows=rows,
         notes=(
-            f"capture(), the model's own construction included; the median of {CAPTURES}, each in "
-            "a process of its own that has imported torch and nothing captured.",
+            f"{CAPTURED}, batch {CAPTURED_BATCH}, the model's own construction included; medians "
+            f"of {CAPTURES}, in turn, each in a process of its own that has imported torch and "
+            "nothing captured. With values: capture(), which a profile runs. Without: what "
+            "`optimizer capture` runs.",
         ),
     )
 
@@ -88,41 +107,57 @@ def _alone(function: Callable[..., Result], *arguments: object) -> Result:
         return pool.submit(function, *arguments).result()
 
 
-def capture_seconds(model: str, batch: int, choice: OptimizerChoice) -> float:
-    began = time.perf_counter()
-    capture(model, batch, choice, seed=0)
-    return time.perf_counter() - began
+def with_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float, float]:
+    """(seconds, processor seconds) of a capture."""
+    return _timed(lambda: capture(model, batch, choice, seed=0))
+
+
+def without_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float, float]:
+    """(seconds, processor seconds) of a capture."""
+    return _timed(lambda: capture_part(model, batch, choice, seed=0, wanted=(), others=False))
+
+
+WAYS = {"with values": with_values, "without": without_values}
+
+
+def _timed(work: Callable[[], object]) -> tuple[float, float]:
+    began, worked = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - began, time.process_time() - worked
 
 
 def timed_rounds(
     model: str, batch: int, threads: int, optimizer: OptimizerSpec, rounds: int
 ) -> list[tuple[float, float]]:
     """(eager seconds, one rank's seconds) of each round."""
-    torch.set_num_threads(threads)
-    captured = capture(model, batch, OptimizerChoice.of(optimizer.model_dump()), seed=0)
-    steps = (EagerStep(model, batch, optimizer, seed=0).run, _placed(captured))
-    data = captured.batches(0)
-    found = []
-    gc.disable()
-    for number in range(WARM_UP + rounds):
-        seconds = [0.0, 0.0]
-        for which in (0, 1) if number % 2 else (1, 0):
-            began = time.perf_counter()
-            steps[which](number, *data)
-            seconds[which] = time.perf_counter() - began
-        found.append((seconds[0], seconds[1]))
+    asked = (model, str(batch), str(threads), optimizer.model_dump_json())
+    with _Runner("eager", *asked) as eager, _Runner("placed", *asked) as placed:
+        runners, found = (eager, placed), []
+        for number in range(WARM_UP + rounds):
+            seconds = [0.0, 0.0]
+            for which in (0, 1) if number % 2 else (1, 0):
+                seconds[which] = runners[which].step(number)
+            found.append((seconds[0], seconds[1]))
     return found[WARM_UP:]
 
 
-def _placed(captured: CapturedStep) -> Step:
-    placement = on_one_device(captured.operators)
-    (device,) = placement.devices_used
-    messages = rank_messages(placement, device, ())
-    program = lower(captured, placement, device, messages, Alone())
+class _Runner:
+    """A process that takes turns."""
 
-    def step(number: int, *data: torch.Tensor) -> None:
-        program.tell(number)
-        with torch.no_grad():
-            program.module(*(data[position] for position in program.inputs))
+    def __init__(self, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.job.taking_turns", *words],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
 
-    return step
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.communicate()
+
+    def step(self, number: int) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        time.sleep(PAUSE_SECONDS)
+        print(number, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())

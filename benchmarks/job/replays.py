@@ -112,7 +112,7 @@ def _run(waiting: Sequence[tuple[Replay, Path]]) -> None:
     servers = max(len(job.placement.cluster.servers) for job, _ in waiting)
     rails = max(len(job.placement.cluster.rails) for job, _ in waiting)
     host = any(job.neighbour for job, _ in waiting)
-    with _lab(plan_document(servers, rails, host=host)) as lab:
+    with lab_of(plan_document(servers, rails, host=host)) as lab:
         requests = [json.dumps(_request(job, servers)) for job, _ in waiting]
         command = [sys.executable, "-m", "benchmarks.job.in_lab", LAB]
         with subprocess.Popen(
@@ -169,7 +169,7 @@ def kept_graph(graph: OperatorGraph) -> Path:
 
 
 @contextmanager
-def _lab(document: dict[str, Any]) -> Iterator[Lab]:
+def lab_of(document: dict[str, Any]) -> Iterator[Lab]:
     """Goes again however this ends, SIGTERM included."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     lab = lab_up(parse_plan(document, "lab", ROOT), lambda text: None)

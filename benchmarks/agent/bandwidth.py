@@ -1,0 +1,235 @@
+"""Item 4: what four servers with two NICs each carry at once, and what they were promised.
+
+Rates are payload. Every queue's transfer is greedy, and all of a row's run at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.contract.measurement import LinkMeasurement
+from benchmarks.engine.measured import CACHE
+from benchmarks.job.replays import HOST, LAB, lab_of, plan_document
+from benchmarks.report import ROOT
+from benchmarks.table import Table
+from controller.plan_file import parse_plan
+from optimizer.cluster import Cluster
+from optimizer.names import Sharing
+from optimizer.placement import Message, Placement, save_placement
+
+SERVERS, RAILS = 4, 2
+# Two cores carry all NICs of this lab both ways at these, and at MTU 1500 hardly half of it.
+NIC_RATE, MTU_BYTES = "16Mbit", 9000
+SECONDS = 4
+# What a server sends to the next, the one after, and the third: as parts of its NIC. Every receiver
+# has the same sum.
+UNEQUAL = (3, 2, 1)
+# Of a NIC, where something is left to lend and to borrow.
+FLOOR = 0.5
+Pair = tuple[str, str, str]  # source, destination, rail
+
+
+@dataclass(frozen=True)
+class Round:
+    """only: transfers that run, all where None; neighbour: eight greedy flows out of s1's NIC on
+    rail a to a host that is not the job's."""
+
+    name: str
+    only: tuple[Pair, ...] | None = None
+    neighbour: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """neighbour_bits_per_second: None where it did not run."""
+
+    round: Round
+    links: tuple[LinkMeasurement, ...]
+    neighbour_bits_per_second: float | None
+
+
+INCAST = tuple((f"s{k}", "s1", rail) for k in (2, 3, 4) for rail in "ab")
+ALONE = (("s1", "s2", "a"),)
+NETWORKS: Mapping[Sharing, tuple[float, tuple[Round, ...]]] = {
+    "strict": (1.0, (Round("all 24 queues, both directions"),)),
+    "guarantee": (
+        FLOOR,
+        (
+            Round("all 24 queues, both directions"),
+            Round("incast: three servers to one, both rails", INCAST),
+            Round("one pair alone", ALONE),
+        ),
+    ),
+    "job": (
+        FLOOR,
+        (
+            Round("the job alone", ALONE),
+            Round("a neighbour's 8 flows alone", (), neighbour=True),
+            Round("both", ALONE, neighbour=True),
+        ),
+    ),
+}
+
+
+def tables(_: Path | None) -> Iterable[Table]:
+    found = measured()
+    yield _summary(found)
+    for sharing in ("strict", "guarantee"):
+        yield _matrix(sharing, found[sharing][0])
+    yield _neighbour(found["job"])
+
+
+def measured() -> dict[Sharing, list[Measured]]:
+    """Of each sharing, its rounds; each network is made and restored in one lab."""
+    requests = {sharing: _request(sharing) for sharing in NETWORKS}
+    with lab_of(_plan(host=True)) as lab:
+        done = subprocess.run(
+            lab.inside_controller([sys.executable, "-m", "benchmarks.agent.in_lab", LAB]),
+            input="\n".join(json.dumps(request) for request in requests.values()) + "\n",
+            stdout=subprocess.PIPE, text=True, cwd=ROOT, env=lab.environment, check=True,
+        )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return {
+        sharing: [
+            Measured(one, tuple(LinkMeasurement.model_validate(link) for link in got["links"]),
+                     got["neighbour"])
+            for one, got in zip(NETWORKS[sharing][1], answer, strict=True)
+        ]
+        for sharing, answer in zip(requests, answers, strict=True)
+    }  # fmt: skip
+
+
+def _plan(*, host: bool = False) -> dict[str, Any]:
+    document = plan_document(SERVERS, RAILS, host=host)
+    for server in document["cluster"]["servers"]:
+        for nic in server["nics"]:
+            nic |= {"rate": NIC_RATE, "mtu": MTU_BYTES}
+    return document
+
+
+def _request(sharing: Sharing) -> dict[str, Any]:
+    part, rounds = NETWORKS[sharing]
+    document = _plan()
+    document["network"] = {
+        "sharing": sharing,
+        "floor": part if sharing == "job" else 1,
+        "verify": {"seconds": f"{SECONDS}s"},
+    }
+    CACHE.mkdir(parents=True, exist_ok=True)
+    file = CACHE / f"bandwidth-{sharing}.placement.json"
+    save_placement(
+        _placement(sharing, part, parse_plan(document, "lab", ROOT).payload_cluster), file
+    )
+    hosts = [f"10.7.0.{SERVERS + 1}"]
+    neighbour = {"host": HOST, "server": "s1", "addresses": hosts, "directions": ["out"]}
+    return {
+        "plan": document,
+        "placement": str(file),
+        "rounds": [
+            {"only": one.only, "neighbour": neighbour if one.neighbour else None} for one in rounds
+        ],
+    }
+
+
+def _placement(sharing: Sharing, part: float, cluster: Cluster) -> Placement:
+    """No operators: only rates, or under `job` only who talks to whom."""
+    names = [server.name for server in cluster.servers]
+    rates, messages = [], []
+    for at, server in enumerate(cluster.servers):
+        for nic in server.nics:
+            for step, weight in enumerate(UNEQUAL, start=1):
+                to = names[(at + step) % len(names)]
+                rate = nic.rate_bits_per_second * part * weight / sum(UNEQUAL)
+                rates.append((server.name, to, nic.rail, rate))
+                messages.append(
+                    Message(
+                        producer="none", source=f"{server.name}/0", destination=f"{to}/0",
+                        bytes=1, rank=0, rails={nic.rail: 1.0},
+                    )
+                )  # fmt: skip
+    return Placement(
+        structure_hash="none", profile_digest="none", cluster=cluster, model="contended",
+        sharing=sharing, entitled=part if sharing == "job" else 1.0, operators={}, order={},
+        rates_bits_per_second=() if sharing == "job" else tuple(rates), messages=tuple(messages),
+        step_seconds=0, bound_seconds=0, gap=0, single_device_seconds=None, engine="by hand",
+        reduction="none", seed=0, wall_seconds={},
+    )  # fmt: skip
+
+
+def _summary(found: Mapping[Sharing, Sequence[Measured]]) -> Table:
+    rows = [
+        (f"{sharing}: {one.round.name}", str(len(one.links)), *_extremes(one.links),
+         str(sum(link.error is not None for link in one.links)))
+        for sharing in ("strict", "guarantee")
+        for one in found[sharing]
+    ]  # fmt: skip
+    return Table(
+        f"4. {SERVERS} servers, {RAILS} NICs of {NIC_RATE}/s, MTU {MTU_BYTES}: got of promised",
+        ("sharing, and what runs at once", "queues", "least", "most", "most, of the cap", "errors"),
+        rows,
+        notes=(
+            f"Payload at the receiver over {SECONDS} s, every transfer as fast as it can. strict: "
+            "within 5 % of what was promised; guarantee: at least 95 %, and no more than the cap, "
+            f"which is what receivers have to spare. Promised: {FLOOR:.0%} of each NIC under "
+            f"guarantee, all of it under strict, {', '.join(map(str, UNEQUAL))} parts to a "
+            "server's next three.",
+        ),
+    )
+
+
+def _extremes(links: Sequence[LinkMeasurement]) -> tuple[str, str, str]:
+    of_promise = [link.measured_bits_per_second / link.promised_bits_per_second for link in links]
+    of_cap = [link.measured_bits_per_second / link.at_most_bits_per_second for link in links]
+    return f"{min(of_promise):.1%}", f"{max(of_promise):.1%}", f"{max(of_cap):.1%}"
+
+
+def _matrix(sharing: Sharing, one: Measured) -> Table:
+    names = [f"s{k + 1}" for k in range(SERVERS)]
+    cells = {
+        (link.source, link.rail, link.destination): f"{_mega(link.measured_bits_per_second)} / "
+        f"{_mega(link.promised_bits_per_second)}"
+        for link in one.links
+    }
+    return Table(
+        f"4. {sharing}, {one.round.name}: Mbit/s measured / promised",
+        ("from, rail", *(f"to {name}" for name in names)),
+        [
+            (f"{source}, {rail}", *(cells.get((source, rail, to), "") for to in names))
+            for source in names
+            for rail in "ab"
+        ],
+    )
+
+
+def _neighbour(found: Sequence[Measured]) -> Table:
+    rows = []
+    for one in found:
+        got = [link.measured_bits_per_second for link in one.links]
+        beside = one.neighbour_bits_per_second
+        rows.append((
+            one.round.name,
+            _mega(sum(got)) if got else "",
+            "" if beside is None else _mega(beside),
+            _mega(sum(got) + (beside or 0.0)),
+        ))  # fmt: skip
+    return Table(
+        f"4. job: one NIC of {NIC_RATE}/s, of which the job's floor is {FLOOR:.0%}",
+        ("what sends through s1's NIC", "the job, Mbit/s", "the neighbour", "together"),
+        rows,
+        notes=(f"The floor as payload: {_mega(_floor_bits_per_second())} Mbit/s.",),
+    )
+
+
+def _floor_bits_per_second() -> float:
+    cluster = parse_plan(_plan(), "lab", ROOT).payload_cluster
+    return FLOOR * cluster.servers[0].nics[0].rate_bits_per_second
+
+
+def _mega(bits_per_second: float) -> str:
+    return f"{bits_per_second / 1e6:.2f}"

@@ -1,0 +1,112 @@
+"""Bandwidth on networks of a lab, one after the other; runs on the lab's controller, started by
+bandwidth.py.
+
+    python -m benchmarks.agent.in_lab LAB < NETWORKS > MEASURED
+
+NETWORKS and MEASURED are JSON, one line each. Each network is staged, measured in its rounds, and
+restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.contract.measurement import Transfer
+from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, compiled, on_controller
+from controller.agents import Agents
+from controller.bandwidth_check import measure
+from controller.change import NetworkChange
+from controller.compile.queues import job_queues
+from controller.compile.transfers import FIRST_TCP_PORT, Promise, promises
+from controller.journal import Journal
+from controller.lab import Lab
+from controller.plan import Plan
+from controller.plan_file import parse_plan
+from optimizer.placement import Placement, load_placement
+
+# Of a neighbour that nobody is measured beside.
+ALONE_SECONDS = 6.0
+# From the end of measured transfers to that of their measurement.
+ENDING_SECONDS = 0.5
+
+
+async def rounds(
+    asked: Mapping[str, Any], lab: Lab, agents: Agents, journal: Journal
+) -> list[dict[str, Any]]:
+    plan = parse_plan(asked["plan"], "plan", Path.cwd())
+    placement = load_placement(Path(asked["placement"]))
+    desired = await compiled(plan, placement, agents, journal)
+    found = []
+    async with NetworkChange(agents, journal, desired) as change:
+        await change.stage()
+        for one in asked["rounds"]:
+            chosen = _chosen(plan, placement, one["only"])
+            beside = Neighbour(lab, **one["neighbour"]) if one["neighbour"] else None
+            work = _measured(agents, plan, chosen, beside)
+            found.append(await change.while_held(work))
+    return found
+
+
+async def _measured(
+    agents: Agents, plan: Plan, chosen: Sequence[Promise], neighbour: Neighbour | None
+) -> dict[str, Any]:
+    got = None
+    try:
+        if neighbour is not None:
+            await neighbour.start()
+            await asyncio.sleep(SETTLE_SECONDS if chosen else ALONE_SECONDS)
+        links = await measure(agents, plan, chosen)
+    finally:
+        if neighbour is not None:
+            # While the job's transfers were measured, which had just ended.
+            ended = time.monotonic() - ENDING_SECONDS
+            got = (await neighbour.stop(ended, ended - plan.network.verify_settings.seconds))["out"]
+    return {"links": [link.model_dump() for link in links], "neighbour": got}
+
+
+def _chosen(
+    plan: Plan, placement: Placement, only: Sequence[Sequence[str]] | None
+) -> list[Promise]:
+    """Under `job` a queue has no destination of its own: whoever is asked for is its transfer."""
+    if placement.sharing != "job":
+        wanted = None if only is None else {tuple(pair) for pair in only}
+        return [p for p in promises(plan, placement) if wanted is None or _pair(p) in wanted]
+    queues = {(queue.source, queue.rail): queue for queue in job_queues(plan, placement)}
+    address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
+    found = []
+    for source, destination, rail in only or ():
+        queue = queues[source, rail]
+        transfer = Transfer(
+            source=source, destination=destination, rail=rail,
+            source_address=address[source, rail], destination_address=address[destination, rail],
+            tcp_port=FIRST_TCP_PORT, promised_bits_per_second=queue.minimum,
+        )  # fmt: skip
+        found.append(Promise(transfer, queue.maximum, queue.queue_id))
+    return found
+
+
+def _pair(promise: Promise) -> tuple[str, str, str]:
+    transfer = promise.transfer
+    return transfer.source, transfer.destination, transfer.rail
+
+
+async def main(name: str, asked: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
+    async with on_controller(name) as (lab, agents, journal):
+        for network in asked:
+            say(json.dumps(await rounds(network, lab, agents, journal)))
+
+
+if __name__ == "__main__":
+    asyncio.run(
+        main(
+            sys.argv[1],
+            [json.loads(line) for line in sys.stdin],
+            lambda line: print(line, flush=True),
+        )
+    )
