@@ -9,6 +9,7 @@ import itertools
 import socket
 import ssl
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ class ControllerDouble:
         self.hellos: list[Any] = []
         self.replies: dict[str, Any] = {}
         self.deliveries = 1
+        # What becomes of the next message: "lost", "cut", "reply lost"; "" again after it.
+        self.spoil = ""
+        self._name = uuid.uuid4().hex[:8]
         self._numbers = itertools.count(1)
         self._waiting: list[dict[str, Any]] = []
         self._server = server
@@ -90,7 +94,8 @@ class ControllerDouble:
     def send(self, request: Frozen | dict[str, Any]) -> str:
         """The id of the request."""
         body = request if isinstance(request, dict) else request.model_dump(mode="json")
-        identifier = f"r{next(self._numbers)}"
+        # Agents remember what they answered: another controller's must have other names.
+        identifier = f"{self._name}-{next(self._numbers)}"
         self._waiting.append({"id": identifier, "body": body})
         return identifier
 
@@ -136,10 +141,19 @@ class ControllerDouble:
                 break
             await asyncio.sleep(0.05)
         taken, self._waiting = self._waiting, []
+        if taken and self.spoil in ("lost", "cut"):
+            whole = web.json_response({"envelopes": taken}).body
+            assert isinstance(whole, bytes)
+            cut = whole[: len(whole) // 2] if self.spoil == "cut" else b'{"envelopes": []}'
+            self.spoil = ""
+            return web.Response(body=cut, content_type="application/json")
         return web.json_response({"envelopes": taken * self.deliveries})
 
     async def _reply(self, request: web.Request) -> web.Response:
         reply = await request.json()
+        if self.spoil == "reply lost":
+            self.spoil = ""
+            return web.json_response({})
         assert reply["id"] not in self.replies, "one reply per request"
         self.replies[reply["id"]] = reply
         return web.json_response({})

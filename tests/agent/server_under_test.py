@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.contract.config import AgentConfig
+from datapath import DATAPATH, PATIENCE
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _CLONE_NEWNET = 0x40000000
@@ -45,15 +46,19 @@ CONTROLLER_ADDRESS = "10.9.0.254"
 
 @dataclass
 class ServerUnderTest:
+    """switch_options: as what Open vSwitch's daemons run (user, group, umask), for Popen."""
+
     directory: Path
     namespace: str
     peer: str
+    name: str = "s1"
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    switch_options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> AgentConfig:
         return AgentConfig(
-            server="s1",
+            server=self.name,
             controller_url=f"https://{CONTROLLER_ADDRESS}:7443",
             certificate_file=str(self.directory / "agent.crt"),
             key_file=str(self.directory / "agent.key"),
@@ -61,7 +66,7 @@ class ServerUnderTest:
             state_dir=str(self.directory / "state"),
             ovsdb_remote=f"unix:{self.directory}/db.sock",
             openvswitch_run_dir=str(self.directory),
-            datapath="netdev",
+            datapath=DATAPATH,
             protected=("mgmt",),
         )
 
@@ -73,7 +78,7 @@ class ServerUnderTest:
     def sh(self, command: str, *, peer: bool = False, check: bool = True) -> str:
         done = subprocess.run(
             ["ip", "netns", "exec", self.peer if peer else self.namespace, "sh", "-c", command],
-            capture_output=True, text=True, timeout=20, env=self.environment,
+            capture_output=True, text=True, timeout=20 * PATIENCE, env=self.environment,
         )  # fmt: skip
         if check and done.returncode != 0:
             raise AssertionError(f"{command}: {done.stderr or done.stdout}")
@@ -100,8 +105,8 @@ class ServerUnderTest:
         child.start()
         theirs.close()
         try:
-            if not ours.poll(60):
-                raise AssertionError(f"{function} did not end in 60 s")
+            if not ours.poll(60 * PATIENCE):
+                raise AssertionError(f"{function} did not end in {60 * PATIENCE:g} s")
             try:
                 ok, value = ours.recv()
             except EOFError as error:
@@ -116,6 +121,20 @@ class ServerUnderTest:
         if not ok:
             raise AssertionError(value)
         return value
+
+    def plug_in(self, nic: str) -> None:
+        """A NIC with a cable to the peer's of the same name, both up."""
+        self.sh(f"ip link add {nic} type veth peer name {nic} netns {self.peer}")
+        # The userspace datapath takes frames as they are; the kernel's is used with its offloads.
+        off = f"ethtool -K {nic} tx off tso off gso off gro off >/dev/null; "
+        up = (off if DATAPATH == "netdev" else "") + f"ip link set {nic} up"
+        self.sh(up)
+        self.sh(up, peer=True)
+
+    def give_addresses(self, rail: int) -> None:
+        self.sh(f"ip address add 10.7.{rail}.1/24 broadcast 10.7.{rail}.255 dev nic{rail}")
+        for host in (2, 3):
+            self.sh(f"ip address add 10.7.{rail}.{host}/24 dev nic{rail}", peer=True)
 
     def snapshot(self) -> dict[str, str]:
         """All that a restore must bring back, as the system's own tools show it."""
@@ -148,15 +167,16 @@ def _child(pipe: Any, namespace: str, function: Callable[..., Any], arguments: A
 
 
 @contextmanager
-def server_under_test() -> Iterator[ServerUnderTest]:
+def server_under_test(**switch_options: Any) -> Iterator[ServerUnderTest]:
     tag = uuid.uuid4().hex[:8]
     with tempfile.TemporaryDirectory(prefix="placewire-test-") as directory:
         server = ServerUnderTest(Path(directory), f"pwt-{tag}-s", f"pwt-{tag}-p")
+        server.switch_options.update(switch_options)
         try:
             _build(server)
             yield server
         finally:
-            _take_down(server)
+            take_down(server)
 
 
 def _build(server: ServerUnderTest) -> None:
@@ -164,33 +184,39 @@ def _build(server: ServerUnderTest) -> None:
         subprocess.run(["ip", "netns", "add", name], check=True)
     server.sh("ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 "
               "net.ipv6.conf.default.disable_ipv6=1")  # fmt: skip
+    join_peer(server)
+    start_switch(server)
+
+
+def join_peer(server: ServerUnderTest) -> None:
+    """NICs and management of both, where the namespaces are there."""
     server.sh("ip link set lo up", peer=True)
     for nic in ("nic0", "nic1", "mgmt"):
-        server.sh(f"ip link add {nic} type veth peer name {nic} netns {server.peer}")
-        off = f"ethtool -K {nic} tx off tso off gso off gro off >/dev/null; ip link set {nic} up"
-        server.sh(off)
-        server.sh(off, peer=True)
+        server.plug_in(nic)
     for rail in (0, 1):
-        server.sh(f"ip address add 10.7.{rail}.1/24 broadcast 10.7.{rail}.255 dev nic{rail}")
-        for host in (2, 3):
-            server.sh(f"ip address add 10.7.{rail}.{host}/24 dev nic{rail}", peer=True)
+        server.give_addresses(rail)
     server.sh("ip address add 10.9.0.1/24 dev mgmt")
     server.sh(f"ip address add {CONTROLLER_ADDRESS}/24 dev mgmt", peer=True)
-    _start_switch(server)
 
 
-def _start_switch(server: ServerUnderTest) -> None:
+def start_switch(server: ServerUnderTest) -> None:
     here = server.directory
     subprocess.run(["ovsdb-tool", "create", f"{here}/conf.db", _SCHEMA], check=True)
     start_database(server)
     server.vsctl("--no-wait init")
+    start_vswitchd(server)
+    server.vsctl("show")
+
+
+def start_vswitchd(server: ServerUnderTest) -> None:
+    here = server.directory
+    (here / "vswitchd.pid").unlink(missing_ok=True)
     server.popen(
         "ovs-vswitchd", f"unix:{here}/db.sock", "--no-chdir", f"--pidfile={here}/vswitchd.pid",
         f"--log-file={here}/vswitchd.log", "-vconsole:off",
-        **_QUIET,
+        **_QUIET, **server.switch_options,
     )  # fmt: skip
     wait_for((here / "vswitchd.pid").exists, "ovs-vswitchd")
-    server.vsctl("show")
 
 
 def start_database(server: ServerUnderTest) -> None:
@@ -198,18 +224,18 @@ def start_database(server: ServerUnderTest) -> None:
     server.popen(
         "ovsdb-server", f"{here}/conf.db", f"--remote=punix:{here}/db.sock", "--no-chdir",
         f"--pidfile={here}/ovsdb-server.pid", f"--log-file={here}/ovsdb.log", "-vconsole:off",
-        **_QUIET,
+        **_QUIET, **server.switch_options,
     )  # fmt: skip
     wait_for((here / "db.sock").exists, "ovsdb-server")
 
 
-def _take_down(server: ServerUnderTest) -> None:
+def take_down(server: ServerUnderTest) -> None:
     for process in reversed(server.processes):
         if process.poll() is None:
             process.terminate()
     for process in server.processes:
         try:
-            process.wait(5)
+            process.wait(5 * PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -219,6 +245,7 @@ def _take_down(server: ServerUnderTest) -> None:
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
     """The first true value of it."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -18,6 +18,7 @@ from agent.contract.entries import (
     Sysctl,
 )
 from agent.contract.state import DesiredState
+from datapath import DATAPATH
 
 NIC_RATE = 50_000_000
 
@@ -31,6 +32,10 @@ def queue(nic: str, queue_id: int, minimum: int, maximum: int, purpose: str) -> 
         burst_bits=120_000,
         purpose=purpose,
     )
+
+
+def short_packet_flows(nics: tuple[str, ...]) -> tuple[Flow, ...]:
+    return tuple(Flow(bridge=f"pw-{nic}", destination=None, queue_id=1) for nic in nics)
 
 
 def desired_state(
@@ -47,7 +52,7 @@ def desired_state(
         "plan_digest": "d" * 64,
         "generation": generation,
         "take_over": nics,
-        "bridges": tuple(Bridge(name=f"pw-{nic}", nic=nic, datapath="netdev") for nic in nics),
+        "bridges": tuple(Bridge(name=f"pw-{nic}", nic=nic, datapath=DATAPATH) for nic in nics),
         "addresses": tuple(
             Address(interface=f"pw-{nic}", address=f"10.7.{rail}.1/24")
             for nic, rail in rails.items()
@@ -75,7 +80,8 @@ def desired_state(
             Flow(bridge=f"pw-{nic}", destination=f"10.7.{rail}.{host}", queue_id=host)
             for nic, rail in rails.items()
             for host in (2, 3)
-        ),
+        )
+        + (short_packet_flows(nics) if DATAPATH == "system" else ()),
         "classifiers": tuple(
             entry
             for nic, rail in rails.items()
@@ -84,7 +90,9 @@ def desired_state(
                 Classifier(nic=nic, destination=f"10.7.{rail}.2", queue_id=2),
                 Classifier(nic=nic, destination=f"10.7.{rail}.3", queue_id=3),
             )
-        ),
+        )
+        if DATAPATH == "netdev"
+        else (),
         "routes": tuple(
             Route(
                 table=TABLE_BASE + rail,

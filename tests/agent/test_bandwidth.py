@@ -27,6 +27,7 @@ from agent.measure.iperf3_servers import Iperf3Servers
 from agent.measure.measuring import Iperf3Measuring
 from agent.reconcile.effects import EffectError
 from agent.service import Service
+from datapath import DATAPATH
 from server_under_test import ServerUnderTest, wait_for
 from states import desired_state
 
@@ -56,7 +57,13 @@ def listen(server: ServerUnderTest, transfers: tuple[Transfer, ...]) -> None:
 
 
 def send(transfers: tuple[Transfer, ...], seconds: float) -> tuple[TransferResult, ...]:
-    return asyncio.run(run_transfers(transfers, seconds, time.time() + 0.2))
+    return send_at(transfers, seconds, time.time() + 0.2)
+
+
+def send_at(
+    transfers: tuple[Transfer, ...], seconds: float, start_unix: float
+) -> tuple[TransferResult, ...]:
+    return asyncio.run(run_transfers(transfers, seconds, start_unix))
 
 
 @pytest.mark.network
@@ -104,7 +111,8 @@ def test_acknowledgements_go_through_their_own_class(server: ServerUnderTest) ->
     data = class_bytes(server, 2)
     server.sh("iperf3 -c 10.7.0.1 -B 10.7.0.2 -p 42009 -t 1 -b 40M", peer=True)
     acknowledged = class_bytes(server, 1)
-    assert acknowledged > 30_000, "of 5 MB received"
+    # With the kernel's offloads one acknowledgement is for up to 64 kB.
+    assert acknowledged > (30_000 if DATAPATH == "netdev" else 3_000), "of 5 MB received"
     assert class_bytes(server, 2) - data < acknowledged / 5
 
 

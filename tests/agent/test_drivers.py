@@ -9,20 +9,24 @@ import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
 import keeping
-from agent.contract.entries import Bridge, Classifier, Sysctl
+from agent.contract.entries import Bridge, Classifier, Flow, Sysctl
 from agent.contract.state import Collections
-from agent.drivers.openflow import parse_flow
+from agent.drivers.openflow import parse_flows
 from agent.drivers.server import Server
 from agent.reconcile.canonical import canonical
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep
-from server_under_test import ServerUnderTest, wait_for
+from datapath import DATAPATH
+from server_under_test import ServerUnderTest, start_vswitchd, wait_for
 from states import desired_state
 
 network = pytest.mark.network
+# All entries of both NICs, and each NIC's move to its bridge.
+CHANGES = len(tuple(desired_state().entries())) + 2
 
-FOREIGN = """
-ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock -- add-br theirs -- set bridge theirs datapath_type=netdev \
+FOREIGN = f"""
+ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock -- add-br theirs -- set bridge theirs \
+  datapath_type={DATAPATH} \
   -- --id=@queue create queue other-config:max-rate=7000000 \
   -- create qos type=linux-htb other-config:max-rate=9000000 queues:1=@queue
 ip rule add from 192.168.77.1 lookup 77 priority 17999
@@ -53,7 +57,7 @@ def test_everything_asked_for_is_read_back(server: ServerUnderTest) -> None:
 @network
 def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderTest) -> None:
     """On the userspace datapath the bridge has a MAC address of its own: neighbours that know the
-    NIC's are told at once, and again when it comes back."""
+    NIC's are told at once, and again when it comes back. On the kernel's it has the NIC's."""
 
     def known_to_peer() -> str:
         (entry,) = json.loads(server.sh("ip -j neigh show 10.7.0.1 dev nic0", peer=True))
@@ -65,7 +69,7 @@ def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderT
     assert server.inside(keeping.reaches, "10.7.0.1", peer=True)
     assert known_to_peer() == mac("nic0")
     server.inside(keeping.stage, server.config, desired_state())
-    assert mac("pw-nic0") != mac("nic0")
+    assert (mac("pw-nic0") == mac("nic0")) == (DATAPATH == "system")
     wait_for(lambda: known_to_peer() == mac("pw-nic0"), "the peer to be told", 1)
     assert server.inside(keeping.reaches, "10.7.0.2")
     assert server.inside(keeping.reaches, "10.7.1.3", "10.7.1.1")
@@ -78,7 +82,7 @@ def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderT
 @network
 def test_applied_twice_changes_nothing(server: ServerUnderTest) -> None:
     first = server.inside(keeping.stage, server.config, desired_state(1))
-    assert len(first.changes) == 35
+    assert len(first.changes) == CHANGES
     server.inside(keeping.commit, server.config, 1)
     before = server.snapshot()
     second = server.inside(keeping.stage, server.config, desired_state(2))
@@ -91,13 +95,13 @@ def test_a_change_touches_only_what_differs(server: ServerUnderTest) -> None:
     server.inside(keeping.stage, server.config, desired_state(1))
     server.inside(keeping.commit, server.config, 1)
     changed = desired_state(2, rates=(12_000_000, 20_000_000), nics=("nic0", "nic1"))
-    fewer = tuple(c for c in changed.classifiers if c.destination != "10.7.0.3")
-    changed = changed.model_copy(update={"classifiers": fewer})
+    fewer = tuple(flow for flow in changed.flows if flow.destination != "10.7.0.3")
+    changed = changed.model_copy(update={"flows": fewer})
     previewed = server.inside(keeping.preview, server.config, changed)
     report = server.inside(keeping.stage, server.config, changed)
     assert report.verified and report.changes == previewed.changes
     assert sorted((c.action, c.key) for c in report.changes) == [
-        ("remove", "nic0 10.7.0.3"),
+        ("remove", "pw-nic0 to 10.7.0.3"),
         *(("replace", f"{nic} queue {n}") for nic in ("nic0", "nic1") for n in (2, 3)),
     ]
     assert "rate 12Mbit ceil 12Mbit" in server.sh("tc class show dev nic1")
@@ -134,7 +138,8 @@ def test_foreign_flows_and_filters_on_our_own_bridge_stay(server: ServerUnderTes
     flows = server.sh(f"ovs-ofctl --no-stats dump-flows {management}")
     assert "tp_dst=9" in flows and "10.7.0.3" not in flows and "10.7.0.2" in flows
     filters = server.sh("tc filter show dev nic0")
-    assert "09090909" in filters and "0a070002" not in filters and "pref 20480" in filters
+    assert "09090909" in filters and "0a070002" not in filters
+    assert ("pref 20480" in filters) == (DATAPATH == "netdev")
 
 
 @network
@@ -295,14 +300,18 @@ def test_verify_sees_what_someone_changed(server: ServerUnderTest) -> None:
     server.inside(keeping.stage, server.config, desired_state())
     assert server.inside(keeping.verify, server.config, 1).deviations == ()
     server.sh("tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit")
-    server.sh("tc filter del dev nic1 parent 1: prio 20480")
+    if DATAPATH == "netdev":
+        server.sh("tc filter del dev nic1 parent 1: prio 20480")
+    else:
+        server.sh("ovs-ofctl -O OpenFlow13 del-flows unix:$OVS_RUNDIR/pw-nic1.mgmt tcp,reg0=2/3")
     server.sh("ip rule del priority 18001")
     verified = server.inside(keeping.verify, server.config, 1)
     drifted = {c.key for c in verified.deviations if "nic0" in c.key}
-    assert drifted == {"nic0", *(f"nic0 queue {n}" for n in range(4)), "nic0 short packets",
-                       "nic0 10.7.0.2", "nic0 10.7.0.3"}  # fmt: skip
+    on_the_same_htb = {c.key for c in desired_state().classifiers if c.nic == "nic0"}
+    assert drifted == {"nic0", *(f"nic0 queue {n}" for n in range(4)), *on_the_same_htb}
     others = {c.key for c in verified.deviations} - drifted
-    assert others == {"nic1 short packets", "18001 from 10.7.1.1/32"}
+    short_packets = "nic1 short packets" if DATAPATH == "netdev" else "pw-nic1 short packets"
+    assert others == {short_packets, "18001 from 10.7.1.1/32"}
     assert any("nic0 queue 2: rate is 1000000" in problem for problem in verified.problems)
 
 
@@ -405,14 +414,45 @@ def test_what_does_not_read_back_is_undone(server: ServerUnderTest) -> None:
 
 def test_flows_of_others_are_told_apart_by_cookie() -> None:
     ours = " cookie=0x50570000000000aa, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 "
-    flow = parse_flow("pw-nic0", ours + "actions=set_queue:2,NORMAL")
-    assert flow is not None and flow.model_dump() == {
-        "bridge": "pw-nic0", "destination": "10.7.0.2", "queue_id": 2,
-    }  # fmt: skip
-    foreign = parse_flow("b", "cookie=0x1, priority=20480,ip,nw_dst=10.7.0.2 actions=drop")
-    assert foreign is not None and not hasattr(foreign, "queue_id")
-    assert parse_flow("b", "cookie=0x1, priority=5,ip,nw_dst=10.7.0.2 actions=drop") is None
-    assert parse_flow("b", " cookie=0x0, priority=0 actions=NORMAL") is None
+    (flow,), none = parse_flows("pw-nic0", ours + "actions=set_queue:2,NORMAL")
+    assert flow.model_dump() == {"bridge": "pw-nic0", "destination": "10.7.0.2", "queue_id": 2}
+    assert none == []
+    of_others = "cookie=0x1, priority=20480,ip,nw_dst=10.7.0.2 actions=drop"
+    none, (foreign,) = parse_flows("b", of_others)
+    assert (none, foreign.key, foreign.text) == ([], "b to 10.7.0.2", of_others)
+    elsewhere = "cookie=0x1, priority=5,ip,nw_dst=10.7.0.2 actions=drop\n"
+    assert parse_flows("b", elsewhere + " cookie=0x0, priority=0 actions=NORMAL") == ([], [])
+
+
+LENGTH = (
+    " cookie=0x5057000000000000, priority=20482,tcp,reg0=0/0x2,in_port=LOCAL,tcp_flags=-psh "
+    "actions=load:0x1->NXM_NX_REG0[1],check_pkt_larger(141)->NXM_NX_REG0[0],resubmit(,0)\n"
+)
+SHORT = (
+    " cookie=0x5057000000000000, priority=20481,tcp,reg0=0x2/0x3,in_port=LOCAL actions="
+    "set_queue:1,NORMAL\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "queue_id"),
+    [
+        (LENGTH + SHORT, 1),
+        (LENGTH, -1),
+        (SHORT, -1),
+        (LENGTH.replace("141", "9000") + SHORT, -1),
+        (LENGTH + SHORT.replace("set_queue:1,", ""), -1),
+    ],
+)
+def test_two_flows_are_one_for_short_packets_and_half_of_it_is_none(
+    text: str, queue_id: int
+) -> None:
+    assert parse_flows("b", text) == ([Flow(bridge="b", destination=None, queue_id=queue_id)], [])
+
+
+def test_a_foreign_flow_where_that_for_short_packets_would_be_is_seen() -> None:
+    none, (foreign,) = parse_flows("b", SHORT.replace("0x5057", "0x0001"))
+    assert (none, foreign.key) == ([], "b short packets")
 
 
 def test_a_classifier_for_a_prefix_keeps_its_length() -> None:
@@ -435,13 +475,54 @@ def test_what_goes_wrong_in_a_driver_is_an_effect_error(
     monkeypatch.setattr("agent.drivers.links.LinkView", fail)
     with pytest.raises(UnreadableError, match=f"reading .*{type(fault).__name__}"):
         here.observe(())
-    bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath="netdev"))
+    bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath=DATAPATH))
     with pytest.raises(EffectError, match=f"add bridges pw-nic0: {type(fault).__name__}"):
         here.apply([bridge], "plan")
 
 
 @network
 def test_a_bridge_over_a_nic_that_is_gone_is_said(server: ServerUnderTest) -> None:
-    bridge = EntryStep(None, Bridge(name="pw-nic7", nic="nic7", datapath="netdev"))
+    bridge = EntryStep(None, Bridge(name="pw-nic7", nic="nic7", datapath=DATAPATH))
     with pytest.raises(AssertionError, match="EffectError: NIC nic7 is gone"):
         server.inside(Server(server.config).apply, [bridge], "plan")
+
+
+@network
+def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerUnderTest) -> None:
+    """Straight to the drivers: the keeper has looked before, and saw nothing."""
+    desired = desired_state(1, nics=("nic0",))
+    server.inside(keeping.stage, server.config, desired)
+    server.vsctl("add-br pw-nic1 -- set bridge pw-nic1 datapath_type=" + DATAPATH)
+    server.vsctl("-- --id=@q create qos type=linux-htb -- set port nic0 qos=@q")
+    server.sh("ip route add 10.7.9.0/24 dev mgmt table 8000")
+    during = server.snapshot()
+    ours = desired.routes[0].model_copy(update={"destination": "10.7.9.0/24"})
+    for step, expected in (
+        (EntryStep(None, desired_state().bridges[1]), "pw-nic1 exists, and is not ours"),
+        (EntryStep(desired.bridges[0], None), "nic0 has a QoS, which is not ours"),
+        (EntryStep(None, ours), "File exists"),
+    ):
+        with pytest.raises(AssertionError, match=f"EffectError: .*{expected}"):
+            server.inside(Server(server.config).apply, [step], "plan")
+        assert server.snapshot() == during
+
+
+@network
+def test_a_switch_that_made_its_interfaces_anew_comes_back_whole(server: ServerUnderTest) -> None:
+    """They are down then, without addresses and routes."""
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0")
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.sh("ovs-appctl -t $OVS_RUNDIR/ovs-vswitchd.$(cat $OVS_RUNDIR/vswitchd.pid).ctl "
+              "exit --cleanup")  # fmt: skip
+    server.processes[1].wait(10)
+    start_vswitchd(server)
+    wait_for(lambda: "pw-nic1" in server.sh("ip link"), "bridges")
+    assert "172.16.0.0/16" not in server.sh("ip route"), "else this shows nothing"
+    report = server.inside(keeping.resume, server.config)
+    assert report is not None and report.verified, report
+    assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0" in server.sh("ip route")
+    assert server.inside(keeping.reaches, "10.7.0.2")
+    assert server.inside(keeping.destroy, server.config).verified
+    assert server.snapshot() == before

@@ -24,6 +24,8 @@ def test_it_is_what_the_other_end_has_not_acknowledged() -> None:
             theirs, _ = server.accept()
             backlog = Backlog({PLACE: ADDRESS}, {})
             assert backlog.unacknowledged_bytes(*PLACE) == 0
+            assert backlog.held_back_bytes("s3", "a") == 3 * 1448
+            assert backlog.held_back_bytes(*PLACE) == 3 * 9164, "no larger, on loopback either"
             ours.setblocking(False)
             sent = 0
             while True:  # until the kernel takes no more: the other end does not read

@@ -1,26 +1,24 @@
-"""Does a rank take the memory that its placement says?"""
+"""Does a rank take the memory that its placement and the profile say?"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.job.memory import cut, peaks
-from optimizer.capture.step import capture
-from optimizer.capture.updates import OptimizerChoice
+from benchmarks.job.memory import cut, peaks, profiled
 from ranks import run_ranks
 
-MODEL = {"kind": "placed", "model": "examples.models.mlp:training_step", "batch": 4096}
+MODEL, BATCH = "examples.models.mlp:training_step", 16384
 
 
 def test_a_rank_takes_what_is_predicted(tmp_path: Path) -> None:
-    captured = capture(str(MODEL["model"]), 4096, OptimizerChoice(), 0).operators
-    graph = captured.with_seconds({"cpu": np.full(captured.operator_count, 1e-3)})
+    graph = profiled(MODEL, BATCH, tmp_path)
     placement = cut(graph, 1)
-    (rank,) = run_ranks(placement, tmp_path, **MODEL, steps=3)
-    (predicted,) = peaks(graph, placement).values()
-    tensors, program = rank.finished.step_memory_bytes, rank.finished.program_memory_bytes
-    assert tensors is not None and program is not None and predicted > 30 << 20
-    assert 0.9 * predicted < tensors < 1.1 * predicted
-    assert 100 << 20 < program < program + tensors <= rank.finished.peak_memory_bytes
+    fields = {"kind": "placed", "model": MODEL, "batch": BATCH, "steps": 3}
+    (rank,) = run_ranks(placement, tmp_path, **fields)
+    (tensors,) = peaks(graph, placement).values()
+    steps, program = rank.finished.step_memory_bytes, rank.finished.program_memory_bytes
+    assert steps is not None and program is not None and tensors > 250 << 20
+    predicted = tensors + graph.notes["program_bytes"]
+    assert 0.9 * predicted < steps + program < 1.1 * predicted
+    assert steps > 0.9 * tensors
+    assert 100 << 20 < program < program + steps <= rank.finished.peak_memory_bytes

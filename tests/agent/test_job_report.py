@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.job.__main__ import write_tables
+from benchmarks.report import write_tables
 from benchmarks.table import Table
 
 
@@ -14,9 +14,9 @@ def table(title: str, value: str) -> Table:
 
 def test_an_item_measured_again_replaces_its_own_tables_only(tmp_path: Path) -> None:
     file = tmp_path / "job.md"
-    write_tables(2, [table("2. Bytes", "1.25"), table("2. Rails", "2.25")], file)
-    write_tables(1, [table("1. Equal", "3.25")], file)
-    write_tables(2, [table("2. Bytes", "4.25"), table("2. Rails", "5.25")], file)
+    write_tables(2, [table("2. Bytes", "1.25"), table("2. Rails", "2.25")], file, "# Head\n")
+    write_tables(1, [table("1. Equal", "3.25")], file, "# Head\n")
+    write_tables(2, [table("2. Bytes", "4.25"), table("2. Rails", "5.25")], file, "# Head\n")
     lines = file.read_text().splitlines()
     headings = [line for line in lines if line.startswith("## ")]
     assert headings == ["## 1. Equal", "## 2. Bytes", "## 2. Rails"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from agent.contract.job import TraceSpec
+from agent.contract.job import RankSpec, TraceSpec
+from agent.job.messages import RankMessage
+from agent.job.recorder import Recorder
+from agent.job.transport import Alone
 from optimizer.capture.step import capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.graph import (
@@ -24,6 +29,7 @@ from optimizer.trace.merging import merged
 from optimizer.trace.predicted import predicted_trace
 from placements import cluster_of, placement_of, random_devices
 from ranks import Rank, run_ranks, start_ranks
+from test_job_emulated import message
 from trace_files import (
     check_trace,
     computed,
@@ -146,3 +152,30 @@ def test_a_folder_that_cannot_be_made_ends_the_rank_before_the_first_step(tmp_pa
     )  # fmt: skip
     assert rank.finish(30) == 1
     assert str(tmp_path / "taken") in rank.failed.what and not rank.step_seconds
+
+
+class NotingThreads(Alone):
+    """Who hands messages over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def send(self, message: RankMessage, wire: torch.Tensor) -> None:
+        self.threads.append(threading.get_ident())
+
+
+def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: Path) -> None:
+    """gloo's threads would take the profiler along, and tell it of memory after its end."""
+    trace = TraceSpec(folder=str(tmp_path), steps=1, workspace=True)
+    spec = RankSpec.model_construct(trace=trace, steps=4, rank=0, device="s1/0")
+    recorder = Recorder(spec, Placement.model_construct())
+    inner = NotingThreads()
+    transport = recorder.around(inner)
+    (waiting,) = message(0, 4)
+    for step in range(4):
+        recorder.begin(step)
+        transport.send(waiting.message, torch.empty(4, dtype=torch.uint8))
+        recorder.end()
+    here = threading.get_ident()
+    assert [thread == here for thread in inner.threads] == [True, True, False, True]

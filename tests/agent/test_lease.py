@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,117 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract.entries import COLLECTIONS
-from agent.contract.state import DesiredState, EffectiveQueue, NicFacts, ObservedState
-from agent.keeper import Keeper
 from agent.reconcile.canonical import canonical
-from agent.reconcile.effects import EffectError, UnreadableError
+from agent.reconcile.effects import EffectError
 from agent.reconcile.lease import Kept, LeaseRefusedError
-from agent.reconcile.steps import EntryStep, NicStep, Step
-from agent.reconcile.validate import ServerFacts
+from agent.reconcile.steps import Step
 from agent.store import AUDIT_FILES, AlreadyRunningError, DiskStore, StoreError, take_lock
-from states import desired_state
-
-BARE = (
-    NicFacts(
-        name="nic0", mac="02:00:00:00:00:01", mtu_bytes=1500, up=True, speed_bits_per_second=None,
-        driver="veth", rdma=False, addresses=("10.7.0.1/24",), bridge=None,
-        address_commands=("10.7.0.1/24 scope global label nic0",),
-    ),
-)  # fmt: skip
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class FakeNetwork:
-    """Holds entries by key; can fail or crash before the n-th step of an apply."""
-
-    def __init__(self) -> None:
-        self.entries: dict[tuple[str, str], Any] = {}
-        self.nics = BARE
-        self.sysctls = {"net.ipv4.conf.all.rp_filter": "0"}
-        self.fail_after: int | None = None
-        self.crash_after: int | None = None
-        self.unreadable = False
-        self.touched = 0
-
-    def observe(self, sysctls: Collection[str]) -> ObservedState:
-        if self.unreadable:
-            raise UnreadableError("the database does not answer")
-        found = {
-            kind.collection: tuple(
-                entry for (name, _), entry in self.entries.items() if name == kind.collection
-            )
-            for kind in COLLECTIONS
-        }
-        found["sysctls"] = tuple(
-            {"name": n, "value": v} for n, v in self.sysctls.items() if n in sysctls
-        )
-        effective = tuple(
-            EffectiveQueue(
-                nic=q.nic, queue_id=q.queue_id, min_bits_per_second=q.min_bits_per_second,
-                max_bits_per_second=q.max_bits_per_second, burst_bytes=q.burst_bits // 8,
-            )
-            for q in found["queues"]
-        )  # fmt: skip
-        return ObservedState(**found, nics=self.nics, effective_queues=effective)
-
-    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        for number, step in enumerate(steps):
-            if self.fail_after == number:
-                raise EffectError("no such device")
-            if self.crash_after == number:
-                raise Crash
-            self.touched += 1
-            self._apply(step)
-
-    def _apply(self, step: Step) -> None:
-        if isinstance(step, NicStep):
-            away = {"addresses": (), "address_commands": ()}
-            self.nics = (
-                (BARE[0].model_copy(update=away),) if step.direction == "to bridge" else BARE
-            )
-        elif step.collection == "sysctls":
-            assert isinstance(step, EntryStep) and step.after is not None
-            self.sysctls[step.entry.key] = step.after.value  # type: ignore[union-attr]
-        elif step.after is None:
-            del self.entries[step.collection, step.entry.key]
-        else:
-            self.entries[step.collection, step.entry.key] = step.after
-
-    def sweep(self) -> None:
-        pass
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        return (dict(self.entries), self.nics, dict(self.sysctls))
-
-
-class World:
-    """One server: its network, disk and clock outlive the keepers (agent processes)."""
-
-    def __init__(self, directory: Path) -> None:
-        self.network = FakeNetwork()
-        self.store = DiskStore(directory)
-        self.now = 1000.0
-        self.clock_off = 0.0
-        self.directory = directory
-
-    def keeper(self) -> Keeper:
-        facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
-
-        return Keeper(
-            self.network, self.store, lambda: facts, lambda: self.now + self.clock_off, 0,
-            lambda: self.now,
-        )  # fmt: skip
-
-
-def plan(generation: int, **changes: Any) -> DesiredState:
-    """One NIC, without what the fake network would have to invent (sysctls of the bridge)."""
-    state = desired_state(generation, nics=("nic0",))
-    sysctls = tuple(s for s in state.sysctls if ".all." in s.name)
-    return state.model_copy(update={"sysctls": sysctls, **changes})
+from world import BARE, Crash, World, plan
 
 
 @pytest.fixture
@@ -141,7 +37,8 @@ def test_stage_commit_and_restore_by_hand(world: World) -> None:
     assert keeper.commit(3, None).phase == "committed"
     world.now = 1e9
     assert world.keeper().resume().changes == ()
-    assert keeper.tick() is None, "kept until told otherwise"
+    looked = keeper.tick()
+    assert looked is not None and looked.verified and not looked.changes, "kept until told"
     assert keeper.restore(3).verified
     assert world.network.state == before
     assert (keeper.lease.phase, keeper.lease.highest_generation) == ("idle", 3)
@@ -245,6 +142,47 @@ def test_a_restore_before_its_late_stage_wins(world: World) -> None:
     assert keeper.restore(7).changes == ()
     assert keeper.stage(plan(7), 10).refusals
     assert world.network.touched == 0
+
+
+def test_a_restore_before_its_late_stage_is_refused_where_a_restart_would_forget_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = world.keeper()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "save", no_space)
+        with pytest.raises(EffectError, match="cannot be saved"):
+            keeper.restore(7)
+    assert keeper.lease == world.keeper().lease
+    keeper.restore(7)
+    assert world.keeper().lease.highest_generation == 7
+
+
+def no_space(kept: Kept) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_late_commit_under_a_lease_does_not_end_what_is_kept(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    assert keeper.commit(1, 10).expires_unix is None
+
+
+def test_a_decision_stands_though_staging_it_again_fails(world: World) -> None:
+    keeper = world.keeper()
+    keeper.stage(plan(1), 10)
+    keeper.commit(1, None)
+    whole = world.network.state
+    for key in [key for key in world.network.entries if key[0] == "rules"]:
+        del world.network.entries[key]
+    world.network.fail_after = 0
+    assert not keeper.stage(plan(1), 10).verified
+    assert (keeper.lease.phase, keeper.lease.generation) == ("committed", 1)
+    world.network.fail_after = None
+    assert keeper.seconds_until_due() == 5
+    world.now += 5
+    assert keeper.tick().verified  # type: ignore[union-attr]
+    assert world.network.state == whole and keeper.tick() is None
 
 
 def test_restoring_an_old_generation_leaves_the_newer_one(world: World) -> None:
@@ -496,7 +434,7 @@ def test_a_stage_that_cannot_be_noted_is_not_done(small_disk: Path) -> None:
 def test_the_audit_log_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
     store = DiskStore(tmp_path, audit_bytes=200)
     for number in range(300):
-        store.audit({"number": number, "filler": "x" * 60})
+        store.audit([{"number": number, "filler": "x" * 60}])
     files = sorted(tmp_path.glob("audit.jsonl*"))
     assert len(files) == AUDIT_FILES + 1
     assert all(file.stat().st_size < 400 for file in files)

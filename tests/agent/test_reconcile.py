@@ -172,6 +172,22 @@ def test_a_class_is_as_wanted_within_a_percent(rate: int, burst_bytes: int, fine
     assert "no class" in ineffective_queues(desired, ObservedState())[0]
 
 
+@pytest.mark.parametrize(
+    ("burst_bytes", "fine"),
+    [(6_056, True), (9_064, True), (5_000, False), (9_500, False)],
+)
+def test_a_burst_may_be_as_large_as_a_frame_of_the_nic(burst_bytes: int, fine: bool) -> None:
+    wanted = queue("nic0", 2, 10_000_000, 10_000_000, "x").model_copy(update={"burst_bits": 48_448})
+    found = EffectiveQueue(
+        nic="nic0", queue_id=2, min_bits_per_second=10_000_000, max_bits_per_second=10_000_000,
+        burst_bytes=burst_bytes, least_burst_bytes=9_064,
+    )  # fmt: skip
+    said = ineffective_queues(
+        desired_state(1, queues=(wanted,)), ObservedState(effective_queues=(found,))
+    )
+    assert (said == ()) is fine
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_shaping_that_the_kernel_lost_is_replaced_on_that_nic_only(gone: bool) -> None:
     desired = desired_state(1)
@@ -188,6 +204,31 @@ def test_shaping_that_the_kernel_lost_is_replaced_on_that_nic_only(gone: bool) -
     assert difference(desired, applied(drifted, steps), Ledger()) == ()
     assert all(step.as_change().action == "remove" or step.collection in ("nics", "sysctls")
                for step in difference(None, drifted, Ledger()))  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ["bridge", "NIC"])
+def test_a_bridge_that_is_down_is_brought_up(which: str) -> None:
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    nics = tuple(n.model_copy(update={"up": n.name != "nic1"}) for n in up.nics)
+    down = {"bridge": {"bridges_down": ("pw-nic1",)}, "NIC": {"nics": nics}}[which]
+    (step,) = difference(desired, up.model_copy(update=down), Ledger())
+    assert isinstance(step, EntryStep) and step.before == step.after == desired.bridges[1]
+    left = difference(None, up.model_copy(update=down), Ledger())
+    assert all(step.as_change().action == "remove" for step in left)
+
+
+def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
+    route = "default via 10.7.0.254 dev nic0 proto static"
+    bare = BARE.model_copy(update={"nics": (nic("nic0", "10.7.0.1/24", routes=(route,)),)})
+    desired = desired_state(1, nics=("nic0",))
+    ledger = extend_ledger(desired, bare, Ledger())
+    up = applied(bare, difference(desired, bare, ledger))
+    (step,) = difference(desired, up, ledger)
+    assert isinstance(step, NicStep) and step.direction == "to bridge"
+    assert (step.held.routes, step.held.addresses) == ((route,), ())
+    moved = {"bridge_routes": ("default via 10.7.0.254 dev pw-nic0 proto static",)}
+    assert difference(desired, up.model_copy(update=moved), ledger) == ()
 
 
 def test_the_plain_state_is_accepted() -> None:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.contract.capabilities import Capabilities, TrafficControl
 from agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
-from agent.contract.state import DesiredState
-from controller.compile.network import compile_network
+from agent.contract.state import DesiredState, NicFacts
+from controller.compile import deliverable
+from controller.compile.network import compile_network, larger_frames
 from controller.compile.queues import JOB_QUEUE
 from controller.compile.ranks import rank_specs
 from controller.compile.transfers import one_to_one, promises
@@ -47,6 +49,62 @@ def test_full_frames_carry_what_iperf3_counts() -> None:
     assert burst_bits(1e6) >= 4 * 1514 * 8
 
 
+def _with_mtu(mtu_bytes: int, rails: str = "ab") -> dict[str, Any]:
+    document = plan_document()
+    for server in document["cluster"]["servers"]:
+        for nic in server["nics"]:
+            if nic["rail"] in rails:
+                nic["mtu"] = mtu_bytes
+    return document
+
+
+def test_larger_frames_carry_more_of_the_same_rate() -> None:
+    of = plan(_with_mtu(9000, "b"))
+    small, large = of.payload_cluster.nic_rates[0]
+    assert small == pytest.approx(50e6 * 0.96 * 1448 / 1514)
+    assert large == pytest.approx(50e6 * 0.96 * 8948 / 9014)
+    assert wire_rate(8948e3, 9000) == 9014e3
+
+
+def test_each_rail_is_compiled_with_its_own_mtu() -> None:
+    rates = (("s1", "s3", "a", 20e6), ("s1", "s3", "b", 20e6))
+    state = _compiled(rates, document=_with_mtu(9000, "b"))["s1"]
+    assert {b.nic: b.mtu_bytes for b in state.bridges} == {"nic0": 1500, "nic1": 9000}
+    pair = {q.nic: q for q in state.queues if q.queue_id > ACKNOWLEDGEMENT_QUEUE}
+    assert pair["nic0"].max_bits_per_second == round(20e6 * 1514 / 1448)
+    assert pair["nic1"].max_bits_per_second == round(20e6 * 9014 / 8948)
+    # A whole frame and no several: four would be 14 ms of this rate.
+    assert pair["nic0"].burst_bits == 8 * 4 * 1514
+    assert 8 * 9014 < pair["nic1"].burst_bits < 8 * 1.6 * 9014
+
+
+@pytest.mark.parametrize("sharing", ["strict", "guarantee", "job"])
+def test_all_that_is_promised_of_a_nic_with_large_frames_fits_it(sharing: Sharing) -> None:
+    of = plan(_with_mtu(9000))
+    whole = of.payload_cluster.nic_rates[0, 0]
+    rates = (("s1", "s2", "a", 0.5 * whole), ("s1", "s3", "a", 0.5 * whole))
+    state = _compiled(rates, sharing=sharing, document=_with_mtu(9000))["s1"]
+    queues = [q for q in state.queues if q.nic == "nic0"]
+    # 0.96 of the NIC is the job's (0.8 of that under job), the rest everything else's: nothing is
+    # lost between payload and wire.
+    assert sum(q.min_bits_per_second for q in queues) == pytest.approx(50e6, rel=1e-6)
+    most = 0.8 if sharing == "job" else 1.0
+    job = sum(q.min_bits_per_second for q in queues if q.queue_id > ACKNOWLEDGEMENT_QUEUE)
+    assert job == pytest.approx(most * 0.96 * 50e6, rel=1e-6)
+
+
+def test_nics_that_could_carry_larger_frames_than_planned_are_named() -> None:
+    jumbo = NicFacts(
+        name="nic0", mac="02:00:00:00:00:01", mtu_bytes=9000, up=True, rdma=False, driver=None,
+        speed_bits_per_second=None, addresses=(), bridge=None,
+    )  # fmt: skip
+    large = capabilities().model_copy(update={"nics": (jumbo,)})
+    able = {"s1": large, "s2": large, "s3": capabilities()}
+    (note,) = larger_frames(plan(), able)
+    assert note.startswith("s1 nic0, s2 nic0 could") and "MTU 9000" in note
+    assert larger_frames(plan(_with_mtu(9000)), able) == ()
+
+
 def test_a_pair_gets_queue_flow_and_classifier_on_its_own_rail() -> None:
     state = _compiled((("s1", "s3", "b", 20e6),))["s1"]
     assert [s.nic for s in state.shapers] == ["nic1"]
@@ -63,7 +121,11 @@ def test_a_pair_gets_queue_flow_and_classifier_on_its_own_rail() -> None:
 
 def test_a_datapath_that_honours_set_queue_needs_no_classifier() -> None:
     state = _compiled((("s1", "s3", "b", 20e6),), set_queue=True)["s1"]
-    assert state.classifiers == () and len(state.flows) == 1
+    assert state.classifiers == ()
+    assert [(flow.destination, flow.queue_id) for flow in state.flows] == [
+        ("10.7.1.3", 4),
+        (None, ACKNOWLEDGEMENT_QUEUE),
+    ]
     assert {bridge.datapath for bridge in state.bridges} == {"system"}
 
 
@@ -71,6 +133,13 @@ def test_a_server_without_rates_is_joined_but_not_shaped() -> None:
     state = _compiled((("s1", "s3", "b", 20e6),))["s2"]
     assert (state.shapers, state.queues, state.flows) == ((), (), ())
     assert len(state.bridges) == len(state.addresses) == len(state.rules) == 2
+
+
+def test_every_server_is_told_what_becomes_of_drift() -> None:
+    document = plan_document()
+    assert {state.drift for state in _compiled((), document=document).values()} == {"heal"}
+    document["network"] = {"drift": "report"}
+    assert {state.drift for state in _compiled((), document=document).values()} == {"report"}
 
 
 def test_every_address_moves_to_its_bridge_and_has_its_own_table() -> None:
@@ -290,3 +359,49 @@ def test_a_pair_has_more_connections_only_where_no_queue_protects_it() -> None:
 
     assert sockets("unshaped", "20Mbit") == {4}
     assert sockets("unshaped") == sockets("job", "20Mbit") == sockets("strict", "20Mbit") == {1}
+
+
+def _able(**changes: Any) -> Capabilities:
+    return capabilities().model_copy(update=changes)
+
+
+NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
+
+
+@pytest.mark.parametrize(
+    ("one", "what"),
+    [
+        (_able(datapath="none"), "no Open vSwitch answers"),
+        (_able(traffic_control=NO_U32), "netdev datapath needs HTB and u32, the kernel has htb"),
+        (
+            _able(datapath="system", set_queue_honoured=True,
+                  traffic_control=TrafficControl(known=True)),
+            "the system datapath needs HTB, the kernel has none of it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_server_that_leads_nothing_into_queues_is_refused(one: Capabilities, what: str) -> None:
+    found = deliverable.refusals({"s1": capabilities(), "s2": one})
+    assert list(found) == ["s2"] and what in found["s2"].what
+
+
+def test_what_may_not_hold_is_said_and_not_refused() -> None:
+    document = plan_document()
+    for server in document["cluster"]["servers"]:
+        for nic in server["nics"]:
+            nic["rate"] = "30Gbit"
+    of = plan(document)
+    names = [server.name for server in of.cluster.servers]
+    rdma = NicFacts(
+        name="nic1", mac="02:00:00:00:00:01", mtu_bytes=1500, up=True, rdma=True, driver="mlx5",
+        speed_bits_per_second=None, addresses=(), bridge=None,
+    )  # fmt: skip
+    able = {name: _able(nics=(rdma,) if name == "s2" else ()) for name in names}
+    rates = (("s1", "s3", "a", 1e9),)
+    desired = compile_network(of, placement(of, rates), able, dict.fromkeys(names, 1))
+    assert deliverable.refusals(able) == {}
+    fast, beside = deliverable.doubts(of, able, desired)
+    assert fast.startswith("s1 nic0 (30 Gbit/s): software HTB")
+    assert beside.startswith("s2 nic1 can do RDMA")
+    slow = compile_network(plan(), placement(plan(), rates), able, dict.fromkeys(names, 1))
+    assert deliverable.doubts(plan(), dict.fromkeys(names, capabilities()), slow) == ()

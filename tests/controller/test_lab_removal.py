@@ -81,7 +81,8 @@ def test_up_and_down_leave_nothing() -> None:
     started = time.monotonic()
     lab = lab_up(plan(document()), said.append)
     up_seconds = time.monotonic() - started
-    assert len(marked_processes()) == 6, "two databases, two switches, two agents"
+    # A child that tries what the kernel can do has its agent's command line.
+    assert len(set(marked_processes())) == 6, "two databases, two switches, two agents"
     assert find_lab(NAME) == lab
     started = time.monotonic()
     lab_down(NAME, said.append)

@@ -94,6 +94,14 @@ MISTAKES = {
     "ipv6 nic": (_set(*NIC, "address", to="fd00::1/64"), "nics[0].address", "IPv6"),
     "ipv6 management": (_set(*SERVER, "management", to="fd00::1"), "[1].management", "IPv6"),
     "management on a rail": (_set(*SERVER, "management", to="10.7.0.9"), "management", "inside"),
+    "small mtu": (_set(*NIC, "mtu", to=576), "cluster.servers[1].nics[0].mtu", "1280 to 9216"),
+    "huge mtu": (_set(*NIC, "mtu", to=65535), "cluster.servers[1].nics[0].mtu", "switches drop"),
+    "mtu of a text": (_set(*NIC, "mtu", to="9000"), "cluster.servers[1].nics[0].mtu", "a whole"),
+    "mtu of one only": (
+        _set(*NIC, "mtu", to=9000),
+        "cluster.servers[1].nics[0].mtu",
+        "rail 'a''s 1500 (from cluster.servers[0].nics[0])",
+    ),
     "gateway elsewhere": (_set(*NIC, "gateway", to="10.8.0.1"), "nics[0].gateway", "outside"),
     "no servers": (_set("cluster", "servers", to=[]), "cluster.servers", "a list of at least 1"),
     "no list": (_set(*SERVER, "nics", to="nic0"), "[1].nics", "found 'nic0'; accepted: a list"),
@@ -106,6 +114,11 @@ MISTAKES = {
         "found 5; accepted: a mapping with the keys name, rail",
     ),
     "no job": (_set("job", to="train"), "job", "a mapping with the keys kind, model"),
+    "a job over RDMA": (
+        _set("job", "env", to={"GLOO_DEVICE_TRANSPORT": "IBVERBS"}),
+        "job.env.GLOO_DEVICE_TRANSPORT",
+        "passes by every queue",
+    ),
     "nccl on processors": (_set("job", "backend", to="nccl"), "job.backend", "s1 has 'cpu'"),
     "no kind": (_drop("job", "kind"), "job.kind", "missing; accepted: 'placed' or 'replay'"),
     "no network": (_set("network", to=None), "network", "found nothing; accepted: a mapping"),
@@ -456,6 +469,7 @@ def test_defaults_are_those_documented(kind: str) -> None:
     text = (ROOT / "docs" / "plan.md").read_text()
     defaults = {
         "sharing": read.network.sharing, "on_exit": read.network.on_exit,
+        "drift": read.network.drift,
         "engine": read.solve.engine, "gap": f"{read.solve.gap:.0%}",
         "time_limit": f"{read.solve.time_limit_seconds:.0f}s",
         "verify.tolerance": f"{read.network.verify_settings.tolerance:.0%}",

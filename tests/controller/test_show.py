@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import time
+from typing import Any
 
 import pytest
 
 from agent.contract.job import Finished
 from agent.contract.measurement import LinkMeasurement
+from agent.contract.messages import Verified
+from agent.contract.state import DriftState
 from controller.show import Show, beside_tensors, where_data_is
 from plans import placement, plan
 
@@ -51,6 +55,24 @@ def test_no_column_is_lost_at_long_names_and_fast_nics() -> None:
     for column, whole in ((1, SERVERS[0]), (2, SERVERS[1]), (3, NIC)):
         cells = [line.split("│")[column].strip() for line in table if line.startswith("│")]
         assert "".join(cells).startswith(whole), "folded, and every character of it there"
+
+
+def test_drift_is_told_with_what_became_of_it() -> None:
+    def told(**fields: Any) -> str:
+        show = Show()
+        show.console.file = io.StringIO()
+        show.console.width = 200
+        found = Verified(deviations=(), problems=(), drift=DriftState(**fields))
+        show.status({"s1": None}, {"s1": found})
+        return show.console.file.getvalue()
+
+    now = time.time()
+    assert "changed" not in told(policy="heal")
+    healed = told(policy="heal", drifts=3, heals=2, last_heal_unix=now, notes=("[rule] 5 differs",))
+    assert "others changed what is in force 3 times; put back 2, last 0 s ago\n" in healed
+    assert "s1: [rule] 5 differs" in healed
+    reported = told(policy="report", drifts=1, since_unix=now - 7)
+    assert "once; nothing was put back; as it is now for 7 s (the plan says `drift" in reported
 
 
 @pytest.mark.parametrize("error", [ERROR, ERROR.replace(" - ", "\n")])

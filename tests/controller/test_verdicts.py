@@ -9,15 +9,21 @@ from agent.contract.measurement import LinkMeasurement, TransferResult
 from controller.bandwidth_check import judge, require_delivered
 from controller.compile.transfers import promises
 from controller.errors import VerificationFailed
+from controller.plan import Plan
 from controller.report import losses, step_times, traffic_rows, typical_step
 from optimizer.names import Sharing
 from optimizer.quantities import format_bits_per_second, format_bytes, parse_bytes, parse_seconds
-from plans import placement, plan
+from plans import placement, plan, plan_document
 
 
-def _judged(measured: float, error: str | None = None) -> LinkMeasurement:
-    of = plan()
-    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6),)))
+def _judged(
+    measured: float,
+    error: str | None = None,
+    of: Plan | None = None,
+    promised: float = 20e6,
+) -> LinkMeasurement:
+    of = of or plan()
+    transfers = promises(of, placement(of, (("s1", "s3", "b", promised),)))
     result = TransferResult(
         source="s1", destination="s3", rail="b", measured_bits_per_second=measured,
         retransmits=0, seconds=2, error=error, start_unix=1000.0, end_unix=1003.0,
@@ -63,6 +69,25 @@ def test_what_may_borrow_is_held_to_its_promise_and_its_limit(
 )
 def test_a_rate_is_kept_within_the_tolerance_both_ways(measured: float, kept: bool) -> None:
     assert _judged(measured).within_tolerance is kept
+
+
+@pytest.mark.parametrize(
+    ("promised", "mtu_bytes", "measured", "kept"),
+    [
+        # In the two seconds measured, a large frame is 35.8 kbit/s.
+        (0.5e6, 9000, 0.5e6 * 0.9 - 70e3, True),
+        (0.5e6, 9000, 0.5e6 * 0.9 - 75e3, False),
+        (0.5e6, 1500, 0.5e6 * 0.9 - 15e3, False),
+        (20e3, 9000, 0.0, False),
+    ],
+)
+def test_a_slow_queue_may_miss_a_frame_at_each_end(
+    promised: float, mtu_bytes: int, measured: float, kept: bool
+) -> None:
+    document = plan_document()
+    for server in document["cluster"]["servers"]:
+        server["nics"][1]["mtu"] = mtu_bytes
+    assert _judged(measured, of=plan(document), promised=promised).within_tolerance is kept
 
 
 def test_a_failed_measurement_keeps_nothing() -> None:

@@ -231,9 +231,11 @@ def test_a_time_limit_is_kept_and_never_worse_than_the_starts():
     place(problem, "auto", SolveSettings(gap=0.0, moves=200))  # compiles
     placement = place(problem, "auto", SolveSettings(gap=0.0, time_limit_seconds=3.0))
     started = place(problem, "heft", QUICK)
+    hurried = place(problem, "auto", SolveSettings(gap=0.0, time_limit_seconds=0.05))
     assert placement.single_device_seconds is not None
     assert placement.step_seconds <= placement.single_device_seconds
     assert placement.step_seconds <= started.step_seconds * (1 + 1e-9)
+    assert hurried.step_seconds <= started.step_seconds * (1 + 1e-9)
 
 
 def test_layers_are_found_as_blocks_in_their_order():

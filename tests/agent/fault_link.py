@@ -1,0 +1,67 @@
+"""The way to an agent under test: requests run at once, answers are kept and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from agent.contract.frozen import Frozen
+from fault_laws import Outcome
+
+
+class InlineExecutor(ThreadPoolExecutor):
+    """What the service gives to threads runs at once: the order of steps is the seed's alone."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class RepliesInMemory:
+    """Stands in for the HTTP session: keeps what the agent answers."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def post(self, _: str, *, json: Any, **options: Any) -> Any:
+        self.replies[json["id"]] = json
+        yield _Answered()
+
+
+class _Answered:
+    status = 200
+
+    async def json(self, **_: object) -> Any:
+        return {}
+
+
+def outcome_of(reply: Any) -> Outcome:
+    if reply is None:
+        return "unknown"
+    if reply["refusal"] is not None:
+        return "refused"
+    return "done" if reply["result"].get("verified", True) else "unknown"
+
+
+def number_of(request: Frozen) -> object:
+    desired = getattr(request, "desired", None)
+    return desired.generation if desired is not None else getattr(request, "generation", "")
+
+
+def gist_of(reply: Any) -> str:
+    if reply is None:
+        return "no answer"
+    if reply["refusal"] is not None:
+        return f"refused: {reply['refusal']['what'][:150]}"
+    result = reply["result"]
+    if "verified" in result:
+        found = "; ".join(refusal["what"] for refusal in result["refusals"])
+        return f"verified {result['verified']} {len(result['changes'])} changes {found[:300]}"
+    return "done"

@@ -1,0 +1,482 @@
+"""One run of the real state machine with faults, from one seed, and the laws that it must keep.
+
+Real are keeper, lease, reconcile, store, service and link; in memory are the server, its disk, its
+clocks, the controller and the way to it. `fault_run(seed)` tells what struck, how it ended, and
+which laws were broken; run it by hand to see the story of a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from agent.contract.config import AgentConfig
+from agent.contract.frozen import Frozen
+from agent.contract.messages import (
+    Commit,
+    Destroy,
+    Observe,
+    Preview,
+    Renew,
+    Restore,
+    Stage,
+    Verify,
+)
+from agent.contract.state import DesiredState
+from agent.keeper import Keeper
+from agent.link import Link
+from agent.reconcile.effects import EffectError
+from agent.reconcile.lease import LeaseRefusedError
+from agent.reconcile.validate import ServerFacts
+from agent.service import Service
+from agent.store import DiskStore, StoreError
+from fault_laws import Decisions, not_whole
+from fault_link import RepliesInMemory, gist_of, number_of, outcome_of
+from faults import AgentDied, Fault, Place, PowerCut, Striker
+from foreign_process import Others
+from memory_disk import MemoryDisk
+from memory_drivers import MemoryNetwork
+from memory_server import MANAGEMENT, NICS, MemoryServer
+from states import desired_state
+
+FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
+CONFIG = AgentConfig(
+    server="s1", controller_url="https://10.9.0.254:7443", certificate_file="", key_file="",
+    authority_file="", state_dir="",
+)  # fmt: skip
+_ONE, _TWO = ("nic0",), ("nic0", "nic1")
+CONTENTS = tuple(
+    desired_state(1, rates, nics).model_copy(update=dict.fromkeys(without, ()))
+    for nics in (_ONE, ("nic1",), _TWO)
+    for rates, without in (
+        ((10_000_000, 30_000_000), ()),
+        ((20_000_000, 20_000_000), ("rules", "routes")),
+        ((5_000_000, 40_000_000), ("flows", "sysctls")),
+        ((1_000_000, 1_000_000), ("classifiers", "flows", "queues", "shapers")),
+    )
+)
+# Long enough for every lease and every pause between two attempts.
+LONGEST_SETTLING_SECONDS = 20_000.0
+# Until what was fought over is put back again.
+LONGEST_DRIFT_SECONDS = 4000.0
+
+
+class Told(NamedTuple):
+    seed: int
+    struck: Counter[Fault]
+    ended: str
+    broken: tuple[str, ...]
+    story: tuple[str, ...]
+
+
+class FaultRun:
+    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._rng = random.Random(seed)
+        self._loop = loop
+        self.server = MemoryServer()
+        self.striker = Striker(random.Random(f"faults {seed}"), self._happen)
+        self._others = Others(self._rng, self.server)
+        self._disk = MemoryDisk(self.striker)
+        self._network = MemoryNetwork(self.server, self.striker)
+        self._running_seconds = 1000.0  # the boot clock
+        self._clock_off = 1_700_000_000.0
+        self._vanished: set[str] = set()
+        # Whether what is in force may have been changed by others since the agent last made it so.
+        self._disturbed = False
+        self._decisions = Decisions()
+        self._staged: dict[int, DesiredState] = {}
+        self._generation = 0
+        self._highest = 0
+        self._messages = 0
+        self._late: list[tuple[int, str, Frozen]] = []
+        self._controller_lost = False
+        self._stuck = False  # Whether the last attempt of the agent by itself failed.
+        self._http = RepliesInMemory()
+        self.keeper: Keeper | None = None
+        self.broken: list[str] = []
+
+    # -- the agent's life ------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """As agent.daemon does it."""
+        self.striker.agent_is_dead = False
+        self._say("agent starts")
+        try:
+            self.keeper = Keeper(
+                self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,
+                lambda: self._running_seconds,
+            )  # type: ignore[arg-type] # fmt: skip
+        except StoreError as error:
+            self._break(f"the agent cannot start: {error}")
+            return
+        service = Service("s1", self.keeper, None)  # type: ignore[arg-type]
+        self._link = Link(CONFIG, service, None, None)  # type: ignore[arg-type]
+        undisturbed = not self._disturbed
+        self._disturbed = False
+        report = self.keeper.resume()
+        self._disturbed = self._disturbed or (report is not None and not report.verified)
+        self._disturbed = self._disturbed or (report is None and not undisturbed)
+        self._stuck = report is not None and not report.verified
+        self._look("resume")
+
+    def _wall_clock(self) -> float:
+        return self._running_seconds + self._clock_off
+
+    def _alive(self, what: Callable[[], object]) -> bool:
+        """Does it as the agent; False where the agent died of it."""
+        try:
+            what()
+        except AgentDied as death:
+            self.keeper = None
+            self._say(type(death).__name__)
+            if isinstance(death, PowerCut):
+                self._reboot()
+            return False
+        return True
+
+    def _reboot(self) -> None:
+        self._disk.cut_power(self._rng)
+        self._running_seconds, self._clock_off = 10.0, self._wall_clock() + 50
+        self.server.boot()
+        self._others.after_a_reboot()
+        self._disturbed = True
+
+    def _revive(self) -> None:
+        """systemd starts it again, and again."""
+        for _ in range(20):
+            if self.keeper is not None or self.broken:
+                return
+            self._running_seconds += self._rng.uniform(0.1, 5)
+            self._alive(self._start)
+
+    # -- what happens beside it ------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> bool:
+        """An agent is told of most things that happen to its server, and finds the others later."""
+        happened = self._strike(fault)
+        if happened and self.keeper is not None and self._rng.random() < 0.7:
+            self.keeper.notice(switch_restarted=fault is Fault.SWITCH_RESTARTS)
+        return happened
+
+    def _strike(self, fault: Fault) -> bool:
+        if fault is Fault.CLOCK_SET:
+            self._clock_off += self._rng.choice([-1, 1]) * self._rng.uniform(1, 7200)
+            return True
+        if fault is Fault.MESSAGE_MEANWHILE:
+            return self._message_meanwhile()
+        if fault is Fault.NIC_VANISHES:
+            nic = self._rng.choice(NICS)
+            self.server.nic_vanishes(nic)
+            self._vanished.add(nic)
+            self._disturbed = True
+            return True
+        if fault is Fault.SWITCH_RESTARTS:
+            self.server.switch_restarts()
+            self._disturbed = True
+            return True
+        edit = fault is Fault.OURS_EDITED
+        what = self._others.edit_ours() if edit else self._others.make_their_own()
+        if what:
+            self._say(f"others: {what}")
+            self._disturbed = True
+        return bool(what)
+
+    def _message_meanwhile(self) -> bool:
+        """Renewing and committing do not wait for a change that is under way."""
+        if self.keeper is None or self._generation == 0:
+            return False
+        generation = self._generation
+        try:
+            if self._rng.random() < 0.5:
+                self.keeper.renew(generation, 20)
+            else:
+                self.keeper.commit(generation, None)
+                self._decisions.commit(generation, "done", for_good=True)
+        except (LeaseRefusedError, EffectError):
+            return True
+        except AgentDied:
+            self._decisions.commit(generation, "unknown", for_good=True)
+            raise
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        until = self._running_seconds + seconds
+        while self._running_seconds < until - 1e-6:
+            try:
+                self.striker.at(Place.WAIT, "waiting")
+            except PowerCut:
+                self.keeper = None
+                self._reboot()
+                return
+            if self.keeper is None:
+                self._running_seconds = until
+            else:
+                self._alive(lambda: self._keep_lease(until))
+
+    def _keep_lease(self, until: float) -> None:
+        """As agent.daemon does it, without looking every second at what does not change."""
+        assert self.keeper is not None
+        due = self.keeper.seconds_until_due()
+        left = until - self._running_seconds
+        pause = left if due is None else min(max(due, 0.05), left)
+        self._running_seconds += pause
+        self.keeper.save_again()
+        if due is not None and due <= pause:
+            disturbed, self._disturbed = self._disturbed, False
+            report = self.keeper.tick()
+            whole = report is not None and report.verified
+            self._disturbed = self._disturbed or (disturbed and not whole)
+            self._stuck = report is not None and not report.verified
+            self._say(f"tick: {report.refusals if report else ''}"[:300])
+            self._look("tick")
+
+    # -- the controller, and the way to the agent ------------------------------------------------
+
+    def _send(self, request: Frozen) -> None:
+        if self._controller_lost:
+            return
+        self._messages += 1
+        identifier = f"m{self._messages}"
+        fault = self.striker.at(Place.MESSAGE, type(request).__name__)
+        if fault is Fault.CONTROLLER_LOST:
+            self._controller_lost = True
+        elif fault is Fault.MESSAGE_TRUNCATED:
+            self._deliver(identifier, request, whole=False)
+        elif fault in (Fault.MESSAGE_DELAYED, Fault.MESSAGES_REORDERED):
+            longest = 1 if fault is Fault.MESSAGES_REORDERED else 6
+            self._late.append((self._messages + self._rng.randint(1, longest), identifier, request))
+        elif fault is not Fault.MESSAGE_DROPPED:
+            self._deliver(identifier, request)
+            if fault is Fault.MESSAGE_DUPLICATED:
+                self._late.append((self._messages + self._rng.randint(0, 3), identifier, request))
+        due = [late for late in self._late if late[0] <= self._messages]
+        self._late = [late for late in self._late if late not in due]
+        for _, late, former in due:
+            self._deliver(late, former)
+
+    def _deliver(self, identifier: str, request: Frozen, *, whole: bool = True) -> None:
+        if self.keeper is None:
+            return
+        envelope = {"id": identifier, "body": request.model_dump(mode="json")}
+        data = json.dumps({"envelopes": [envelope]}).encode()
+        if not whole:
+            data = data[: self._rng.randrange(1, len(data))]
+        self._say(
+            f"{identifier} {type(request).__name__} {number_of(request)} {'' if whole else 'cut'}"
+        )
+        known = identifier in self._link._replies
+        self._http.replies.pop(identifier, None)
+        self._alive(lambda: self._loop.run_until_complete(self._handle(data)))
+        reply = self._http.replies.get(identifier)
+        self._say(f"   {gist_of(reply)}")
+        if whole and not known:
+            self._note(request, reply)
+        if self.keeper is not None:
+            self._look(type(request).__name__)
+
+    async def _handle(self, data: bytes) -> None:
+        try:
+            document = json.loads(data)
+        except ValueError:
+            return  # The link says so, and asks again.
+        self._link._take_all(self._http, document)  # type: ignore[arg-type]
+        await asyncio.gather(*self._link._tasks.values())
+
+    def _note(self, request: Frozen, reply: Any) -> None:
+        outcome = outcome_of(reply)
+        if reply is not None and "the agent failed" in str(reply.get("refusal")):
+            self._break(f"{type(request).__name__}: {reply['refusal']['what']}")
+        if outcome == "done" and not self._is_durable():
+            outcome = "unknown"
+        if isinstance(request, Commit):
+            for_good = request.lease_seconds is None
+            self._decisions.commit(request.generation, outcome, for_good=for_good)
+        elif isinstance(request, Restore):
+            self._decisions.restore(request.generation, outcome)
+        elif isinstance(request, Destroy):
+            self._decisions.destroy(outcome)
+
+    def _is_durable(self) -> bool:
+        """Whether an agent that starts anew would know what this one knows."""
+        return self.keeper is not None and (
+            DiskStore(self._disk.root).load().lease == self.keeper.lease  # type: ignore[arg-type]
+        )
+
+    def _step(self) -> None:
+        """Something that a controller does, or time."""
+        generation = self._generation
+        choices: list[tuple[int, Callable[[], None]]] = [
+            (8 if self._staged else 60, lambda: self._stage(again=False)),
+            (2, lambda: self._stage(again=True)),
+            (9, lambda: self._send(Commit(generation=generation, lease_seconds=None))),
+            (3, lambda: self._send(Commit(generation=generation, lease_seconds=40))),
+            (4, lambda: self._send(Renew(generation=generation, lease_seconds=15))),
+            (4, lambda: self._send(Restore(generation=generation))),
+            (2, lambda: self._send(Destroy(plan_name="test-plan"))),
+            (1, lambda: self._send(Verify(generation=generation))),
+            (1, lambda: self._send(Observe())),
+            (1, lambda: self._send(Preview(desired=self._a_state(generation + 1)))),
+            (4, lambda: self._wait(self._rng.uniform(0.5, 8))),
+            (3, lambda: self._wait(self._rng.uniform(10, 60))),
+            (1, self._end_agent),
+        ]
+        weights = [weight for weight, _ in choices]
+        self._rng.choices([act for _, act in choices], weights)[0]()
+
+    def _end_agent(self) -> None:
+        """By systemd: between two requests."""
+        self.keeper = None
+
+    def _stage(self, *, again: bool) -> None:
+        if not again or self._generation not in self._staged:
+            known = self.keeper.lease.highest_generation if self.keeper else 0
+            self._generation = max(self._generation, known) + 1
+            self._staged[self._generation] = self._a_state(self._generation)
+        desired = self._staged[self._generation]
+        self._send(Stage(desired=desired, lease_seconds=self._rng.choice([5, 15, 30])))
+
+    def _a_state(self, generation: int) -> DesiredState:
+        name = "another" if self._rng.random() < 0.05 else "test-plan"
+        drift = "report" if self._rng.random() < 0.2 else "heal"
+        return self._rng.choice(CONTENTS).model_copy(
+            update={"generation": generation, "plan_name": name, "drift": drift}
+        )
+
+    # -- laws ------------------------------------------------------------------------------------
+
+    def _look(self, when: str) -> None:
+        """Between two steps, while the agent lives."""
+        assert self.keeper is not None
+        lease = self.keeper.lease
+        self._say(f"   after {when}: {lease.phase} {lease.generation} of {lease.highest_generation}"
+                  f" {lease.detail[:200]}")  # fmt: skip
+        if lease.highest_generation < self._highest:
+            self._break(f"{when}: highest generation {self._highest} became "
+                        f"{lease.highest_generation}")  # fmt: skip
+        self._highest = max(self._highest, lease.highest_generation)
+        if lease.phase in ("idle", "staged", "committed") and not self._disturbed:
+            self._require_whole(f"after {when}")
+        self._require_foreign(f"after {when}")
+
+    def _require_whole(self, when: str) -> None:
+        assert self.keeper is not None
+        desired = self.keeper.desired
+        if desired is not None and desired != self._staged.get(desired.generation):
+            self._break(f"{when}: what is in force was never staged")
+        for complaint in not_whole(self.server, desired, self._others, self._vanished):
+            self._break(f"{when}: {complaint}")
+
+    def _require_foreign(self, when: str) -> None:
+        for complaint in self._others.complaints():
+            self._break(f"{when}: {complaint}")
+
+    def _break(self, what: str) -> None:
+        self._say(f"BROKEN {what}")
+        self.broken.append(what)
+
+    def _say(self, what: str) -> None:
+        self.striker.story.append(f"{self._running_seconds:9.2f} {what}")
+
+    # -- from beginning to end -------------------------------------------------------------------
+
+    def run(self) -> str:
+        """How it ended."""
+        self._start_at_first()
+        for _ in range(self._rng.randint(5, 14)):
+            self._revive()
+            if self.broken:
+                return "broken"
+            self._step()
+            if self._vanished and self._rng.random() < 0.3:
+                self._nics_back()
+        self.striker.stopped = True
+        self._say("faults stop")
+        self._nics_back()
+        self._revive()
+        self._settle()
+        if not self.broken and self._disturbed:
+            self._mend()
+        if not self.broken:
+            self._final()
+        if self.broken:
+            return "broken"
+        assert self.keeper is not None
+        return "nothing of ours" if self.keeper.desired is None else "a committed state"
+
+    def _start_at_first(self) -> None:
+        self._alive(self._start)
+
+    def _nics_back(self) -> None:
+        for nic in NICS:
+            if nic not in self.server.links:
+                self.server.nic_comes_back(nic)
+                self._disturbed = True
+
+    def _settle(self) -> None:
+        """Until all leases have run out. What others put on ours is taken off when it is told."""
+        until = self._running_seconds + LONGEST_SETTLING_SECONDS
+        while self.keeper is not None and not self.broken and self._running_seconds < until:
+            if self._is_at_rest():
+                return
+            self._keep_lease(until)
+            if self._stuck:
+                self._require_foreign("while stuck")
+                self._others.get_out_of_the_way()
+        if not self.broken:
+            self._break("it never came to rest")
+
+    def _is_at_rest(self) -> bool:
+        """Nothing is to come of leases, and what a start or a failed change left is made whole; or
+        it is drift, which stays where it is only reported."""
+        assert self.keeper is not None
+        lease, drift = self.keeper.lease, self.keeper.drift
+        reported = drift.policy == "report" and drift.since_unix is not None
+        return lease.phase == "idle" or (
+            lease.phase == "committed"
+            and lease.expires_unix is None
+            and (not self._stuck or reported)
+        )
+
+    def _mend(self) -> None:
+        """What others changed while it was in force comes back: by itself, or with the next start
+        of the agent where drift is only reported."""
+        assert self.keeper is not None
+        if self.keeper.drift.policy == "report":
+            self._keep_lease(self._running_seconds + LONGEST_DRIFT_SECONDS)
+            self._end_agent()
+            self._revive()
+            self._settle()
+            return
+        until = self._running_seconds + LONGEST_DRIFT_SECONDS
+        while self._disturbed and not self.broken and self._running_seconds < until:
+            self._keep_lease(until)
+            if self._stuck:
+                self._require_foreign("while stuck")
+                self._others.get_out_of_the_way()
+
+    def _final(self) -> None:
+        assert self.keeper is not None
+        lease = self.keeper.lease
+        if lease.phase not in ("idle", "committed"):
+            self._break(f"the lease ends {lease.phase}: {lease.detail}")
+        if lease.generation not in self._decisions.possible:
+            self._break(f"generation {lease.generation} is in force, decided was "
+                        f"{sorted(self._decisions.possible)}")  # fmt: skip
+        self._require_whole("at the end")
+        self._require_foreign("at the end")
+
+
+def fault_run(seed: int, loop: asyncio.AbstractEventLoop) -> Told:
+    """loop: with an InlineExecutor. Needs store_on_memory_disks."""
+    run = FaultRun(seed, loop)
+    try:
+        ended = run.run()
+    except Exception as error:
+        run.striker.story.append(f"BROKEN {type(error).__name__}: {error}")
+        run.broken.append(f"{type(error).__name__}: {error}")
+        raise RuntimeError("\n".join(run.striker.story)) from error
+    return Told(seed, run.striker.struck, ended, tuple(run.broken), tuple(run.striker.story))

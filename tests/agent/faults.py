@@ -1,0 +1,153 @@
+"""Faults of every kind, struck at random steps that one seed decides."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Place(Enum):
+    """Where a step of a run is, so that a fault strikes where it can happen."""
+
+    EFFECT = "a change of kernel or database"
+    READ = "a reading"
+    DISK = "an operation of the disk"
+    MESSAGE = "a message"
+    WAIT = "nothing under way"
+
+
+class Fault(Enum):
+    AGENT_KILLED = "agent killed"
+    POWER_CUT = "power cut"
+    CALL_FAILS = "driver call fails"
+    CALL_DONE_AND_FAILED = "driver call done, answer lost"
+    CALL_WITHOUT_EFFECT = "driver call without effect"
+    UNREADABLE = "server not readable"
+    MESSAGE_DROPPED = "message dropped"
+    MESSAGE_DELAYED = "message delayed"
+    MESSAGE_DUPLICATED = "message duplicated"
+    MESSAGES_REORDERED = "messages reordered"
+    MESSAGE_TRUNCATED = "message truncated"
+    MESSAGE_MEANWHILE = "message during a change"
+    CONTROLLER_LOST = "controller lost"
+    DISK_FULL = "disk full"
+    WRITE_NOT_DURABLE = "fsync fails"
+    CLOCK_SET = "clock set"
+    NIC_VANISHES = "NIC vanishes"
+    SWITCH_RESTARTS = "ovs-vswitchd restarts"
+    OURS_EDITED = "others edit ours"
+    THEIRS_MADE = "others make their own"
+
+
+_WORK = frozenset({Place.EFFECT, Place.READ, Place.DISK})
+_ANY = _WORK | {Place.WAIT}
+_MESSAGE = frozenset({Place.MESSAGE})
+# Of each fault: where it strikes, before how many such places at the latest, and how many places
+# in a row it lasts at most.
+_HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
+    Fault.AGENT_KILLED: (_WORK, 250, 1),
+    Fault.POWER_CUT: (_ANY, 250, 1),
+    Fault.CALL_FAILS: (frozenset({Place.EFFECT}), 100, 20),
+    Fault.CALL_DONE_AND_FAILED: (frozenset({Place.EFFECT}), 100, 2),
+    Fault.CALL_WITHOUT_EFFECT: (frozenset({Place.EFFECT}), 100, 2),
+    Fault.UNREADABLE: (frozenset({Place.READ}), 30, 8),
+    Fault.MESSAGE_DROPPED: (_MESSAGE, 10, 2),
+    Fault.MESSAGE_DELAYED: (_MESSAGE, 10, 2),
+    Fault.MESSAGE_DUPLICATED: (_MESSAGE, 10, 2),
+    Fault.MESSAGES_REORDERED: (_MESSAGE, 10, 1),
+    Fault.MESSAGE_TRUNCATED: (_MESSAGE, 10, 1),
+    Fault.MESSAGE_MEANWHILE: (frozenset({Place.EFFECT, Place.READ}), 100, 1),
+    Fault.CONTROLLER_LOST: (_MESSAGE, 12, 1),
+    Fault.DISK_FULL: (frozenset({Place.DISK}), 150, 60),
+    Fault.WRITE_NOT_DURABLE: (frozenset({Place.DISK}), 150, 3),
+    Fault.CLOCK_SET: (_ANY, 250, 1),
+    Fault.NIC_VANISHES: (_ANY, 250, 1),
+    Fault.SWITCH_RESTARTS: (_ANY, 250, 1),
+    Fault.OURS_EDITED: (_ANY, 250, 2),
+    Fault.THEIRS_MADE: (_ANY, 250, 2),
+}
+# Things that happen to the server beside what is under way there.
+EVENTS = frozenset(
+    {
+        Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.NIC_VANISHES, Fault.SWITCH_RESTARTS,
+        Fault.OURS_EDITED, Fault.THEIRS_MADE,
+    }
+)  # fmt: skip
+MOST_FAULTS = 4
+
+
+class AgentDied(BaseException):
+    """The agent's process is gone; no code of it runs any more."""
+
+
+class PowerCut(AgentDied):
+    """The whole machine is."""
+
+
+@dataclass
+class _Planned:
+    fault: Fault
+    after: int
+    lasts: int
+
+
+class Striker:
+    """Asked at every step of a run. `happen` makes an event of EVENTS true."""
+
+    def __init__(self, rng: random.Random, happen: Callable[[Fault], bool]) -> None:
+        self._happen = happen
+        self._planned = [_plan(rng) for _ in range(rng.randint(1, MOST_FAULTS))]
+        self._busy = False
+        self.stopped = False
+        self.agent_is_dead = False
+        self.struck: Counter[Fault] = Counter()
+        self.story: list[str] = []
+
+    def at(self, place: Place, what: str) -> Fault | None:
+        """The fault that strikes here, if one does. Raises AgentDied."""
+        if self.agent_is_dead and place is not Place.MESSAGE and place is not Place.WAIT:
+            raise AgentDied
+        if self.stopped or self._busy:
+            return None
+        found = None
+        for planned in self._planned:
+            if place not in _HABITS[planned.fault][0]:
+                continue
+            planned.after -= 1
+            if planned.after < 0 and planned.lasts > 0 and (found is None or _is_event(planned)):
+                struck = self._strike(planned, place, what)
+                found = struck if struck is not None and not _is_event(planned) else found
+        return found
+
+    def _strike(self, planned: _Planned, place: Place, what: str) -> Fault | None:
+        fault = planned.fault
+        if fault in EVENTS:
+            self._busy = True
+            try:
+                if not self._happen(fault):
+                    return None  # Not possible now: the next step may be better.
+            finally:
+                self._busy = False
+        planned.lasts -= 1
+        self.struck[fault] += 1
+        self.story.append(f"  FAULT {fault.value} at {place.value}: {what}")
+        if fault is Fault.AGENT_KILLED:
+            self.agent_is_dead = True
+            raise AgentDied
+        if fault is Fault.POWER_CUT:
+            self.agent_is_dead = True
+            raise PowerCut
+        return fault
+
+
+def _is_event(planned: _Planned) -> bool:
+    return planned.fault in EVENTS
+
+
+def _plan(rng: random.Random) -> _Planned:
+    fault = rng.choice(list(Fault))
+    _, span, longest = _HABITS[fault]
+    return _Planned(fault, rng.randrange(span), rng.randint(1, longest))

@@ -1,0 +1,257 @@
+"""Everybody else on a MemoryServer: edits what is ours, and makes objects that must survive us."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from agent.contract.entries import FLOW_PRIORITY, RULE_PRIORITY_BASE, TABLE_BASE, Route, Rule
+from memory_server import (
+    INTERFACE_SYSCTL,
+    MACHINE_SYSCTL,
+    MANAGEMENT,
+    NICS,
+    BridgeRow,
+    FlowRow,
+    MemoryServer,
+    Port,
+    Qos,
+)
+
+
+class Others:
+    def __init__(self, rng: random.Random, server: MemoryServer) -> None:
+        self._rng = rng
+        self._server = server
+        # What they made: its name, whether it is still there, and whether a reboot takes it away.
+        self._made: list[tuple[str, Callable[[], bool], bool]] = []
+        self.edited_sysctls: set[str] = set()
+        server.bridges["br-ex"] = BridgeRow("br-ex", False, "eth9", 1500, {"eth9": _port("eth9")})
+        server.switch_follows()
+        self._keep_bridge("br-ex")
+        self._make_rule(100)
+        self._make_route(100, "10.98.0.0/16")
+
+    def complaints(self) -> list[str]:
+        return [f"{name}, which is not ours, was touched" for name, there, _ in self._made
+                if not there()]  # fmt: skip
+
+    def after_a_reboot(self) -> None:
+        self._made = [made for made in self._made if not made[2]]
+
+    def make_their_own(self) -> str:
+        """What was made; "" where there is no place for it now."""
+        makers: list[Callable[[], str]] = [
+            lambda: self._make_rule(RULE_PRIORITY_BASE + self._rng.choice([0, 5])),
+            lambda: self._make_route(TABLE_BASE + self._rng.choice([0, 5]), "10.97.0.0/16"),
+            lambda: self._make_route(TABLE_BASE, "10.7.0.0/24"),
+            self._make_flow,
+            self._make_port,
+            self._make_qos,
+            self._make_bridge,
+        ]
+        return self._rng.choice(makers)()
+
+    def edit_ours(self) -> str:
+        """What was changed; "" where there is nothing of ours."""
+        edits = [
+            *self._edits_of_kernel(),
+            *self._edits_of_switch(),
+        ]
+        if not edits:
+            return ""
+        what, edit = self._rng.choice(edits)
+        edit()
+        return what
+
+    def get_out_of_the_way(self) -> None:
+        """What an operator does who reads why the agent cannot go on."""
+        server = self._server
+        server.bridges = {
+            name: row for name, row in server.bridges.items() if row.ours or name == "br-ex"
+        }
+        for row in server.bridges.values():
+            if row.ours:
+                row.ports = {name: port for name, port in row.ports.items() if port.ours}
+                for port in row.ports.values():
+                    if port.qos is not None and not port.qos.ours:
+                        port.qos = None
+        server.switch_follows()
+        server.routes = [
+            (route, ours) for route, ours in server.routes if ours or route.table == 100
+        ]
+        server.rules = [(rule, ours) for rule, ours in server.rules if ours or rule.priority == 100]
+        for name, rows in server.flows.items():
+            if server.bridges[name].ours:
+                rows[:] = [row for row in rows if row.ours]
+        self._made = [made for made in self._made if made[1]()]
+
+    # -- their own -------------------------------------------------------------------------------
+
+    def _make_rule(self, priority: int) -> str:
+        entry = (Rule(priority=priority, source="10.99.0.0/24", table=100), False)
+        if entry not in self._server.rules:
+            self._server.rules.append(entry)
+            self._keep(f"rule {priority}", lambda: entry in self._server.rules, kernel=True)
+        return f"rule {priority}"
+
+    def _make_route(self, table: int, destination: str) -> str:
+        """As `ip route add` does: not where there is one already."""
+        route = Route(table=table, destination=destination, interface=MANAGEMENT, source="")
+        if any(held.key == route.key for held, _ in self._server.routes):
+            return ""
+        self._server.routes.append((route, False))
+        self._keep(route.key, lambda: (route, False) in self._server.routes, kernel=True)
+        return route.key
+
+    def _make_flow(self) -> str:
+        """On a bridge of ours, with another match or priority. It lives as long as the bridge."""
+        rows = self._a_bridge_of_ours(lambda row: row.name in self._server.flows)
+        if rows is None:
+            return ""
+        name, table = rows.name, self._server.flows[rows.name]
+        flow = self._rng.choice(
+            [
+                FlowRow(False, FLOW_PRIORITY, "10.97.0.1", 0),
+                FlowRow(False, 5, "10.7.0.2", 0),
+                FlowRow(False, FLOW_PRIORITY, f"10.7.{rows.nic[-1]}.2", 0),
+            ]
+        )
+        # As `ovs-ofctl add-flow` does it: in the place of ours.
+        table[:] = [
+            row
+            for row in table
+            if (row.priority, row.destination) != (flow.priority, flow.destination)
+        ]
+        table.append(flow)
+        self._keep(
+            f"flow to {flow.destination} on {name}",
+            lambda: self._server.flows.get(name) is not table or flow in table,
+            kernel=True,
+        )
+        return f"flow on {name}"
+
+    def _make_port(self) -> str:
+        row = self._a_bridge_of_ours(lambda row: "op0" not in row.ports)
+        if row is None:
+            return ""
+        row.ports["op0"] = _port("op0")
+        self._keep(f"under ours: port op0 of {row.name}", lambda: "op0" in row.ports
+                   and self._server.bridges.get(row.name) is row, kernel=False)  # fmt: skip
+        return f"port on {row.name}"
+
+    def _make_qos(self) -> str:
+        """On our port: ours is no longer in use."""
+        row = self._a_bridge_of_ours(
+            lambda row: row.nic in row.ports and all(p.qos is None or p.qos.ours
+                                                     for p in row.ports.values())
+        )  # fmt: skip
+        if row is None:
+            return ""
+        port, qos = row.ports[row.nic], Qos(False, 1_000_000)
+        if port.qos is not None:
+            self._server.stray.append(port.qos)
+        port.qos = qos
+        self._server.switch_follows()
+        self._server.install(port.name)
+        self._keep(f"under ours: QoS of {port.name}",
+                   lambda: self._server.port(port.name) is port and port.qos is qos,
+                   kernel=False)  # fmt: skip
+        return f"QoS on {port.name}"
+
+    def _make_bridge(self) -> str:
+        """Also with a name as ours have."""
+        name = self._rng.choice(["br-2", "pw-nic1", "pw-x"])
+        if name in self._server.bridges:
+            return ""
+        self._server.bridges[name] = BridgeRow(name, False, "", 1500, {})
+        self._server.switch_follows()
+        self._keep_bridge(name)
+        return f"bridge {name}"
+
+    def _keep_bridge(self, name: str) -> None:
+        row = self._server.bridges[name]
+        ports = dict(row.ports)
+        self._keep(
+            f"bridge {name}",
+            lambda: self._server.bridges.get(name) is row and not row.ours and row.ports == ports,
+            kernel=False,
+        )
+
+    def _keep(self, name: str, there: Callable[[], bool], *, kernel: bool) -> None:
+        self._made.append((name, there, kernel))
+
+    def _a_bridge_of_ours(self, fits: Callable[[BridgeRow], bool]) -> BridgeRow | None:
+        rows = [row for row in self._server.bridges.values() if row.ours and fits(row)]
+        return self._rng.choice(rows) if rows else None
+
+    # -- ours ------------------------------------------------------------------------------------
+
+    def _edits_of_kernel(self) -> list[tuple[str, Callable[[], object]]]:
+        server = self._server
+        edits: list[tuple[str, Callable[[], object]]] = []
+        for name in (MACHINE_SYSCTL, *(INTERFACE_SYSCTL.format(nic) for nic in NICS)):
+            if name in server.sysctls and server.bridges.keys() & {"pw-nic0", "pw-nic1"}:
+                edits.append((name, lambda n=name: self._edit_sysctl(n)))
+        edits += [("remove a rule of ours", lambda e=e: server.rules.remove(e))
+                  for e in server.rules if e[1]]  # fmt: skip
+        edits += [("remove a route of ours", lambda e=e: server.routes.remove(e))
+                  for e in server.routes if e[1]]  # fmt: skip
+        for nic in NICS:
+            link = server.links.get(nic)
+            if link is None or (port := server.port(nic)) is None or not port.ours:
+                continue
+            if link.classes:
+                edits.append((f"tc class change on {nic}", lambda n=link: _slow_down(n)))
+                edits.append((f"tc qdisc del on {nic}", lambda n=link: _remove_htb(n)))
+            if link.classifiers:
+                edits.append((f"tc filter del on {nic}", link.classifiers.pop))
+        for name, rows in server.flows.items():
+            if server.bridges[name].ours:
+                edits += [("delete a flow of ours", lambda t=rows, r=r: t.remove(r))
+                          for r in rows if r.ours]  # fmt: skip
+                edits += [
+                    (f"take {a} off {name}", lambda n=name, a=a: server.remove_address(n, a))
+                    for a in server.links[name].addresses
+                ]
+        return edits
+
+    def _edits_of_switch(self) -> list[tuple[str, Callable[[], object]]]:
+        edits: list[tuple[str, Callable[[], object]]] = []
+        for row in self._server.bridges.values():
+            if row.ours and all(port.ours for port in row.ports.values()):
+                edits.append((f"delete {row.name}", lambda r=row: self._delete_bridge(r)))
+            port = row.ports.get(row.nic) if row.ours else None
+            if port is not None and port.qos is not None and port.qos.ours and port.qos.queues:
+                edits.append((f"a queue's rate on {row.nic}", lambda q=port.qos: self._rate(q)))
+        return edits
+
+    def _edit_sysctl(self, name: str) -> None:
+        self._server.sysctls[name] = "7"
+        self.edited_sysctls.add(name)
+
+    def _delete_bridge(self, row: BridgeRow) -> None:
+        del self._server.bridges[row.name]
+        self._server.stray += [p.qos for p in row.ports.values() if p.qos and p.qos.ours]
+        self._server.switch_follows()
+        self._made = [made for made in self._made if row.name not in made[0]]
+
+    def _rate(self, qos: Qos) -> None:
+        queue_id, queue = self._rng.choice(list(qos.queues.items()))
+        slower = {"min_bits_per_second": 1000, "max_bits_per_second": 2_000_000}
+        qos.queues[queue_id] = queue.model_copy(update=slower)
+        self._server.switch_follows()
+
+
+def _port(name: str) -> Port:
+    return Port(name, ours=False)
+
+
+def _slow_down(link: object) -> None:
+    first, found = next(iter(link.classes.items()))  # type: ignore[attr-defined]
+    slower = {"min_bits_per_second": 1_000_000, "max_bits_per_second": 1_000_000}
+    link.classes[first] = found.model_copy(update=slower)  # type: ignore[attr-defined]
+
+
+def _remove_htb(link: object) -> None:
+    link.classes, link.classifiers = None, []  # type: ignore[attr-defined]

@@ -1,0 +1,358 @@
+"""agent.reconcile.effects.Network over a MemoryServer: each single effect is a step that may fail.
+
+The order, the batches and the guards are those of agent.drivers.server: one transaction for the
+rows of bridges or queues, one bundle of flows per bridge, one call per kernel object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+
+from agent.contract.entries import (
+    FLOW_PRIORITY,
+    Address,
+    Bridge,
+    Classifier,
+    Flow,
+    Queue,
+    Route,
+    Rule,
+    Shaper,
+    Sysctl,
+)
+from agent.contract.state import ObservedState
+from agent.reconcile.diff import over_bridge
+from agent.reconcile.effective import drifted_nics
+from agent.reconcile.effects import EffectError, UnreadableError
+from agent.reconcile.steps import EntryStep, NicStep, Step
+from faults import Fault, Place, Striker
+from memory_server import BridgeRow, FlowRow, MemoryServer, Port, Qos
+
+
+class MemoryNetwork:
+    def __init__(self, server: MemoryServer, striker: Striker) -> None:
+        self._server = server
+        self._striker = striker
+
+    def observe(self, sysctls: Collection[str]) -> ObservedState:
+        """The database first, then the kernel, which may be another by then."""
+        self._read("the database")
+        switch = self._server.read_switch()
+        self._read("the kernel")
+        return self._server.read(switch, sysctls)
+
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+        for (collection, _), group in groupby(steps, key=_kind):
+            _APPLY[collection](self, list(group))
+
+    def sweep(self) -> None:
+        if self._server.stray:
+            self._do("sweep", self._server.stray.clear)
+
+    def _read(self, what: str) -> None:
+        if self._striker.at(Place.READ, what) is Fault.UNREADABLE:
+            raise UnreadableError(f"{what} does not answer")
+
+    def _do(self, what: str, effect: Callable[[], None]) -> None:
+        """One effect of the system, which happens as a whole or not at all."""
+        fault = self._striker.at(Place.EFFECT, what)
+        if fault is Fault.CALL_FAILS:
+            raise EffectError(f"{what}: injected")
+        if fault is not Fault.CALL_WITHOUT_EFFECT:
+            effect()
+        if fault is Fault.CALL_DONE_AND_FAILED:
+            raise EffectError(f"{what}: no answer")
+
+    # -- Open vSwitch ----------------------------------------------------------------------------
+
+    def _bridges(self, steps: list[EntryStep]) -> None:
+        wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
+        if wanted:
+            self._do("add bridges", lambda: self._write_bridges(wanted))
+            for bridge in wanted:
+                for name in (bridge.nic, bridge.name):
+                    self._do(f"link {name} up", lambda name=name: self._bring_up(name))
+        gone = [step.entry.key for step in steps if step.after is None]
+        if gone:
+            self._do("remove bridges", lambda: self._remove_bridges(gone))
+
+    def _write_bridges(self, wanted: list[Bridge]) -> None:
+        for bridge in wanted:
+            _require(bridge.nic in self._server.links, f"NIC {bridge.nic} is gone")
+            row = self._server.bridges.get(bridge.name)
+            _require(row is None or row.ours, f"bridge {bridge.name} is not ours")
+            port = self._server.port(bridge.nic)
+            _require(
+                port is None or (row is not None and bridge.nic in row.ports),
+                f"NIC {bridge.nic} is another bridge's port",
+            )
+        for bridge in wanted:
+            row = self._server.bridges.setdefault(
+                bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
+            )
+            row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
+            row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
+        self._server.switch_follows()
+
+    def _remove_bridges(self, names: list[str]) -> None:
+        rows = [self._server.bridges[n] for n in names if n in self._server.bridges]
+        for row in rows:
+            for port in row.ports.values():
+                ours = port.ours and (port.qos is None or port.qos.ours)
+                _require(ours, f"{port.name} of {row.name}, or its QoS, is not ours")
+        for row in rows:
+            del self._server.bridges[row.name]
+            self._server.stray += [p.qos for p in row.ports.values() if p.qos and p.qos.ours]
+        self._server.switch_follows()
+
+    def _bring_up(self, name: str) -> None:
+        if name in self._server.links:
+            self._server.set_up(name, True)
+
+    def _queues(self, steps: list[EntryStep]) -> None:
+        self._do("queues", lambda: self._write_queues(steps))
+        replaced = [s.entry for s in steps if s.action == "replace"]
+        nics = {e.nic for e in replaced if isinstance(e, Shaper)}
+        queues = [e for e in replaced if isinstance(e, Queue) and e.nic in nics]
+        if queues and self._drifted(queues):
+            self._do("classes again", self._server.switch_follows)
+        if queues and (left := self._drifted(queues)):
+            ports = [(n, p) for n in left if (p := self._server.port(n)) and p.qos and p.qos.ours]
+            rows = {name: port.qos for name, port in ports}
+            self._do("take the queues off", lambda: self._assign(rows, there=False))
+            self._do("put the queues back", lambda: self._assign(rows, there=True))
+
+    def _drifted(self, queues: list[Queue]) -> frozenset[str]:
+        links = [self._server.links[n] for n in {q.nic for q in queues} if n in self._server.links]
+        return drifted_nics(queues, [c for link in links for c in (link.classes or {}).values()])
+
+    def _assign(self, rows: dict[str, Qos | None], *, there: bool) -> None:
+        for nic, qos in rows.items():
+            port = self._server.port(nic)
+            assert qos is not None
+            _require(port is not None and port.qos is (None if there else qos), f"{nic} changed")
+            assert port is not None
+            port.qos = qos if there else None
+            if there:
+                self._server.stray.remove(qos)
+            else:
+                self._server.stray.append(qos)
+        self._server.switch_follows()
+        for nic in rows:
+            self._server.install(nic)
+
+    def _write_queues(self, steps: list[EntryStep]) -> None:
+        ports = {step.entry.nic: self._server.port(step.entry.nic) for step in steps}  # type: ignore[union-attr]
+        for step in steps:
+            if isinstance(step.after, Shaper):
+                port = ports[step.after.nic]
+                _require(port is not None and port.ours, f"{step.after.nic} is no port of ours")
+                _require(port.qos is None or port.qos.ours, f"{port.name} has a foreign QoS")  # type: ignore[union-attr]
+        new = []
+        for step in steps:
+            port = ports[step.entry.nic]  # type: ignore[union-attr]
+            if isinstance(step.after, Shaper):
+                assert port is not None
+                if port.qos is None:
+                    port.qos = Qos(True, step.after.max_bits_per_second)
+                    new.append(port.name)
+                port.qos.rate = step.after.max_bits_per_second
+        for step in steps:
+            port = ports[step.entry.nic]  # type: ignore[union-attr]
+            if isinstance(step.entry, Queue) and port and port.qos and port.qos.ours:
+                port.qos.queues.pop(step.entry.queue_id, None)
+                if isinstance(step.after, Queue):
+                    port.qos.queues[step.entry.queue_id] = step.after
+        for step in steps:
+            port = ports[step.entry.nic]  # type: ignore[union-attr]
+            gone = isinstance(step.before, Shaper) and step.after is None
+            if gone and port is not None and port.qos is not None and port.qos.ours:
+                port.qos = None
+        self._server.switch_follows()
+        for nic in new:
+            self._server.install(nic)
+
+    def _flows(self, steps: list[EntryStep]) -> None:
+        for bridge in dict.fromkeys(step.entry.bridge for step in steps):  # type: ignore[union-attr]
+            own = [s for s in steps if s.entry.bridge == bridge]  # type: ignore[union-attr]
+            self._do(f"flows of {bridge}", lambda own=own, b=bridge: self._bundle(b, own))
+
+    def _bundle(self, bridge: str, steps: list[EntryStep]) -> None:
+        """A flow of the same match and priority is replaced, whoever made it."""
+        _require(bridge in self._server.flows, f"{bridge}.mgmt: no such socket")
+        rows = self._server.flows[bridge]
+        for step in steps:
+            flow = step.entry
+            assert isinstance(flow, Flow)
+            rows[:] = [
+                row
+                for row in rows
+                if (row.priority, row.destination) != (FLOW_PRIORITY, flow.destination)
+                or (step.after is None and not row.ours)
+            ]
+            if step.after is not None:
+                rows.append(FlowRow(True, FLOW_PRIORITY, flow.destination, flow.queue_id))
+
+    # -- the kernel ------------------------------------------------------------------------------
+
+    def _each(self, steps: list[EntryStep], change: Callable[[EntryStep], None]) -> None:
+        for step in steps:
+            self._do(f"{step.action} {step.entry.key}", lambda step=step: change(step))
+
+    def _addresses(self, steps: list[EntryStep]) -> None:
+        self._each(steps, self._address)
+
+    def _address(self, step: EntryStep) -> None:
+        entry = step.entry
+        assert isinstance(entry, Address)
+        link = self._server.links.get(entry.interface)
+        _require(link is not None, f"{entry.key}: the interface is gone")
+        assert link is not None
+        if step.after is None:
+            _require(entry.address in link.addresses, f"{entry.key}: no such address")
+            self._server.remove_address(entry.interface, entry.address)
+        elif entry.address not in link.addresses:
+            link.addresses.append(entry.address)
+
+    def _sysctls(self, steps: list[EntryStep]) -> None:
+        def change(step: EntryStep) -> None:
+            assert isinstance(step.after, Sysctl)
+            _require(step.entry.key in self._server.sysctls, f"{step.entry.key}: no such file")
+            self._server.sysctls[step.entry.key] = step.after.value
+
+        self._each(steps, change)
+
+    def _classifiers(self, steps: list[EntryStep]) -> None:
+        for step in steps:
+            if step.after is not None:
+                self._do(f"add {step.entry.key}", lambda s=step: self._add_classifier(s.after))  # type: ignore[misc]
+            if step.before is not None:
+                self._do(f"remove {step.entry.key}", lambda s=step: self._remove_classifier(s))  # type: ignore[misc]
+
+    def _add_classifier(self, classifier: Classifier) -> None:
+        link = self._server.links.get(classifier.nic)
+        _require(link is not None and link.classes is not None, f"{classifier.nic} has no HTB")
+        assert link is not None
+        link.classifiers.append(classifier)
+
+    def _remove_classifier(self, step: EntryStep) -> None:
+        """Those that stood there before; the new one, where both are alike, is the last."""
+        nic = step.entry.nic  # type: ignore[union-attr]
+        _require(nic in self._server.links, f"{nic} is gone")
+        held = self._server.links[nic].classifiers
+        kept = held[-1:] if step.after is not None else []
+        former = held[: len(held) - len(kept)]
+        held[:] = [c for c in former if c != step.before] + kept
+
+    def _routes(self, steps: list[EntryStep]) -> None:
+        self._each(steps, self._route)
+
+    def _route(self, step: EntryStep) -> None:
+        route = step.entry
+        assert isinstance(route, Route)
+        link = self._server.links.get(route.interface)
+        if step.after is None:
+            if link is not None:
+                _require((route, True) in self._server.routes, f"{route.key}: no such route")
+                self._server.routes.remove((route, True))
+            return
+        _require(link is not None and link.up, f"{route.key}: {route.interface} is not up")
+        there = any(held.key == route.key for held, _ in self._server.routes)
+        _require(step.before is not None or not there, f"{route.key}: exists")
+        local = {a.split("/")[0] for each in self._server.links.values() for a in each.addresses}
+        _require(route.source in local, f"{route.key}: source {route.source} is not local")
+        self._server.routes = [
+            (r, ours) for r, ours in self._server.routes if r.key != route.key
+        ] + [(route, True)]
+
+    def _rules(self, steps: list[EntryStep]) -> None:
+        for step in steps:
+            if step.after is not None:
+                self._do(f"add rule {step.entry.key}", lambda s=step: self._add_rule(s.after))  # type: ignore[misc]
+            if step.before is not None:
+                self._do(f"remove rule {step.entry.key}", lambda s=step: self._del_rule(s.before))  # type: ignore[misc]
+
+    def _add_rule(self, rule: Rule) -> None:
+        _require((rule, True) not in self._server.rules, f"rule {rule.key}: exists")
+        self._server.rules.append((rule, True))
+
+    def _del_rule(self, rule: Rule) -> None:
+        _require((rule, True) in self._server.rules, f"rule {rule.key}: no such rule")
+        self._server.rules.remove((rule, True))
+
+    def _nic_moves(self, steps: list[NicStep]) -> None:
+        """Tries everything, and says at the end what did not go."""
+        for step in steps:
+            failures = []
+            calls = self._to_bridge(step) if step.direction == "to bridge" else self._back(step)
+            for what, call in calls:
+                try:
+                    self._do(what, call)
+                except EffectError as error:
+                    failures.append(str(error))
+            if failures:
+                raise EffectError("; ".join(failures))
+
+    def _to_bridge(self, step: NicStep) -> list[tuple[str, Callable[[], None]]]:
+        nic, held = step.held.nic, step.held
+        there = list(self._server.main_routes)
+        moved = [over_bridge(route, nic, step.bridge) for route in held.routes]
+        return [
+            *((f"del {r}", lambda r=r: self._del_main(r)) for r in held.routes if r in there),
+            *((f"del {a} {nic}", lambda a=a: self._del_from_nic(nic, a)) for a in held.addresses),
+            *((f"add {r}", lambda r=r: self._add_main(r)) for r in moved if r not in there),
+        ]
+
+    def _back(self, step: NicStep) -> list[tuple[str, Callable[[], None]]]:
+        nic, held = step.held.nic, step.held
+        link = self._server.links.get(nic)
+        _require(link is not None, f"NIC {nic} is gone")
+        assert link is not None
+        there = list(self._server.main_routes)
+        missing = [a for a in held.addresses if a not in link.addresses]
+        return [
+            (f"link {nic}", lambda: self._server.set_up(nic, held.was_up)),
+            *((f"add {a} {nic}", lambda a=a: link.addresses.append(a)) for a in missing),
+            *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
+        ]
+
+    def _del_from_nic(self, nic: str, address: str) -> None:
+        link = self._server.links.get(nic)
+        _require(link is not None and address in link.addresses, f"{nic} has no {address}")
+        self._server.remove_address(nic, address)
+
+    def _del_main(self, line: str) -> None:
+        _require(line in self._server.main_routes, f"{line}: no such route")
+        self._server.main_routes.remove(line)
+
+    def _add_main(self, line: str) -> None:
+        link = self._server.links.get(line.rsplit(maxsplit=1)[-1])
+        _require(line not in self._server.main_routes, f"{line}: exists")
+        _require(
+            link is not None and link.up and bool(link.addresses), f"{line}: its gateway is invalid"
+        )
+        self._server.main_routes.append(line)
+
+
+_APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {  # type: ignore[type-arg]
+    "bridges": MemoryNetwork._bridges,
+    "queues": MemoryNetwork._queues,
+    "flows": MemoryNetwork._flows,
+    "addresses": MemoryNetwork._addresses,
+    "sysctls": MemoryNetwork._sysctls,
+    "classifiers": MemoryNetwork._classifiers,
+    "routes": MemoryNetwork._routes,
+    "rules": MemoryNetwork._rules,
+    "nics": MemoryNetwork._nic_moves,
+}
+
+
+def _kind(step: Step) -> tuple[str, bool]:
+    together = "queues" if step.collection == "shapers" else step.collection
+    return together, isinstance(step, EntryStep) and step.after is None
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise EffectError(otherwise)

@@ -1,0 +1,328 @@
+"""A server's kernel and Open vSwitch database as values: what the drivers would find and change.
+
+The rows of the database outlive a reboot; the kernel's state follows them (`switch_follows`) as
+ovs-vswitchd makes it. What the kernel does by itself is here as well: what goes with an interface,
+with an address, with a bridge. Nothing in here fails or waits; memory_drivers.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from agent.contract.entries import (
+    BRIDGE_PREFIX,
+    FLOW_PRIORITY,
+    Address,
+    Bridge,
+    Classifier,
+    Flow,
+    Queue,
+    Route,
+    Rule,
+    Shaper,
+    Sysctl,
+)
+from agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
+from agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
+from agent.reconcile.foreign import PORTS, SHAPERS
+
+MANAGEMENT = "mgmt"
+NICS = ("nic0", "nic1")
+INTERFACE_SYSCTL = "net.ipv4.conf.{}.arp_ignore"
+MACHINE_SYSCTL = "net.ipv4.conf.all.rp_filter"
+
+
+@dataclass
+class Qos:
+    ours: bool
+    rate: int
+    queues: dict[int, Queue] = field(default_factory=dict)
+
+
+@dataclass
+class Port:
+    name: str
+    ours: bool
+    qos: Qos | None = None
+
+
+@dataclass
+class BridgeRow:
+    name: str
+    ours: bool
+    nic: str
+    mtu_bytes: int
+    ports: dict[str, Port]
+
+
+@dataclass
+class FlowRow:
+    ours: bool
+    priority: int
+    destination: str
+    queue_id: int
+
+
+@dataclass
+class Link:
+    mac: str
+    internal: bool = False
+    up: bool = True
+    mtu_bytes: int = 1500
+    addresses: list[str] = field(default_factory=list)  # as a.b.c.d/len
+    classes: dict[int, EffectiveQueue] | None = None  # None: there is no HTB
+    classifiers: list[Classifier] = field(default_factory=list)
+
+
+class MemoryServer:
+    """nic0 and nic1 with an address each and a gateway's route on nic0, and a management NIC."""
+
+    def __init__(self) -> None:
+        self.bridges: dict[str, BridgeRow] = {}
+        self.stray: list[Qos] = []
+        self.boot()
+
+    def boot(self) -> None:
+        """What the kernel and the distribution's own configuration make of an empty machine, and
+        what ovs-vswitchd makes of its database."""
+        self.links = {
+            **{nic: Link(mac(nic), addresses=[base_address(nic)]) for nic in NICS},
+            MANAGEMENT: Link(mac(MANAGEMENT), addresses=["10.9.0.1/24"]),
+        }
+        self.sysctls = {MACHINE_SYSCTL: "0"} | {
+            INTERFACE_SYSCTL.format(name): "0" for name in self.links
+        }
+        self.main_routes = [base_route("nic0")]
+        self.rules: list[tuple[Rule, bool]] = []  # with whether it is ours
+        self.routes: list[tuple[Route, bool]] = []
+        self.flows: dict[str, list[FlowRow]] = {}
+        self.switch_restarts()
+
+    # -- what ovs-vswitchd does ----------------------------------------------------------------
+
+    def switch_follows(self) -> None:
+        """After each change of the database: interfaces of bridges come and go, and all classes
+        are written again. A queueing discipline that someone removed is not put back."""
+        for name in [n for n, link in self.links.items() if link.internal]:
+            if name not in self.bridges:
+                self.remove_link(name)
+        for name, row in self.bridges.items():
+            if name not in self.links:
+                self.links[name] = Link(mac(name), internal=True, up=False)
+                self.sysctls[INTERFACE_SYSCTL.format(name)] = "0"
+                self.flows[name] = []
+            self.links[name].mtu_bytes = row.mtu_bytes
+        self.flows = {name: rows for name, rows in self.flows.items() if name in self.bridges}
+        ports = {port.name: port for row in self.bridges.values() for port in row.ports.values()}
+        for name, link in self.links.items():
+            qos = ports[name].qos if name in ports else None
+            if qos is None:
+                link.classes, link.classifiers = None, []
+            elif link.classes is not None:
+                link.classes = _classes(qos)
+
+    def install(self, nic: str) -> None:
+        """The HTB of a port that has got its QoS just now."""
+        port = self.port(nic)
+        if port is not None and port.qos is not None and nic in self.links:
+            self.links[nic].classes = _classes(port.qos)
+
+    def switch_restarts(self) -> None:
+        """Its interfaces are new ones, and its flow tables empty; queues are as in the database."""
+        for name in [n for n, link in self.links.items() if link.internal]:
+            self.remove_link(name)
+        self.switch_follows()
+        for nic in NICS:
+            self.install(nic)
+
+    def port(self, name: str) -> Port | None:
+        ports = (row.ports.get(name) for row in self.bridges.values())
+        return next((port for port in ports if port is not None), None)
+
+    # -- what the kernel does by itself ----------------------------------------------------------
+
+    def remove_link(self, name: str) -> None:
+        del self.links[name]
+        self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
+        self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
+        self.sysctls.pop(INTERFACE_SYSCTL.format(name), None)
+        self.flows.pop(name, None)
+
+    def set_up(self, name: str, up: bool) -> None:
+        """Routes through an interface that goes down are gone."""
+        self.links[name].up = up
+        if not up:
+            self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
+            self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
+
+    def remove_address(self, interface: str, address: str) -> None:
+        """Routes that name it as their source go with it."""
+        self.links[interface].addresses.remove(address)
+        gone = address.split("/", maxsplit=1)[0]
+        self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
+
+    def nic_vanishes(self, nic: str) -> None:
+        if nic in self.links:
+            self.remove_link(nic)
+
+    def nic_comes_back(self, nic: str) -> None:
+        """Bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
+        if nic not in self.links:
+            self.links[nic] = Link(mac(nic), up=False)
+            self.sysctls[INTERFACE_SYSCTL.format(nic)] = "0"
+            self.switch_follows()
+            self.install(nic)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read_switch(self) -> dict[str, object]:
+        """What the database says, as fields of an ObservedState."""
+        ours = [row for row in self.bridges.values() if row.ours]
+        ports = [(row, port) for row in ours for port in row.ports.values()]
+        shaped = [
+            (p.name, p.qos)
+            for row in self.bridges.values()
+            for p in row.ports.values()
+            if p.qos is not None and p.qos.ours
+        ]
+        foreign = [
+            *(
+                ForeignEntry(collection="bridges", key=row.name, text=f"bridge {row.name}")
+                for row in self.bridges.values()
+                if not row.ours and row.name.startswith(BRIDGE_PREFIX)
+            ),
+            *(
+                ForeignEntry(collection=PORTS, key=row.name, text=f"port {port.name}")
+                for row, port in ports
+                if not port.ours
+            ),
+            *(
+                ForeignEntry(collection=SHAPERS, key=port.name, text=f"QoS of {port.name}")
+                for _, port in ports
+                if port.ours and port.qos is not None and not port.qos.ours
+            ),
+        ]
+        return {
+            "bridges": tuple(
+                Bridge(
+                    name=row.name,
+                    nic=row.nic if row.nic in row.ports else "",
+                    datapath="netdev",
+                    mtu_bytes=row.mtu_bytes,
+                )
+                for row in ours
+            ),
+            "shapers": tuple(Shaper(nic=n, max_bits_per_second=q.rate) for n, q in shaped),
+            "queues": tuple(queue for _, q in shaped for queue in q.queues.values()),
+            "foreign": tuple(foreign),
+            "problems": tuple("a row is ours and not in use" for _ in self.stray),
+        }
+
+    def read(self, switch: dict[str, object], sysctls: Collection[str]) -> ObservedState:
+        """The kernel's part now, beside what was read of the database before."""
+        bridges: Iterable[Bridge] = switch["bridges"]  # type: ignore[assignment]
+        names = [bridge.name for bridge in bridges if bridge.name in self.links]
+        nics = [bridge.nic for bridge in bridges if bridge.nic in self.links]
+        down = [f"bridge {b.name} is down" for b in bridges if not self._is_up(b.name)]
+        return ObservedState(
+            bridges=switch["bridges"],
+            shapers=switch["shapers"],
+            queues=switch["queues"],
+            addresses=tuple(
+                Address(interface=n, address=a) for n in names for a in self.links[n].addresses
+            ),
+            sysctls=tuple(
+                Sysctl(name=n, value=self.sysctls[n]) for n in sorted(sysctls) if n in self.sysctls
+            ),
+            flows=tuple(
+                Flow(bridge=name, destination=row.destination, queue_id=row.queue_id)
+                for name in names
+                for row in self.flows[name]
+                if row.ours
+            ),
+            classifiers=tuple(c for nic in nics for c in self.links[nic].classifiers),
+            routes=tuple(route for route, ours in self.routes if ours),
+            rules=tuple(rule for rule, ours in self.rules if ours),
+            nics=self._nics(),
+            effective_queues=tuple(
+                c for nic in nics for c in (self.links[nic].classes or {}).values()
+            ),
+            foreign=(*switch["foreign"], *self._foreign(names)),  # type: ignore[misc]
+            bridges_down=tuple(name for name in names if not self.links[name].up),
+            bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
+            problems=(*switch["problems"], *down),  # type: ignore[misc]
+        )
+
+    def _is_up(self, name: str) -> bool:
+        return name in self.links and self.links[name].up
+
+    def _nics(self) -> tuple[NicFacts, ...]:
+        bridge_of = {port: row.name for row in self.bridges.values() for port in row.ports}
+        return tuple(
+            NicFacts(
+                name=name,
+                mac=link.mac,
+                mtu_bytes=link.mtu_bytes,
+                up=link.up,
+                speed_bits_per_second=None,
+                driver="veth",
+                rdma=False,
+                addresses=tuple(link.addresses),
+                bridge=bridge_of.get(name),
+                address_commands=tuple(link.addresses),
+                routes=tuple(line for line in self.main_routes if f" dev {name}" in line),
+                root_qdisc=None if link.classes is None else "htb",
+            )
+            for name, link in sorted(self.links.items())
+            if not link.internal
+        )
+
+    def _foreign(self, names: Iterable[str]) -> list[ForeignEntry]:
+        """Of others, in our ranges."""
+        return [
+            *(
+                ForeignEntry(
+                    collection="flows", key=f"{name} to {row.destination}", text="a flow of theirs"
+                )
+                for name in names
+                for row in self.flows[name]
+                if not row.ours and row.priority == FLOW_PRIORITY
+            ),
+            *(
+                ForeignEntry(collection="rules", key=str(rule.priority), text=rule.key)
+                for rule, ours in self.rules
+                if not ours and rule.priority >= 18000
+            ),
+            *(
+                ForeignEntry(collection="routes", key=route.key, text=route.key)
+                for route, ours in self.routes
+                if not ours and route.table >= 8000
+            ),
+        ]
+
+
+def mac(name: str) -> str:
+    return f"02:00:00:00:00:{sum(name.encode()) % 256:02x}"
+
+
+def base_address(nic: str) -> str:
+    return f"10.7.{nic[-1]}.1/24"
+
+
+def base_route(interface: str) -> str:
+    """A gateway's route, in the main table, over nic0 or its bridge."""
+    return f"10.50.0.0/16 via 10.7.0.254 dev {interface}"
+
+
+def _classes(qos: Qos) -> dict[int, EffectiveQueue]:
+    return {
+        queue_id: EffectiveQueue(
+            nic=queue.nic,
+            queue_id=queue_id,
+            min_bits_per_second=max(queue.min_bits_per_second, LEAST_CLASS_BITS_PER_SECOND),
+            max_bits_per_second=queue.max_bits_per_second,
+            burst_bytes=queue.burst_bits // 8,
+        )
+        for queue_id, queue in qos.queues.items()
+    }

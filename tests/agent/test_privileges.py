@@ -1,0 +1,211 @@
+"""The agent with the privileges that its unit gives it, and no others.
+
+The unit is read, not repeated: its capabilities, and the mode of Open vSwitch's sockets from the
+drop-in that the playbook installs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract.measurement import Transfer
+from agent.contract.messages import Destroy, StartServers, StopServers, Verify
+from agent.contract.messages import Stage as StageRequest
+from controller_double import ControllerDouble, write_certificates
+from server_under_test import ServerUnderTest, server_under_test, wait_for
+from states import desired_state
+from test_agent import agent_command, config_file
+
+PROJECT = Path(__file__).parents[2]
+# Numbers that nobody has: of the agent's user, and of the group that may write the sockets.
+USER, SWITCH_GROUP = 64_123, 64_124
+CAP_NET_ADMIN = 12
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    """Of a unit file in deploy/: key -> values in order."""
+    found: dict[str, list[str]] = {}
+    for line in (PROJECT / "deploy" / name).read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+UNIT = settings("placewire-agent.service")
+DROP_IN = settings("openvswitch-group.conf")
+
+
+def test_the_unit_gives_one_capability_and_one_group() -> None:
+    assert UNIT["User"] == ["placewire"] and UNIT["SupplementaryGroups"] == ["openvswitch"]
+    assert UNIT["AmbientCapabilities"] == UNIT["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
+    assert UNIT["NoNewPrivileges"] == ["yes"]
+    # What the agent has to do would fail with these, in ways that no test here can show.
+    assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
+    assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
+    # The playbook makes this user and this group, and installs both files.
+    playbook = (PROJECT / "playbooks" / "agent.yaml").read_text()
+    for word in ("name: placewire", "groups: openvswitch", "openvswitch-group.conf"):
+        assert word in playbook
+
+
+def test_the_unit_reads_as_systemd_would(tmp_path: Path) -> None:
+    text = (PROJECT / "deploy" / "placewire-agent.service").read_text()
+    (program,) = UNIT["ExecStart"]
+    file = tmp_path / "placewire-agent.service"
+    file.write_text(text.replace(program.split()[0], sys.executable))
+    try:
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("systemd-analyze is not installed")
+    ours = [line for line in done.stderr.splitlines() if "placewire-agent.service" in line]
+    assert ours == []
+
+
+class Unprivileged:
+    """Starts agents in the server's namespace as the unit would, less what is taken away."""
+
+    def __init__(self, server: ServerUnderTest) -> None:
+        self.server = server
+        self.log = server.directory / "agent.log"
+        write_certificates(server.directory)
+        server.directory.chmod(0o755)
+        os.chown(server.directory / "agent.key", USER, USER)
+        (server.directory / "agent.key").chmod(0o400)
+        state = Path(server.config.state_dir)
+        state.mkdir(mode=0o750)
+        os.chown(state, USER, USER)
+
+    def start(
+        self,
+        *,
+        capabilities: str = ",".join(UNIT["AmbientCapabilities"]),
+        group: int = SWITCH_GROUP,
+    ) -> subprocess.Popen[bytes]:
+        names = [f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split() if name]
+        held = ",".join(["-all", *names])
+        python, path = readable_python()
+        sink = self.log.open("ab")
+        return self.server.popen(
+            "setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={group}",
+            f"--inh-caps={held}", f"--ambient-caps={held}", f"--bounding-set={held}",
+            "--no-new-privs", "env", f"PYTHONPATH={path}", "PYTHONDONTWRITEBYTECODE=1",
+            python, "-m", "agent.main", "run", "--config", config_file(self.server),
+            cwd=PROJECT, stdout=sink, stderr=sink,
+        )  # fmt: skip
+
+
+def readable_python() -> tuple[str, str]:
+    """An interpreter that another user may run, and its module path: not one in a home folder."""
+    own = Path(sys.executable).resolve()
+    packages = sysconfig.get_paths()["purelib"]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for candidate in (own, Path(f"/usr/bin/python{version}")):
+        folders = [*candidate.parents, Path(packages), *Path(packages).parents, *PROJECT.parents]
+        if candidate.exists() and all(folder.stat().st_mode & 0o001 for folder in folders):
+            return str(candidate), f"{PROJECT}:{packages}"
+    pytest.skip(f"no Python {version} here that another user may run")
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Unprivileged]:
+    with server_under_test(group=SWITCH_GROUP, umask=int(DROP_IN["UMask"][0], 8)) as server:
+        yield Unprivileged(server)
+
+
+def stage(generation: int) -> StageRequest:
+    return StageRequest(desired=desired_state(generation), lease_seconds=60)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) -> None:
+    server = unprivileged.server
+    before = server.snapshot()
+    former = server.sh("cat /sys/class/net/nic0/address").strip()
+    server.sh(f"ip neigh replace 10.7.0.1 dev nic0 lladdr {former} nud stale", peer=True)
+    with ControllerDouble(server) as controller:
+        agent = unprivileged.start()
+        hello = controller.wait_for_agent()
+        assert held(agent.pid) == [1 << CAP_NET_ADMIN] * 5
+        assert hello["capabilities"]["traffic_control"]["known"], "asked in a namespace of its own"
+        assert hello["capabilities"]["datapath"] == server.config.datapath
+
+        report = controller.ask(stage(1), 40)["result"]
+        assert report["verified"] and len(report["changes"]) >= 30, report
+        bridge = server.sh("cat /sys/class/net/pw-nic0/address").strip()
+        assert server.sh("ip -o neigh show 10.7.0.1", peer=True).split()[4] == bridge
+        assert bridge != former or server.config.datapath == "system"
+        transfer = Transfer(
+            source="s2", destination="s1", rail="a", source_address="10.7.0.2",
+            destination_address="10.7.0.1", tcp_port=5301, promised_bits_per_second=1e6,
+        )  # fmt: skip
+        listening = controller.ask(StartServers(transfers=(transfer,), seconds=1))
+        assert listening["result"], listening
+        listening = listening["result"]
+        assert len(listening["tcp_ports"]) == 1
+        controller.ask(StopServers())
+
+        agent.send_signal(signal.SIGKILL)
+        agent.wait(10)
+        server.sh("ip link set pw-nic0 down; ip rule del priority 18000")
+        number = len(controller.hellos)
+        agent = unprivileged.start()
+        controller.wait_for_agent(number + 1)
+        assert wait_for(lambda: whole(controller), "what is in force is whole again", 20)
+        assert controller.ask(Destroy(plan_name="test-plan"), 40)["result"]["verified"]
+        assert server.snapshot() == before
+        assert controller.ask(stage(2), 40)["result"]["verified"]
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(10) == 0
+
+        # By hand and as root, as docs/trust.md says; then the agent goes on with what that wrote.
+        assert agent_command(server, "restore").returncode == 0
+        assert server.snapshot() == before
+        owners = {path.stat().st_uid for path in Path(server.config.state_dir).iterdir()}
+        assert owners == {USER}
+        number = len(controller.hellos)
+        unprivileged.start()
+        controller.wait_for_agent(number + 1)
+        assert controller.ask(stage(3), 40)["result"]["verified"]
+    log = unprivileged.log.read_text()
+    assert "could not" not in log and "ermission" not in log and "not permitted" not in log, log
+
+
+def whole(controller: ControllerDouble) -> bool:
+    verified = controller.ask(Verify(generation=1))["result"]
+    return verified is not None and not verified["deviations"] and not verified["problems"]
+
+
+def held(pid: int) -> list[int]:
+    """Inheritable, permitted, effective, bounding and ambient capabilities."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    "less", [{"capabilities": ""}, {"group": USER}], ids=["no capability", "no group"]
+)
+def test_with_less_nothing_is_changed(unprivileged: Unprivileged, less: dict[str, Any]) -> None:
+    """So the test above shows that these are needed, and that it takes away what it says."""
+    server = unprivileged.server
+    before = server.snapshot()
+    with ControllerDouble(server) as controller:
+        unprivileged.start(**less)
+        hello = controller.wait_for_agent()
+        reply = controller.ask(stage(1), 40)
+        assert not (reply["result"] or {}).get("verified")
+        assert hello["capabilities"]["datapath"] == ("none" if "group" in less else "netdev")
+    assert server.snapshot() == before

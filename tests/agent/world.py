@@ -1,0 +1,127 @@
+"""A keeper's world for decisions: a network of entries by key, a disk, a clock that tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.contract.entries import COLLECTIONS
+from agent.contract.state import (
+    DesiredState,
+    EffectiveQueue,
+    ForeignEntry,
+    NicFacts,
+    ObservedState,
+)
+from agent.keeper import Keeper
+from agent.reconcile.effects import EffectError, UnreadableError
+from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.validate import ServerFacts
+from agent.store import DiskStore
+from states import desired_state
+
+BARE = (
+    NicFacts(
+        name="nic0", mac="02:00:00:00:00:01", mtu_bytes=1500, up=True, speed_bits_per_second=None,
+        driver="veth", rdma=False, addresses=("10.7.0.1/24",), bridge=None,
+        address_commands=("10.7.0.1/24 scope global label nic0",),
+    ),
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class FakeNetwork:
+    """Holds entries by key; can fail or crash before the n-th step of an apply."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str], Any] = {}
+        self.nics = BARE
+        self.sysctls = {"net.ipv4.conf.all.rp_filter": "0"}
+        self.fail_after: int | None = None
+        self.crash_after: int | None = None
+        self.unreadable = False
+        self.foreign: tuple[ForeignEntry, ...] = ()
+        self.touched = 0
+
+    def observe(self, sysctls: Collection[str]) -> ObservedState:
+        if self.unreadable:
+            raise UnreadableError("the database does not answer")
+        found = {
+            kind.collection: tuple(
+                entry for (name, _), entry in self.entries.items() if name == kind.collection
+            )
+            for kind in COLLECTIONS
+        }
+        found["sysctls"] = tuple(
+            {"name": n, "value": v} for n, v in self.sysctls.items() if n in sysctls
+        )
+        effective = tuple(
+            EffectiveQueue(
+                nic=q.nic, queue_id=q.queue_id, min_bits_per_second=q.min_bits_per_second,
+                max_bits_per_second=q.max_bits_per_second, burst_bytes=q.burst_bits // 8,
+            )
+            for q in found["queues"]
+        )  # fmt: skip
+        return ObservedState(
+            **found, nics=self.nics, effective_queues=effective, foreign=self.foreign
+        )
+
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+        for number, step in enumerate(steps):
+            if self.fail_after == number:
+                raise EffectError("no such device")
+            if self.crash_after == number:
+                raise Crash
+            self.touched += 1
+            self._apply(step)
+
+    def _apply(self, step: Step) -> None:
+        if isinstance(step, NicStep):
+            away = {"addresses": (), "address_commands": ()}
+            self.nics = (
+                (BARE[0].model_copy(update=away),) if step.direction == "to bridge" else BARE
+            )
+        elif step.collection == "sysctls":
+            assert isinstance(step, EntryStep) and step.after is not None
+            self.sysctls[step.entry.key] = step.after.value  # type: ignore[union-attr]
+        elif step.after is None:
+            del self.entries[step.collection, step.entry.key]
+        else:
+            self.entries[step.collection, step.entry.key] = step.after
+
+    def sweep(self) -> None:
+        pass
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        return (dict(self.entries), self.nics, dict(self.sysctls))
+
+
+class World:
+    """One server: its network, disk and clock outlive the keepers (agent processes)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.network = FakeNetwork()
+        self.store = DiskStore(directory)
+        self.now = 1000.0
+        self.clock_off = 0.0
+        self.directory = directory
+
+    def keeper(self) -> Keeper:
+        facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+
+        return Keeper(
+            self.network, self.store, lambda: facts, lambda: self.now + self.clock_off, 0,
+            lambda: self.now,
+        )  # fmt: skip
+
+
+def plan(generation: int, **changes: Any) -> DesiredState:
+    """One NIC, without what the fake network would have to invent (sysctls of the bridge)."""
+    state = desired_state(generation, nics=("nic0",))
+    sysctls = tuple(s for s in state.sysctls if ".all." in s.name)
+    return state.model_copy(update={"sysctls": sysctls, **changes})

@@ -1,0 +1,18 @@
+"""What needs Open vSwitch's kernel datapath is collected only where it is: `make test-kernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from datapath import DATAPATH
+from server_under_test import ServerUnderTest, server_under_test
+
+collect_ignore_glob = ["test_*.py"] if DATAPATH != "system" else []
+
+
+@pytest.fixture
+def server() -> Iterator[ServerUnderTest]:
+    with server_under_test() as built:
+        yield built

@@ -1,0 +1,160 @@
+"""The agent as a server runs it: its shipped systemd unit, the distribution's own Open vSwitch, the
+machine's own network namespace. One whole story, with the agent killed in between."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract.config import AgentConfig
+from agent.contract.messages import Commit, Destroy, Observe, Preview, RunTransfers, Stage, Verify
+from controller_double import ControllerDouble, write_certificates
+from datapath import PATIENCE
+from server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, join_peer, wait_for
+from states import desired_state
+from test_bandwidth import PAYLOAD, RATES, listen, transfer
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+UNIT = "placewire-agent"
+SHIPPED = Path("deploy") / f"{UNIT}.service"
+GROUP = Path("deploy/openvswitch-group.conf")
+SETTINGS = Path("/etc/placewire")
+CAP_NET_ADMIN = 12
+THE_MACHINE = "pwt-machine"  # the machine's own namespace, by a name
+PEER = "pwt-machine-peer"
+
+
+@dataclass
+class WholeMachine(ServerUnderTest):
+    """directory: where the distribution's Open vSwitch has its sockets."""
+
+    @property
+    def config(self) -> AgentConfig:
+        return AgentConfig(
+            server="s1",
+            controller_url=f"https://{CONTROLLER_ADDRESS}:7443",
+            certificate_file=str(SETTINGS / "agent.crt"),
+            key_file=str(SETTINGS / "agent.key"),
+            authority_file=str(SETTINGS / "ca.crt"),
+            state_dir="/var/lib/placewire",
+            protected=("mgmt", "eth0"),
+        )
+
+
+@pytest.fixture
+def machine() -> Iterator[WholeMachine]:
+    server = WholeMachine(Path("/var/run/openvswitch"), THE_MACHINE, PEER)
+    system("ip netns add " + PEER)
+    system(f"ip netns attach {THE_MACHINE} 1")
+    try:
+        join_peer(server)
+        install(server)
+        yield server
+    finally:
+        system(f"systemctl stop {UNIT}", check=False)
+        for process in server.processes:
+            process.kill()
+        system("ip link delete mgmt; ip link delete nic0; ip link delete nic1", check=False)
+        system(f"ip netns delete {PEER}; ip netns delete {THE_MACHINE}", check=False)
+
+
+def install(server: WholeMachine) -> None:
+    """As playbooks/agent.yaml does."""
+    system("getent group openvswitch || groupadd --system openvswitch")
+    system(
+        "id placewire 2>/dev/null || useradd --system --user-group --groups openvswitch "
+        "--shell /usr/sbin/nologin --home-dir /var/lib/placewire --no-create-home placewire"
+    )
+    for unit in ("ovsdb-server", "ovs-vswitchd"):
+        drop_in = Path(f"/etc/systemd/system/{unit}.service.d/placewire.conf")
+        drop_in.parent.mkdir(exist_ok=True)
+        shutil.copy(GROUP, drop_in)
+    SETTINGS.mkdir(exist_ok=True)
+    write_certificates(SETTINGS)
+    (SETTINGS / "agent.json").write_text(server.config.model_dump_json())
+    system(f"chown -R root:placewire {SETTINGS}; chmod 750 {SETTINGS}; chmod 640 {SETTINGS}/*")
+    shutil.copy(SHIPPED, "/etc/systemd/system/")
+    system("systemctl daemon-reload; systemctl restart openvswitch-switch")
+
+
+def system(command: str, *, check: bool = True) -> str:
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=60 * PATIENCE
+    )
+    assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def journal() -> str:
+    return system(f"journalctl --unit {UNIT} --output cat --no-pager")
+
+
+def main_pid() -> int:
+    return int(system(f"systemctl show --property MainPID --value {UNIT}"))
+
+
+def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) -> None:
+    before = machine.snapshot()
+    desired = desired_state()
+    certificates = ServerUnderTest(SETTINGS, THE_MACHINE, PEER)
+    with ControllerDouble(certificates) as controller:
+        system(f"systemctl start {UNIT}")
+        hello = controller.wait_for_agent()
+        assert hello["agent_pid"] == main_pid()
+        assert hello["capabilities"]["datapath"] == "system"
+        assert hello["capabilities"]["traffic_control"]["known"], "it may ask the kernel"
+        status = Path(f"/proc/{main_pid()}/status").read_text()
+        held = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Cap"))
+        assert set(held.values()) == {f"{1 << CAP_NET_ADMIN:016x}"}
+        assert system(f"stat --format %U /proc/{main_pid()}") == "placewire"
+
+        previewed = answer(controller, Preview(desired=desired))
+        assert not previewed["refusals"] and machine.snapshot() == before
+        staged = answer(controller, Stage(desired=desired, lease_seconds=600))
+        assert staged["verified"] and staged["changes"] == previewed["changes"]
+        verified = answer(controller, Verify(generation=1))
+        assert verified["deviations"] == verified["problems"] == []
+        measured = measure(machine, controller)
+        assert measured == pytest.approx(RATES[2] * PAYLOAD, rel=0.1)
+        answer(controller, Commit(generation=1, lease_seconds=None))
+        during = machine.snapshot()
+
+        killed = main_pid()
+        system(f"systemctl kill --signal=KILL --kill-whom=main {UNIT}")
+        assert controller.wait_for_agent(2)["lease"]["phase"] == "committed"
+        assert main_pid() not in (0, killed), "systemd has started another"
+        assert machine.snapshot() == during
+        assert len(answer(controller, Observe())["state"]["queues"]) == 8
+
+        assert answer(controller, Destroy(plan_name="test-plan"))["verified"]
+        assert machine.snapshot() == before
+        system(f"systemctl stop {UNIT}")
+    said = journal()
+    assert not re.search(r"Traceback|[Pp]ermission denied|not permitted", said), said
+    print("\n" + system(f"systemd-analyze security --no-pager {UNIT} | tail -1"))
+
+
+def answer(controller: ControllerDouble, request: Any) -> Any:
+    """A word of the journal where it is refused."""
+    reply = controller.ask(request)
+    assert reply.get("result") is not None, f"{reply}\n{journal()}"
+    return reply["result"]
+
+
+def measure(machine: WholeMachine, controller: ControllerDouble) -> float:
+    """Bits per second through queue 2, by the agent's own iperf3."""
+    listen(machine, (transfer(2),))
+    request = RunTransfers(transfers=(transfer(2),), seconds=4, start_unix=0)
+    (result,) = answer(controller, request)["results"]
+    assert result["error"] is None, result
+    wait_for(lambda: "iperf3" not in system("ps -o comm= --ppid " + str(main_pid()), check=False),
+             "the end of iperf3")  # fmt: skip
+    return float(result["measured_bits_per_second"])
