@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 torch=${PLACEWIRE_TORCH:-torch==2.13.0+cpu}
 python=${PYTHON:-python3}
-packages=(openvswitch-switch iperf3 iproute2 ethtool procps util-linux python3-venv)
+packages=(openvswitch-switch iperf3 iproute2 ethtool nftables procps util-linux python3-venv)
 
 say() { printf 'setup: %s\n' "$*"; }
 

@@ -6,6 +6,7 @@ what ovs-vswitchd then does not do: callers read back what they wrote.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ COLUMNS = {
     "Queue": ["other_config", "external_ids"],
 }
 TIMEOUT_SECONDS = 10.0
+# For somebody to listen at all: a restart takes less, and a lease that ends must not wait for more.
+ABSENCE_SECONDS = 2.0
 
 
 class Database:
@@ -95,7 +98,8 @@ class Database:
 
 @contextmanager
 def connected(remote: str) -> Iterator[Database]:
-    """Raises EffectError where nobody answers."""
+    """Raises EffectError where nobody answers; soon, where nobody listens."""
+    _wait_for_listener(remote)
     helper = idl.SchemaHelper(schema_json=schema(remote))
     for table, columns in COLUMNS.items():
         helper.register_columns(table, columns)
@@ -115,6 +119,28 @@ def connected(remote: str) -> Iterator[Database]:
         connection.close()
 
 
+def _wait_for_listener(remote: str) -> None:
+    """The IDL says of a socket that refuses no more than of a slow server: nothing."""
+    deadline = time.monotonic() + ABSENCE_SECONDS
+    while True:
+        error, stream = ovs.stream.Stream.open_block(
+            ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
+        )
+        if not error:
+            stream.close()
+            return
+        if time.monotonic() > deadline:
+            raise _nobody_listens(remote, error)
+        time.sleep(0.1)
+
+
+def _nobody_listens(remote: str, error: int) -> EffectError:
+    return EffectError(
+        f"{remote}: cannot connect to ovsdb-server ({os.strerror(error)}); is it running, and may "
+        "this user write its socket?"
+    )
+
+
 @cache
 def schema(remote: str) -> Any:
     """Asked for once: columns that we use do not go away while a switch is upgraded."""
@@ -122,10 +148,7 @@ def schema(remote: str) -> Any:
         ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
     )
     if error:
-        raise EffectError(
-            f"{remote}: cannot connect to ovsdb-server (error {error}); is it running, and may "
-            "this user write its socket?"
-        )
+        raise _nobody_listens(remote, error)
     rpc = ovs.jsonrpc.Connection(stream)
     try:
         request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
