@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -146,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             commands.print_json(error.document())
         code = error.exit_code
     except KeyboardInterrupt:
+        # All is put back: who insists gets the same exit status, not a death by the signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("controller: interrupted", file=sys.stderr)
         code = 130
     raise SystemExit(code)

@@ -1,9 +1,9 @@
 """`make test`: what needs a quiet machine, and all else beside it on what that leaves.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
-held up, and most of the time they use no processor. The others run in the idle scheduling class:
-whenever one of the first wants a core it has it. Their output comes last. Ctrl-C ends both, each
-with its own clearing up.
+held up, and most of the time they use no processor. The others run in the idle scheduling class, in
+a session of their own of the least weight: whenever one of the first wants a core it has it. Their
+output comes last. Ctrl-C ends both, each with its own clearing up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -43,13 +44,17 @@ def run_side_by_side(first: Sequence[str], beside: Sequence[str]) -> int:
 def _start(
     command: Sequence[str], output: IO[bytes] | None, *, idle: bool = False
 ) -> subprocess.Popen[bytes]:
-    # A group of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
+    # A session of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
     if idle:
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        # Where the kernel weighs sessions (sched_autogroup_enabled), priorities only count within
+        # one, and what the first starts as daemons has sessions of its own.
+        with suppress(OSError):
+            Path(f"/proc/{process.pid}/autogroup").write_text("19")
     return process
 
 

@@ -149,11 +149,13 @@ class MeasuredPath(Frozen):
 
 
 class Calibrated(Frozen):
-    """What this rank measured as the source. A path is left out where time was over."""
+    """What this rank measured as the source. left_out: how many paths more there are, for which
+    there was no time."""
 
     event: Literal["calibrated"] = "calibrated"
     rank: int
     paths: tuple[MeasuredPath, ...]
+    left_out: int = 0
 
 
 class StepDone(Frozen):

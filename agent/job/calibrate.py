@@ -66,7 +66,8 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
     connect(spec, placement, transport, store)
     limit_tcp_waits(spec.loss_seconds)
     trips = _measure(spec, placement, rails, _Trips(spec, transport), store)
-    emit(Calibrated(rank=spec.rank, paths=tuple(_paths(spec, trips))))
+    paths, due = tuple(_paths(spec, trips)), _paths_due(spec, placement, rails)
+    emit(Calibrated(rank=spec.rank, paths=paths, left_out=due - len(paths)))
     transport.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     emit(Finished(rank=spec.rank, traffic=(), peak_memory_bytes=peak))
@@ -126,6 +127,12 @@ def _measure(
             size = exchange.bytes[spec.device, destination]
             found[destination, exchange.rails][size] = seconds[exchange.warm_up :]
     return found
+
+
+def _paths_due(spec: RankSpec, placement: Placement, rails: Sequence[str]) -> int:
+    """From this rank's server."""
+    every = ((pair, e.rails) for e in exchanges(placement, rails) for pair in e.bytes)
+    return len({(pair, lane) for pair, lane in every if pair[0] == spec.device})
 
 
 def _goes_on(spec: RankSpec, store: TCPStore, number: int, until: float) -> bool:

@@ -3,7 +3,8 @@
 All ranks go through the same exchanges. In one exchange every server talks to at most one other, on
 one rail and in one direction, so that what is measured has its NICs to itself; pairs that have
 nothing to do with each other measure at the same time. Between each pair and direction there are
-small messages first, then some of three larger sizes.
+small messages first, then some of three larger sizes; where a path is so slow that these would take
+far longer than its share of the time, a few of two sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ SMALL_BYTES = 1
 # (part of the largest size, messages, of which the first are not counted: connections warm up)
 _SMALL = (24, 4)
 _LARGER = ((0.25, 7, 1), (0.5, 5, 0), (1.0, 7, 0))
+_LARGER_IF_SLOW = ((0.25, 3, 1), (1.0, 2, 0))
+# So many times its share of the time makes a path slow.
+_SLOW = 2
 # The rest of the time is for answers, small messages, and waiting for each other.
 _FOR_LARGER = 0.8
 # A quarter of it is more than a shaper lets pass at once after a pause.
@@ -61,11 +65,25 @@ def exchanges(placement: Placement, rails: Sequence[str]) -> Iterator[Exchange]:
     for lane in measured:
         for pairs in rounds:
             for ordered in (pairs, tuple((b, a) for a, b in pairs)):
-                yield Exchange(lane, dict.fromkeys(ordered, SMALL_BYTES), *_SMALL)
-                largest = {pair: _largest(placement, pair, lane, seconds) for pair in ordered}
-                for part, messages, warm_up in _LARGER:
-                    sizes = {pair: round(part * most) for pair, most in largest.items()}
-                    yield Exchange(lane, sizes, messages, warm_up)
+                slow = [pair for pair in ordered if _is_slow(placement, pair, lane, seconds)]
+                quick = [pair for pair in ordered if pair not in slow]
+                for some, larger in ((quick, _LARGER), (slow, _LARGER_IF_SLOW)):
+                    if some:
+                        yield from _of_all_sizes(placement, some, lane, seconds, larger)
+
+
+def _of_all_sizes(
+    placement: Placement,
+    pairs: Sequence[DevicePair],
+    lane: tuple[str, ...],
+    seconds: float,
+    larger: Sequence[tuple[float, int, int]],
+) -> Iterator[Exchange]:
+    yield Exchange(lane, dict.fromkeys(pairs, SMALL_BYTES), *_SMALL)
+    largest = {pair: _largest(placement, pair, lane, seconds) for pair in pairs}
+    for part, messages, warm_up in larger:
+        sizes = {pair: round(part * most) for pair, most in largest.items()}
+        yield Exchange(lane, sizes, messages, warm_up)
 
 
 def everybody(placement: Placement, rails: Sequence[str]) -> Exchange:
@@ -116,11 +134,22 @@ def _rounds(devices: Sequence[str]) -> Iterator[tuple[DevicePair, ...]]:
         ring.insert(1, ring.pop())
 
 
+def _is_slow(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> bool:
+    return _SLOW * _fitting_bytes(placement, pair, lane, seconds) < _LEAST_BYTES
+
+
 def _largest(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> int:
-    """So that all larger messages of one pair and direction take about `seconds`."""
+    fitting = round(_fitting_bytes(placement, pair, lane, seconds))
+    return min(max(fitting, _LEAST_BYTES), _MOST_BYTES)
+
+
+def _fitting_bytes(
+    placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float
+) -> float:
+    """The largest size, so that all larger messages of the pair and direction take `seconds`."""
     sizes = sum(part * messages for part, messages, _ in _LARGER)
     rate = sum(_rate(placement, pair, rail) for rail in lane)
-    return min(max(round(rate / 8 * seconds * _FOR_LARGER / sizes), _LEAST_BYTES), _MOST_BYTES)
+    return rate / 8 * seconds * _FOR_LARGER / sizes
 
 
 def _rate(placement: Placement, pair: DevicePair, rail: str) -> float:

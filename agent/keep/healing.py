@@ -58,7 +58,8 @@ class Healing:
     def begin_anew(self) -> None:
         """What is in force was read back, and found as wanted, just now."""
         with self._lock:
-            self._schedule = self._schedule.rested(self._elapsed())
+            read_seconds = self._maker.read_seconds
+            self._schedule = self._schedule.rested(self._elapsed(), read_seconds)
             self._contests = Contests()
         self._all_right()
 

@@ -26,6 +26,8 @@ class Maker:
         self._network = network
         self._memory = memory
         self._verify_seconds = verify_seconds
+        # How long the last reading of the network took.
+        self.read_seconds = 0.0
 
     def make_so(self, desired: DesiredState | None, ledger: Ledger, event: str) -> tuple[Step, ...]:
         """Applies the difference and reads it back. Raises EffectError, NotVerifiedError.
@@ -70,7 +72,9 @@ class Maker:
             time.sleep(VERIFY_PAUSE_SECONDS)
 
     def _look(self, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]) -> Drift:
+        began = time.monotonic()
         observed = self._network.observe(watched_sysctls(desired, ledger))
+        self.read_seconds = time.monotonic() - began
         return find_drift(desired, observed, ledger).without(leave)
 
 

@@ -60,9 +60,9 @@ class Schedule:
             again_at=None if again_in is None else now + again_in,
         )
 
-    def rested(self, now: float) -> Schedule:
+    def rested(self, now: float, read_seconds: float) -> Schedule:
         """All was read back and found as wanted, up to now; events meanwhile still count."""
-        return replace(self, looked_at=now, again_at=None)
+        return replace(self, looked_at=now, read_seconds=read_seconds, again_at=None)
 
     @property
     def due_at(self) -> float:

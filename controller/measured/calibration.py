@@ -61,6 +61,9 @@ async def calibrate(
         return ()
     events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
     rows = calibrated_rows(placement, events)
+    left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))
+    if left_out:
+        say(f"{left_out} of {left_out + len(rows)} paths were too slow to be measured in time")
     if rows:
         setup_seconds = keep(plan, rows, cache)
         say(f"a message is set up in {format_seconds(setup_seconds)}, the median of all paths")

@@ -80,7 +80,8 @@ def test_events_without_end_neither_put_a_look_off_nor_cause_many() -> None:
 def test_what_happens_during_a_look_is_looked_at_again() -> None:
     during = Schedule(looked_at=0.0).noticed(70.0).noticed(71.2).looked(71.0, 71.5, found=True)
     assert during.due_at == pytest.approx(71.5 + LEAST_PAUSE_SECONDS)
-    assert Schedule(looked_at=0.0).noticed(70.0).rested(70.1).due_at == 70.1 + LEAST_PAUSE_SECONDS
+    rested = Schedule(looked_at=0.0).noticed(70.0).rested(70.1, read_seconds=0.0)
+    assert rested.due_at == 70.1 + LEAST_PAUSE_SECONDS
 
 
 # -- who fights ----------------------------------------------------------------------------------

@@ -100,6 +100,22 @@ def test_measuring_takes_as_long_as_is_meant_to_where_paths_are_as_fast_as_said(
     assert 5 < seconds < 8
 
 
+def test_a_slow_path_is_measured_by_itself_with_few_messages() -> None:
+    """A queue of the least rate beside quick ones: it must not take all of the time."""
+    of = placement(4).model_copy(
+        update={"rates_bits_per_second": (("s1", "s2", "a", 0.5e6), ("s2", "s1", "a", 20e6))}
+    )
+    slow = ("s1/0", "s2/0")
+    sizes: dict[tuple[str, ...], list[int]] = {}
+    for exchange in exchanges(of, of.cluster.rails):
+        if slow in exchange.bytes and exchange.rails == ("a",):
+            assert set(exchange.bytes) == {slow}
+            sizes.setdefault(exchange.rails, []).append(exchange.bytes[slow] * exchange.messages)
+    (taken,) = sizes.values()
+    assert len(taken) == 3, "small ones, and two larger sizes"
+    assert sum(taken) * 8 / 0.5e6 < 2
+
+
 def test_without_a_choice_of_rails_all_are_measured_together() -> None:
     of = placement(2).model_copy(update={"backend": "nccl"})
     assert {exchange.rails for exchange in exchanges(of, of.cluster.rails)} == {("a", "b")}

@@ -22,6 +22,8 @@ from snapshots import server_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ("s1", "s2", "s3")
+# Of each NIC: what two slow cores can switch in all queues at once.
+NIC_BITS_PER_SECOND = 25e6
 # Half of the small model's memory: no single device can hold it.
 TIGHT_MEMORY = "9MiB"
 
@@ -43,7 +45,7 @@ class TestCluster:
     folder: Path
 
     def document(self) -> dict[str, Any]:
-        document = plan_document(len(SERVERS), name=self.name, rate="40Mbit")
+        document = plan_document(len(SERVERS), name=self.name, rate=f"{NIC_BITS_PER_SECOND:.0f}bit")
         for server in document["cluster"]["servers"]:
             server["devices"][0]["memory"] = TIGHT_MEMORY
         document["solve"] = {"time_limit": "6s", "seed": 1}

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cluster import ROOT, SERVERS, TestCluster, interrupt, once, read_report
+from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TestCluster, interrupt, once, read_report
 from controller.measured.calibration import ASSUMED_SETUP_SECONDS
 from optimizer.cluster_plan.payload import payload_capacity
 from optimizer.graph import load_graph, read_json
@@ -107,16 +107,19 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     assert (graph.seconds[:, 0] != graph.seconds[:, 1]).any(), "measured twice, not copied"
     assert graph.notes["profiles"]["cpu:other"]["server"] == "s2"
     assert "profile on s2 (cpu:other): examples.models.mlp" in done.output
-    check_calibrated(report)
+    check_calibrated(report, done.output)
     again = cluster.run("preview", plan)
     assert again.code == 0 and "as measured on this cluster" in again.output, again.output
 
 
-def check_calibrated(report: dict[str, Any]) -> None:
-    """Every path; where a rate was promised, gloo gets about that (test_job_calibrate.py says how
-    well it is found), and not what the whole NIC carries."""
+def check_calibrated(report: dict[str, Any], output: str) -> None:
+    """Every path that there was time for; where a rate was promised, gloo gets about that
+    (test_job_calibrate.py says how well it is found), and not what the whole NIC carries."""
     rows = {(row["source"], row["destination"], row["rail"]): row for row in report["calibrated"]}
-    assert set(rows) == {(a, b, r) for a in SERVERS for b in SERVERS for r in "ab" if a != b}
+    paths = {(a, b, r) for a in SERVERS for b in SERVERS for r in "ab" if a != b}
+    assert set(rows) <= paths
+    told = f"{len(paths) - len(rows)} of {len(paths)} paths were too slow" in output
+    assert told == (len(rows) < len(paths))
     promised = [row for row in rows.values() if row["promised_bits_per_second"]]
     assert promised
     for row in promised:
@@ -176,7 +179,7 @@ def test_what_may_borrow_is_measured_and_trains(
     report = read_report(report_file)
     assert report["sharing"] == sharing and len(report["losses"]) == 3
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
-    floor = 0.7 * payload_capacity(40e6)
+    floor = 0.7 * payload_capacity(NIC_BITS_PER_SECOND)
     for link in report["links"]:
         # A receiver whose minimums take all of it has nothing to lend.
         assert link["at_most_bits_per_second"] >= link["promised_bits_per_second"]

@@ -61,7 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def training(cluster: TestCluster, folder: Path, *, steps: int, every: int = 4) -> str:
     document = cluster.document()
     document["solve"]["time_limit"] = "2s"
-    document["network"] |= {"lease": f"{LEASE_SECONDS}s", "verify": {"seconds": 1}}
+    document["network"]["lease"] = f"{LEASE_SECONDS}s"
+    document["network"]["verify"]["seconds"] = 1
     document["job"] |= {
         "model": MODEL, "batch": BATCH, "steps": steps,
         "checkpoint": {"folder": str(folder), "every": every},
