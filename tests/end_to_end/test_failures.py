@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract.checkpoint import checkpoints_in
-from cluster import ROOT, TestCluster, once, read_report
+from cluster import ROOT, SERVERS, TestCluster, once, read_report
 from snapshots import machine_snapshot
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -70,6 +70,12 @@ def training(cluster: TestCluster, folder: Path, *, steps: int, every: int = 4) 
     return str(cluster.plan(document, "training"))
 
 
+def last_with(words: str, cluster: TestCluster) -> str:
+    """Which servers have ranks is the placement's choice; the first rank is on none but the first
+    of them."""
+    return [server for server in SERVERS if cluster.processes(words, server)][-1]
+
+
 def last_step(folder: Path) -> int:
     return checkpoints_in(folder)[-1].manifest.step
 
@@ -77,12 +83,12 @@ def last_step(folder: Path) -> int:
 def test_a_killed_rank_ends_the_job_and_the_report_names_it(
     cluster: TestCluster, untouched: None, folder: Path
 ) -> None:
-    killed: list[tuple[int, float]] = []
+    killed: list[tuple[str, float]] = []
 
     def kill_one(process: subprocess.Popen[str]) -> None:
-        victim = cluster.processes("agent.job", "s2")[0]
-        os.kill(victim, signal.SIGKILL)
-        killed.append((victim, time.monotonic()))
+        server = last_with("agent.job", cluster)
+        os.kill(cluster.processes("agent.job", server)[0], signal.SIGKILL)
+        killed.append((server, time.monotonic()))
 
     report_file = cluster.folder / "killed.json"
     arguments = ("apply", training(cluster, folder, steps=4000), "--yes", "--out", str(report_file))
@@ -90,7 +96,7 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
     assert done.code == 7, done.output
     assert time.monotonic() - killed[0][1] < 30
     report = read_report(report_file)
-    assert report["failure"]["server"] == "s2"
+    assert report["failure"]["server"] == killed[0][0]
     assert f"rank {report['failure']['rank']} was killed by SIGKILL" in report["failure"]["what"]
     assert report["failure"]["what"] in done.output
     assert report["checkpoint"]["step"] == last_step(folder) == 8
@@ -144,18 +150,20 @@ def test_a_killed_agent_is_no_loss_while_its_lease_holds(
     cluster: TestCluster, untouched: None, folder: Path
 ) -> None:
     """The broken-off training comes to its end here, equal to one that never was."""
+    server: list[str] = []
     killed: list[threading.Timer] = []
     restarted: list[subprocess.Popen[bytes]] = []
     steps_after: list[str] = []
 
     def restart() -> None:
-        restarted.append(start_agent(cluster, "s2"))
+        restarted.append(start_agent(cluster, server[0]))
 
     def on_line(line: str, process: subprocess.Popen[str]) -> None:
         if re.search(r"step \d+: ", line) is None:
             return
         if not killed:
-            (agent,) = cluster.processes("agent.main", "s2")
+            server.append(last_with("agent.job", cluster))
+            (agent,) = cluster.processes("agent.main", server[0])
             os.kill(agent, signal.SIGKILL)
             killed.append(threading.Timer(1.5, restart))
             killed[0].start()
