@@ -128,7 +128,8 @@ def iperf3(
         time.sleep(0.3)
         for port, (source, to) in enumerate(pairs, start=5201):
             argv = ["timeout", "10", "iperf3", "-c", f"10.7.{rail}.{to}", "-p", str(port)]
-            command = lab.inside_server(f"s{source}", [*argv, *f"-t 2 -O 1 -J -b {at_most:.0f}".split()])
+            argv += ["-t", "2", "-O", "1", "-J", "-b", f"{at_most:.0f}"]
+            command = lab.inside_server(f"s{source}", argv)
             clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
         results = [json.loads(client.communicate(timeout=15)[0]) for client in clients]
     finally:
