@@ -29,7 +29,8 @@ _Edges = list[dict[int, tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Part:
-    """kept int64[k] operators of the whole, in topological order; where: in words."""
+    """kept int64[k] operators of the whole; where: in words. The model numbers its operators by
+    their place in kept: of a part that order is topological, the whole keeps its own numbers."""
 
     kept: IntArray
     where: str
@@ -40,7 +41,7 @@ def parts_of(relaxation: Relaxation, whole: int, size: int) -> Iterator[Part]:
     operators, the most promising first: what is near either end of the step, where nothing else is
     left to hide work and transfers behind; and the operators of most work."""
     if int((relaxation.work > 0).sum()) <= whole:
-        yield Part(relaxation.order, "")
+        yield Part(np.arange(relaxation.operators), "")
         return
     head, tail = relaxation.heads_and_tails
     yield Part(_largest(relaxation, np.maximum(head, tail), size), " near both ends of the step")

@@ -49,10 +49,12 @@ def test_the_recorded_order_binds_only_under_thesis():
     assert strong_bound(free, 9.0, 5.0).seconds == pytest.approx(4.1, rel=1e-4)
 
 
-def test_strict_rates_are_shared_between_receivers():
+@pytest.mark.parametrize("recorded", ["AXYZ", "ZYXA"])
+def test_strict_rates_are_shared_between_receivers(recorded):
     # A feeds three operators of 4 s with 1 s worth of bytes each: at the full rate 1 + 1 + 4.
+    seconds = {"A": 1.0, "X": 4.0, "Y": 4.0, "Z": 4.0}
     made = graph(
-        {"A": 1.0, "X": 4.0, "Y": 4.0, "Z": 4.0},
+        {name: seconds[name] for name in recorded},
         [("A", [x], 10**6) for x in "XYZ"],
         weight_bytes={"A": 8 << 20, "X": 8 << 20, "Y": 8 << 20, "Z": 8 << 20},
     )
