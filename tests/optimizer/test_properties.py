@@ -85,7 +85,8 @@ def test_every_answer_passes_the_check(engine, sharing):
     assert set(ENGINES) == {*SEARCHES, *PAPERS}
     gave = []
 
-    @drawn(12)
+    # HEFT is quick, and seldom leaves a device.
+    @drawn(40 if engine == "heft" else 12)
     @given(problems(largest=8, servers=3, memory=TIGHT))
     def answers(problem):
         problem = replace(problem, sharing=sharing)
