@@ -27,6 +27,7 @@ from agent.reconcile.steps import NicStep
 from agent.reconcile.watch import (
     LEAST_PAUSE_SECONDS,
     LONGEST_SETTLING_SECONDS,
+    PAUSES_WITHOUT_EVENT,
     PERIOD_SECONDS,
     SETTLE_SECONDS,
     Schedule,
@@ -82,6 +83,13 @@ def test_what_happens_during_a_look_is_looked_at_again() -> None:
     assert during.due_at == pytest.approx(71.5 + LEAST_PAUSE_SECONDS)
     rested = Schedule(looked_at=0.0).noticed(70.0).rested(70.1, read_seconds=0.0)
     assert rested.due_at == 70.1 + LEAST_PAUSE_SECONDS
+
+
+def test_the_first_look_after_a_change_is_as_far_off_as_reading_is_slow() -> None:
+    """With 256 queues reading takes most of a second: once a minute would be 1 % of a core."""
+    quick, slow = (Schedule(looked_at=0.0).rested(10.0, read_seconds=s) for s in (0.01, 0.8))
+    assert quick.due_at == pytest.approx(10.0 + PERIOD_SECONDS)
+    assert slow.due_at == pytest.approx(10.0 + 0.8 * PAUSES_WITHOUT_EVENT)
 
 
 # -- who fights ----------------------------------------------------------------------------------
