@@ -14,6 +14,7 @@ from pathlib import Path
 from agent.contract.config import AgentConfig
 from agent.contract.messages import Hello
 from agent.contract.state import ApplyReport, Refusal
+from agent.doctor.doctor import diagnose
 from agent.drivers.server import Server
 from agent.keeper import Keeper
 from agent.link import Link, tls_context
@@ -23,7 +24,7 @@ from agent.reconcile.lease import RETRY_SECONDS
 from agent.service import Service
 from agent.store import take_lock
 from agent.watching import Watching
-from agent.wiring import build_keeper, collector
+from agent.wiring import addresses_towards, build_keeper, collector
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def run(config: AgentConfig) -> int:
         measuring = Iperf3Measuring()
         link = Link(
             config,
-            Service(config.server, keeper, measuring),
+            Service(config.server, keeper, measuring, lambda: diagnose(config)),
             lambda: _hello(config, server, keeper),
             context,
         )
@@ -66,6 +67,8 @@ def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
         agent_pid=os.getpid(),
         capabilities=server.capabilities(),
         lease=keeper.lease,
+        management=min(addresses_towards(config.controller_url), default=None),
+        protected=config.protected,
     )
 
 

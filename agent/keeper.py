@@ -20,10 +20,11 @@ from agent.keep.making import VERIFY_SECONDS, Maker, NotVerifiedError
 from agent.keep.reports import KEEPS_TRYING, NOTHING_DONE, Outcome, Reports, changes_of, told
 from agent.keep.restoring import Restoring
 from agent.reconcile import lease as leases
-from agent.reconcile.diff import difference, extend_ledger, watched_sysctls
+from agent.reconcile.diff import difference, extend_ledger
 from agent.reconcile.effects import EffectError, Network, Store
 from agent.reconcile.foreign import hold_back
 from agent.reconcile.lease import Kept, LeaseRefusedError
+from agent.reconcile.unmarked import unmarked
 from agent.reconcile.validate import ServerFacts, refusals
 from agent.store import Memory, elapsed_seconds
 
@@ -193,7 +194,7 @@ class Keeper:
     def _stage(self, desired: DesiredState, lease_seconds: float) -> Outcome:
         try:
             kind = leases.check_stage(self._memory.kept, desired)
-            observed = self._network.observe(watched_sysctls(desired, self._memory.kept.ledger))
+            observed = self._network.observe(unmarked(desired, self._memory.kept.ledger))
         except LeaseRefusedError as error:
             return (), (error.refusal,)
         except EffectError as error:
@@ -214,7 +215,7 @@ class Keeper:
             return (), (self._reports.failure(str(error), "make room, then stage again"),)
         self._attempts.begin()
         try:
-            steps = self._maker.make_so(desired, self._memory.kept.ledger, "stage")
+            steps = self._maker.make_so(desired, self._memory.kept.ledger, "stage", observed)
             self._now_whole()
             with self._memory.lock:
                 # The lease may have been decided meanwhile, where this was staged before.

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent.contract.diagnosis import Diagnosis
 from agent.contract.frozen import Frozen
 from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
 from agent.contract.messages import (
     Commit,
     Counters,
     Destroy,
+    Diagnose,
     Listening,
     Observe,
     Preview,
@@ -55,10 +57,23 @@ class Measuring(Protocol):
     def read_counters(self, interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]: ...
 
 
-class Service:
-    """Requests may run at the same time: the keeper serialises what changes the network."""
+def _nobody_looks() -> Diagnosis:
+    raise EffectError("this agent was started without its doctor")
 
-    def __init__(self, server: str, keeper: Keeper, measuring: Measuring) -> None:
+
+class Service:
+    """Requests may run at the same time: the keeper serialises what changes the network.
+
+    diagnose: as `agent doctor` looks.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        keeper: Keeper,
+        measuring: Measuring,
+        diagnose: Callable[[], Diagnosis] = _nobody_looks,
+    ) -> None:
         self._server = server
         self._keeper = keeper
         self._measuring = measuring
@@ -75,6 +90,7 @@ class Service:
             RunTransfers: self._run_transfers,
             StopServers: self._stop_servers,
             ReadCounters: self._read_counters,
+            Diagnose: lambda _: asyncio.to_thread(diagnose),
         }
 
     async def answer(self, body: Any) -> Frozen | Refusal:

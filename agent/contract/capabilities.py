@@ -37,6 +37,13 @@ class TrafficControl(Frozen):
         return self.known and kind not in (*self.qdiscs, *self.classifiers)
 
 
+class Device(Frozen):
+    """As its driver calls it; `cpu` for the whole processor, with all memory of the server."""
+
+    name: str
+    memory_bytes: int
+
+
 class Capabilities(Frozen):
     """set_queue_honoured: the kernel datapath does what a flow's set_queue says, the userspace
     datapath ignores it (Open vSwitch 3.1). offloading: NICs that can do traffic control in hardware
@@ -50,6 +57,7 @@ class Capabilities(Frozen):
     nics: tuple[NicFacts, ...]
     traffic_control: TrafficControl = TrafficControl()
     offloading: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
 
     @property
     def steering(self) -> Steering | None:

@@ -32,11 +32,16 @@ POLL_SECONDS = 10.0
 
 
 class Hello(Frozen):
+    """management: this server's address on the way to the controller; None: there is no way now.
+    protected: interfaces that its configuration forbids to touch."""
+
     version: int = PROTOCOL_VERSION
     server: str
     agent_pid: int
     capabilities: Capabilities
     lease: LeaseState
+    management: str | None = None
+    protected: tuple[str, ...] = ()
 
 
 class Welcome(Frozen):
@@ -174,6 +179,12 @@ class Counters(Frozen):
     counters: tuple[InterfaceCounters, ...]
 
 
+class Diagnose(Frozen):
+    """Look for what stands in the way; changes nothing. -> Diagnosis"""
+
+    request: Literal["diagnose"] = "diagnose"
+
+
 Request = Annotated[
     Observe
     | Preview
@@ -186,7 +197,8 @@ Request = Annotated[
     | StartServers
     | RunTransfers
     | StopServers
-    | ReadCounters,
+    | ReadCounters
+    | Diagnose,
     Field(discriminator="request"),
 ]
 

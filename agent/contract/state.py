@@ -72,6 +72,7 @@ class NicFacts(Frozen):
     routes: through it, none of ours and none that the kernel adds itself, as `ip route` accepts.
     root_qdisc: kind of a queueing discipline that someone set; None: the kernel's default.
     carrier: whether the other end of the link is there; None: not known, as while the NIC is down.
+    promiscuous: set so by a program, as ovs-vswitchd's userspace datapath does.
     least_mtu_bytes, largest_mtu_bytes: what its driver takes; None: it does not say.
     """
 
@@ -88,6 +89,7 @@ class NicFacts(Frozen):
     routes: tuple[str, ...] = ()
     root_qdisc: str | None = None
     carrier: bool | None = None
+    promiscuous: bool = False
     least_mtu_bytes: int | None = None
     largest_mtu_bytes: int | None = None
 
@@ -118,7 +120,9 @@ class EffectiveQueue(Frozen):
 class ObservedState(Collections):
     """Our entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys, never assumed.
 
-    sysctls holds those that a desired state or the ledger names. addresses holds those on our
+    bridges holds those of the database, and interfaces that an Open vSwitch left which was killed
+    (no NIC), where the ledger says that they are ours. sysctls holds those that a desired state or
+    the ledger names. addresses holds those on our
     bridges' interfaces; a NIC's own are in nics. bridges_down are those of our bridges whose
     interface is down, as ovs-vswitchd leaves it that makes it anew. bridge_routes are others', over
     our bridges, as `ip route` accepts them. problems lists what is ours but broken, e.g. a queue in
@@ -140,6 +144,8 @@ class TakenOver(Frozen):
     addresses: tuple[str, ...]  # as `ip address add` accepts them
     routes: tuple[str, ...] = ()  # as `ip route` prints and accepts them
     was_up: bool = True
+    was_promiscuous: bool = False
+    bridge: str = ""  # of ours, that took it over
 
 
 class Ledger(Frozen):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from importlib.metadata import version
+
 from agent.contract.config import AgentConfig
+from agent.contract.diagnosis import Diagnosis
 from agent.doctor.findings import exit_code, findings
 from agent.doctor.gather import gather
 from agent.doctor.show import document, print_findings
+
+
+def diagnose(config: AgentConfig) -> Diagnosis:
+    """What `doctor` finds, for the controller. Raises EffectError as it does."""
+    found = findings(gather(config))
+    return Diagnosis(findings=found, version=version("placewire"), clock_unix=time.time())
 
 
 def doctor(config: AgentConfig, *, as_json: bool) -> int:

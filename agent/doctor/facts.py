@@ -12,19 +12,6 @@ from agent.contract.state import LeaseState, NicFacts, ObservedState
 # Drivers of interfaces that no cable is behind. Namespaces and labs have veth for NICs.
 _NO_NICS = ("bridge", "dummy", "ifb", "openvswitch", "tun", "wireguard")
 
-Severity = Literal["error", "warning", "note"]
-
-
-class Finding(Frozen):
-    """error: Placewire cannot work, or holds no promise. warning: a plan is refused, or somebody
-    may interfere. note: good to know. remedy: a command, or what to do; "" where nothing is due."""
-
-    severity: Severity
-    what: str
-    where: str
-    why: str
-    remedy: str
-
 
 class SocketFacts(Frozen):
     """writable: for `Facts.agent_user`; None where it could not be told."""

@@ -19,6 +19,7 @@ from agent.drivers.command import run
 from agent.drivers.server import Server, open_vswitch_version
 from agent.drivers.sysctl import read_sysctls
 from agent.reconcile.effects import EffectError
+from agent.reconcile.unmarked import Unmarked
 from agent.store import StoreError, read_kept
 from agent.wiring import addresses_towards
 
@@ -69,7 +70,7 @@ def _agent_user() -> pwd.struct_passwd:
 
 def _observe(server: Server) -> tuple[str | None, ObservedState]:
     try:
-        return None, server.observe(())
+        return None, server.observe(Unmarked())
     except EffectError as error:
         return str(error), ObservedState(nics=links.LinkView().nics({}, ()))
 

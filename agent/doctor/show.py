@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent.contract.diagnosis import Finding
 from agent.contract.state import NicFacts
-from agent.doctor.facts import Facts, Finding
+from agent.doctor.facts import Facts
 from agent.doctor.findings import ORDER, exit_code
 
 WIDTH = 100

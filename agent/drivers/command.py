@@ -18,6 +18,9 @@ def run(command: Sequence[str], stdin: str | None = None) -> str:
         )
     except FileNotFoundError as error:
         raise EffectError(f"{command[0]} is not installed on this server") from error
+    except PermissionError as error:
+        # Also where it is in none of PATH's folders, and one of them may not be searched.
+        raise EffectError(f"{command[0]} is not there, or this user may not run it") from error
     except subprocess.TimeoutExpired as error:
         raise EffectError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
     if done.returncode != 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from agent.contract.entries import PROTOCOL, Address
+from agent.contract.entries import PROTOCOL, Address, Bridge, DatapathType
 from agent.contract.state import NicFacts
 from agent.drivers import ethtool
 from agent.drivers.announce import announce
@@ -23,6 +23,8 @@ from agent.reconcile.steps import EntryStep, NicStep
 # What `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
+# Of what kind a bridge's own interface is, in the kernel's words.
+_DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
 
 class LinkView:
@@ -60,6 +62,19 @@ class LinkView:
         """Of global scope, as a.b.c.d/len; IPv6 too."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
 
+    def left_by_switch(self, ours: Collection[str], internal: Collection[str]) -> list[Bridge]:
+        """Interfaces as ovs-vswitchd makes them for a bridge, of these names of ours, and not
+        among those that the database has. A killed one leaves them, and the next removes none that
+        has lost its bridge meanwhile."""
+        return [
+            Bridge(name=name, nic="", datapath=_DATAPATH_OF[kind], mtu_bytes=self.mtu_bytes(name))
+            for name in sorted(set(ours) - set(internal))
+            if (kind := self._kind(name)) in _DATAPATH_OF
+        ]
+
+    def _kind(self, interface: str) -> str:
+        return str(self._links.get(interface, {}).get("linkinfo", {}).get("info_kind", ""))
+
     def foreign_routes(self, interface: str) -> tuple[str, ...]:
         """Of others, through it, as `ip route` accepts them."""
         return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
@@ -93,6 +108,7 @@ class LinkView:
             routes=self.foreign_routes(name),
             root_qdisc=self._qdiscs.get(name),
             carrier="LOWER_UP" in link["flags"] if self.is_up(name) else None,
+            promiscuous="PROMISC" in link["flags"],
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
@@ -171,6 +187,16 @@ def bring_up(interfaces: Sequence[str]) -> None:
                 netlink.link("set", index=index, state="up")
 
 
+def remove_left_by_switch(bridges: Sequence[str]) -> None:
+    """A tap that a process uses is refused by the kernel: then ovs-vswitchd is back, and has it.
+    Raises EffectError."""
+    for bridge in LinkView().left_by_switch(bridges, ()):
+        if bridge.datapath == "netdev":
+            run(["ip", "tuntap", "del", "dev", bridge.name, "mode", "tap"])
+        else:
+            run(["ovs-dpctl", "del-if", "ovs-system", bridge.name])
+
+
 def move_nic(step: NicStep) -> None:
     """Raises EffectError with all that could not be moved, after having moved the rest."""
     actions = _to_bridge(step) if step.direction == "to bridge" else _back(step)
@@ -212,6 +238,7 @@ def _back(step: NicStep) -> list[list[str]]:
     missing = [a for a in held.addresses if a not in have]
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
+        *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
         *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
     ]

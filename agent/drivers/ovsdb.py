@@ -45,14 +45,20 @@ def remove_bridges(remote: str, names: Sequence[str]) -> None:
     """Raises EffectError where a bridge has got a port of others, or a port of ours their QoS:
     these would go with it."""
     with connected(remote) as database:
+        rows = [
+            row
+            for row in database.rows("Bridge")
+            if row.name in names and OWNER_KEY in row.external_ids
+        ]
+        if not rows:
+            return
 
         def change(_: Any) -> None:
-            for row in database.rows("Bridge"):
-                if row.name in names and OWNER_KEY in row.external_ids:
-                    row.verify("ports")
-                    _require_ports_ours(row)
-                    database.switch.delvalue("bridges", row)
-                    row.delete()
+            for row in rows:
+                row.verify("ports")
+                _require_ports_ours(row)
+                database.switch.delvalue("bridges", row)
+                row.delete()
 
         database.transact(change, f"remove bridges {', '.join(names)}")
 

@@ -29,6 +29,7 @@ from agent.contract.entries import (
 from agent.contract.state import ForeignEntry, ObservedState
 from agent.drivers import (
     abilities,
+    devices,
     ethtool,
     links,
     openflow,
@@ -43,6 +44,7 @@ from agent.drivers.switch_view import SwitchView
 from agent.reconcile.effective import drifted_nics
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.unmarked import Unmarked
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +65,13 @@ class Server:
         """Asked once: a kernel does not change while it runs."""
         return abilities.traffic_control()
 
-    def observe(self, sysctls: Collection[str]) -> ObservedState:
+    def observe(self, sought: Unmarked) -> ObservedState:
         """Raises UnreadableError where something cannot be read: an interface that went away in
         between, a database that does not answer, a tool that says what nobody expected."""
         with _as_effect_error("reading the server's network", UnreadableError):
-            return self._observe(sysctls)
+            return self._observe(sought)
 
-    def _observe(self, sysctls: Collection[str]) -> ObservedState:
+    def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
             switch = SwitchView(database)
             shapers, queues, problems = switch.shapers_and_queues()
@@ -80,6 +82,7 @@ class Server:
             Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
             for name, nic, datapath in found
         ]
+        left = view.left_by_switch(sought.bridges, switch.internal_interfaces)
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
         down = [name for name in live if not view.is_up(name)]
@@ -96,14 +99,14 @@ class Server:
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
         return ObservedState(
-            bridges=tuple(bridges),
+            bridges=(*bridges, *left),
             addresses=tuple(
                 Address(interface=name, address=address)
                 for name in live
                 for address in view.addresses(name)
                 if ":" not in address
             ),
-            sysctls=tuple(sysctl.read_sysctls(sysctls)),
+            sysctls=tuple(sysctl.read_sysctls(sought.sysctls)),
             shapers=tuple(shapers),
             queues=tuple(queues),
             flows=tuple(flows),
@@ -115,7 +118,7 @@ class Server:
             foreign=(
                 *switch.foreign_bridges(),
                 *foreign_on_ours,
-                *_foreign_interfaces(view.names, {b.name for b in bridges}),
+                *_foreign_interfaces(view.names, {b.name for b in (*bridges, *left)}),
                 *foreign_flows,
                 *foreign_filters,
                 *foreign_rules,
@@ -143,7 +146,7 @@ class Server:
         """Where Open vSwitch does not answer, what can be said without it. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
         try:
-            nics = self.observe(()).nics
+            nics = self.observe(Unmarked()).nics
         except UnreadableError as error:
             log.warning("Open vSwitch: %s", error)
             datapath, nics = "none", links.LinkView().nics({}, ())
@@ -156,6 +159,7 @@ class Server:
             nics=nics,
             traffic_control=self.traffic_control,
             offloading=abilities.offloading(nic.name for nic in nics),
+            devices=devices.devices(),
         )
 
     def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
@@ -200,6 +204,7 @@ class Server:
                 and isinstance(step.before, Bridge)]  # fmt: skip
         if gone:
             ovsdb.remove_bridges(self._remote, gone)
+            links.remove_left_by_switch(gone)
 
 
 @contextmanager

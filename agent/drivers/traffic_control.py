@@ -6,26 +6,22 @@ takes its place: queue n is class 1:(n+1).
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from ipaddress import IPv4Network
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
 
 from agent.contract.entries import CLASSIFIER_PREFERENCE_BASE, SHORT_PACKET_BYTES, Classifier
 from agent.contract.state import EffectiveQueue, ForeignEntry
 from agent.drivers.command import run
-from agent.reconcile.effects import EffectError
 from agent.reconcile.steps import EntryStep
 
 # One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT of 6).
 _TICK_SECONDS = 64e-9
-_HTB_HANDLE = 0x10000
-_IPV4 = 0x0800
+# Major number of the HTB that Open vSwitch makes, in tc's notation.
+_HTB = "1"
 # Open vSwitch raises a class's burst to the NIC's MTU and this (3.1), whatever was asked.
 _BURST_BEYOND_MTU_BYTES = 64
 _SHORT_PREFERENCE = CLASSIFIER_PREFERENCE_BASE
@@ -33,13 +29,17 @@ _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCE_BASE + 1
 _PREFERENCES = range(CLASSIFIER_PREFERENCE_BASE, CLASSIFIER_PREFERENCE_BASE + 1000)
 # A mask on the total length finds packets below a power of two only.
 _LENGTH_MASK = 0xFFFF & ~(SHORT_PACKET_BYTES - 1)
-# The total length at offset 2 and the protocol, TCP, at offset 9 of the IPv4 header; behind it (20
-# bytes) TCP's PSH flag, which the end of what was sent at once has, and acknowledgements have not.
-# A short end of data must stay behind the data before it: what overtakes looks like a loss, and is
-# sent again with all that was under way.
-_SHORT_KEYS = (f"0x0000/0x{_LENGTH_MASK:04x}+2", "0x06/0xff+9", "0x00/0x08+33")
-# The same as the kernel has them: words of 32 bits from those offsets.
-_SHORT_MATCHES = {(0, _LENGTH_MASK << 16, 2), (0x06 << 24, 0xFF << 24, 9), (0, 0x08 << 24, 33)}
+# Words of 32 bits, as u32 compares them: (value, mask, offset in the IPv4 header and behind it).
+# The total length at offset 2 and the protocol, TCP, at offset 9; behind the header (20 bytes)
+# TCP's PSH flag, which the end of what was sent at once has, and acknowledgements have not. A short
+# end of data must stay behind the data before it: what overtakes looks like a loss, and is sent
+# again with all that was under way.
+_SHORT_MATCHES: Sequence[tuple[int, int, int]] = (
+    (0, _LENGTH_MASK, 0),
+    (0x06 << 16, 0xFF << 16, 8),
+    (0, 0x08 << 16, 32),
+)
+_DESTINATION_OFFSET = 16
 
 _HEADER = re.compile(
     r"^filter .*pref (?P<pref>\d+) u32 .*fh (?P<handle>[0-9a-f]+::[0-9a-f]+) .*"
@@ -98,19 +98,14 @@ class Filter:
         self.class_id = class_id
         self.matches: set[tuple[int, int, int]] = set()
 
-    @property
-    def u32_handle(self) -> int:
-        table, node = self.handle.split("::")
-        return int(table, 16) << 20 | int(node, 16)
-
     def classifier(self, nic: str) -> Classifier | None:
         """None: not one that we would have written."""
         queue_id = (self.class_id & 0xFFFF) - 1
-        if self.preference == _SHORT_PREFERENCE and self.matches == _SHORT_MATCHES:
+        if self.preference == _SHORT_PREFERENCE and self.matches == set(_SHORT_MATCHES):
             return Classifier(nic=nic, destination=None, queue_id=queue_id)
         if self.preference == _DESTINATION_PREFERENCE and len(self.matches) == 1:
             ((value, mask, at),) = self.matches
-            if at == 16:
+            if at == _DESTINATION_OFFSET:
                 length = mask.bit_count()
                 network = IPv4Network((value, length))
                 text = str(network).removesuffix("/32")
@@ -123,8 +118,9 @@ def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[Foreig
     ours: list[Classifier] = []
     foreign: list[ForeignEntry] = []
     for nic in nics:
-        filters, strangers = _filters(nic)
-        for item in filters:
+        found = _filters(nic)
+        strangers = list(found.strangers)
+        for item in found.filters:
             classifier = item.classifier(nic)
             if classifier is None:
                 strangers.append(f"pref {item.preference} handle {item.handle}")
@@ -136,9 +132,19 @@ def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[Foreig
     return sorted(ours, key=lambda c: c.key), foreign
 
 
-def _filters(nic: str) -> tuple[list[Filter], list[str]]:
+class _Filters(NamedTuple):
+    """strangers: lines of those in our preferences that are no u32 filters. empty: preferences of
+    ours that hold a hash table and nothing in it."""
+
+    filters: Sequence[Filter]
+    strangers: Sequence[str]
+    empty: Collection[int]
+
+
+def _filters(nic: str) -> _Filters:
     filters: list[Filter] = []
     strangers: list[str] = []
+    tables: set[int] = set()
     current: Filter | None = None
     for line in run(["tc", "filter", "show", "dev", nic]).splitlines():
         if (header := _HEADER.match(line)) and int(header["pref"]) in _PREFERENCES:
@@ -149,30 +155,28 @@ def _filters(nic: str) -> tuple[list[Filter], list[str]]:
             current.matches.add((int(match["value"], 16), int(match["mask"], 16), int(match["at"])))
         elif any_filter := _ANY.match(line):
             current = None
-            if int(any_filter["pref"]) in _PREFERENCES and any_filter["kind"] != "u32":
-                strangers.append(line.strip())
-    return filters, strangers
+            if int(any_filter["pref"]) in _PREFERENCES:
+                if any_filter["kind"] == "u32":
+                    tables.add(int(any_filter["pref"]))
+                else:
+                    strangers.append(line.strip())
+    return _Filters(filters, strangers, tables - {item.preference for item in filters})
 
 
 def change_classifiers(steps: Sequence[EntryStep]) -> None:
     """Of each NIC: replaced ones are added anew first, then the former are removed. Raises
     EffectError."""
-    with IPRoute() as netlink:
-        for nic, changes in _by_nic(steps).items():
-            indexes = netlink.link_lookup(ifname=nic)
-            if not indexes:
-                raise EffectError(f"classifier {changes[0].entry.key}: the NIC is gone")
-            gone = {step.before for step in changes if step.before is not None}
-            former = [f for f in _filters(nic)[0] if f.classifier(nic) in gone] if gone else []
-            for step in changes:
-                if isinstance(step.after, Classifier):
-                    _add(netlink, indexes[0], step.after)
-            for item in former:
-                _remove(netlink, indexes[0], item.preference, item.u32_handle)
-            if former:
-                left = {item.preference for item in _filters(nic)[0]}
-                for preference in {item.preference for item in former} - left:
-                    _remove_empty(netlink, indexes[0], preference)
+    for nic, changes in _by_nic(steps).items():
+        gone = {step.before for step in changes if step.before is not None}
+        former = [f for f in _filters(nic).filters if f.classifier(nic) in gone] if gone else []
+        _tc(
+            *(_adding(step.after) for step in changes if isinstance(step.after, Classifier)),
+            *(_removing(nic, item.preference, f"handle {item.handle} u32") for item in former),
+        )
+        if former:
+            # The kernel removes the last of a qdisc by itself, and no empty one beside others.
+            empty = {item.preference for item in former}.intersection(_filters(nic).empty)
+            _tc(*(_removing(nic, preference) for preference in sorted(empty)))
 
 
 def _by_nic(steps: Sequence[EntryStep]) -> dict[str, list[EntryStep]]:
@@ -183,41 +187,25 @@ def _by_nic(steps: Sequence[EntryStep]) -> dict[str, list[EntryStep]]:
     return found
 
 
-def _add(netlink: Any, index: int, classifier: Classifier) -> None:
+def _adding(classifier: Classifier) -> str:
     if classifier.destination is None:
-        preference, keys = _SHORT_PREFERENCE, list(_SHORT_KEYS)
+        preference, matches = _SHORT_PREFERENCE, _SHORT_MATCHES
     else:
         network = IPv4Network(classifier.destination)
         value, mask = (int.from_bytes(a.packed) for a in (network.network_address, network.netmask))
-        preference, keys = _DESTINATION_PREFERENCE, [f"0x{value:08x}/0x{mask:08x}+16"]
-    netlink.tc(
-        "add-filter",
-        "u32",
-        index,
-        parent=_HTB_HANDLE,
-        prio=preference,
-        protocol=_IPV4,
-        target=_HTB_HANDLE | (classifier.queue_id + 1),
-        keys=keys,
+        preference, matches = _DESTINATION_PREFERENCE, ((value, mask, _DESTINATION_OFFSET),)
+    words = " ".join(f"match u32 {value:#x} {mask:#x} at {at}" for value, mask, at in matches)
+    return (
+        f"filter add dev {classifier.nic} parent {_HTB}: protocol ip pref {preference} u32 {words} "
+        f"flowid {_HTB}:{classifier.queue_id + 1:x}"
     )
 
 
-def _remove(netlink: Any, index: int, preference: int, handle: int) -> None:
-    netlink.tc(
-        "del-filter",
-        index=index,
-        handle=handle,
-        parent=_HTB_HANDLE,
-        # Without a kind, pyroute2 leaves this field as it is given: preference and protocol.
-        info=preference << 16 | socket.htons(_IPV4),
-    )
+def _removing(nic: str, preference: int, which: str = "") -> str:
+    return f"filter del dev {nic} parent {_HTB}: protocol ip pref {preference} {which}"
 
 
-def _remove_empty(netlink: Any, index: int, preference: int) -> None:
-    """The kernel keeps an empty hash table while another of the same qdisc has filters, and
-    removes the last one by itself."""
-    try:
-        _remove(netlink, index, preference, 0)
-    except NetlinkError as error:
-        if error.code != errno.ENOENT:
-            raise
+def _tc(*commands: str) -> None:
+    """All in one process, up to the first that fails. Raises EffectError."""
+    if commands:
+        run(["tc", "-batch", "-"], stdin="\n".join(commands) + "\n")

@@ -27,6 +27,7 @@ from agent.job.exchanges import (
     everybody,
     exchange_placement,
     exchanges,
+    paths_from,
 )
 from agent.job.heart import Heart, end_when_lost, limit_tcp_waits
 from agent.job.link_fit import fit_link
@@ -66,8 +67,8 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
     connect(spec, placement, transport, store)
     limit_tcp_waits(spec.loss_seconds)
     trips = _measure(spec, placement, rails, _Trips(spec, transport), store)
-    paths, due = tuple(_paths(spec, trips)), _paths_due(spec, placement, rails)
-    emit(Calibrated(rank=spec.rank, paths=paths, left_out=due - len(paths)))
+    paths, due = tuple(_paths(spec, trips)), paths_from(spec.device, placement, rails)
+    emit(Calibrated(rank=spec.rank, paths=paths, left_out=len(due) - len(paths)))
     transport.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     emit(Finished(rank=spec.rank, traffic=(), peak_memory_bytes=peak))
@@ -127,12 +128,6 @@ def _measure(
             size = exchange.bytes[spec.device, destination]
             found[destination, exchange.rails][size] = seconds[exchange.warm_up :]
     return found
-
-
-def _paths_due(spec: RankSpec, placement: Placement, rails: Sequence[str]) -> int:
-    """From this rank's server."""
-    every = ((pair, e.rails) for e in exchanges(placement, rails) for pair in e.bytes)
-    return len({(pair, lane) for pair, lane in every if pair[0] == spec.device})
 
 
 def _goes_on(spec: RankSpec, store: TCPStore, number: int, until: float) -> bool:

@@ -86,6 +86,18 @@ def _of_all_sizes(
         yield Exchange(lane, sizes, messages, warm_up)
 
 
+def paths_from(
+    device: str, placement: Placement, rails: Sequence[str]
+) -> frozenset[tuple[str, tuple[str, ...]]]:
+    """(destination device, lane) of all that is measured with this device as the source."""
+    return frozenset(
+        (destination, exchange.rails)
+        for exchange in exchanges(placement, rails)
+        for source, destination in exchange.bytes
+        if source == device
+    )
+
+
 def everybody(placement: Placement, rails: Sequence[str]) -> Exchange:
     """One message each way between every pair: whom ranks must be connected with."""
     pairs = combinations(calibrating_devices(placement), 2)

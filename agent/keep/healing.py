@@ -11,10 +11,10 @@ from agent.keep.attempts import Attempts
 from agent.keep.making import Maker
 from agent.keep.reports import KEEPS_TRYING, NOTHING_DONE, Outcome, Reports, changes_of, told
 from agent.reconcile.contest import Contests
-from agent.reconcile.diff import watched_sysctls
 from agent.reconcile.drift import Drift, find_drift, switch_is_away, told_in_the_way
 from agent.reconcile.effects import EffectError, Network
 from agent.reconcile.lease import RETRY_SECONDS
+from agent.reconcile.unmarked import unmarked
 from agent.reconcile.watch import Schedule
 from agent.store import Memory
 
@@ -73,7 +73,7 @@ class Healing:
         outcome = NOTHING_DONE
         again_in: float | None = RETRY_SECONDS
         try:
-            observed = self._network.observe(watched_sysctls(desired, ledger))
+            observed = self._network.observe(unmarked(desired, ledger))
             read = self._elapsed()
             drift = find_drift(desired, observed, ledger)
             away = switch_is_away(desired, observed)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from agent.contract.state import DesiredState, Ledger, Refusal
-from agent.reconcile.diff import watched_sysctls
+from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from agent.reconcile.drift import Drift, find_drift, told_in_the_way
 from agent.reconcile.effects import Network
 from agent.reconcile.steps import Step
+from agent.reconcile.unmarked import unmarked
 from agent.store import Memory
 
 # ovs-vswitchd programs the kernel after it has taken a transaction in.
@@ -29,12 +29,24 @@ class Maker:
         # How long the last reading of the network took.
         self.read_seconds = 0.0
 
-    def make_so(self, desired: DesiredState | None, ledger: Ledger, event: str) -> tuple[Step, ...]:
+    def make_so(
+        self,
+        desired: DesiredState | None,
+        ledger: Ledger,
+        event: str,
+        observed: ObservedState | None = None,
+    ) -> tuple[Step, ...]:
         """Applies the difference and reads it back. Raises EffectError, NotVerifiedError.
 
-        A stage that cannot be noted in the audit log is not done; undoing is.
+        observed: as it was just read. A stage that cannot be noted in the audit log is not done;
+        undoing is.
         """
-        steps = self._apply(desired, ledger, event, ())
+        before = (
+            self._look(desired, ledger, ())
+            if observed is None
+            else find_drift(desired, observed, ledger)
+        )
+        steps = self._apply(before.steps, desired, event)
         if left := self._read_back(desired, ledger, ()):
             raise NotVerifiedError(_told(left))
         return steps
@@ -44,16 +56,15 @@ class Maker:
     ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
         """The same for what is in force, except these subjects, and what others are in the way of:
         that is returned beside the steps done. Raises EffectError, NotVerifiedError."""
-        steps = self._apply(desired, ledger, "heal", leave)
+        steps = self._apply(self._look(desired, ledger, leave).steps, desired, "heal")
         left = self._read_back(desired, ledger, leave)
         if left.steps or left.faults:
             raise NotVerifiedError(_told(left))
         return steps, left.in_the_way
 
     def _apply(
-        self, desired: DesiredState | None, ledger: Ledger, event: str, leave: Collection[str]
+        self, steps: tuple[Step, ...], desired: DesiredState | None, event: str
     ) -> tuple[Step, ...]:
-        steps = self._look(desired, ledger, leave).steps
         if steps:
             (self._memory.audit if event == "stage" else self._memory.note)(event, steps)
             self._network.apply(steps, desired.plan_name if desired else "")
@@ -73,7 +84,7 @@ class Maker:
 
     def _look(self, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]) -> Drift:
         began = time.monotonic()
-        observed = self._network.observe(watched_sysctls(desired, ledger))
+        observed = self._network.observe(unmarked(desired, ledger))
         self.read_seconds = time.monotonic() - began
         return find_drift(desired, observed, ledger).without(leave)
 

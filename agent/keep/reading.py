@@ -6,16 +6,17 @@ from agent.contract.messages import Observation, Previewed, Verified
 from agent.contract.state import DesiredState, Refusal
 from agent.keep.reports import changes_of
 from agent.reconcile import lease as leases
-from agent.reconcile.diff import difference, watched_sysctls
+from agent.reconcile.diff import difference
 from agent.reconcile.effective import ineffective_queues
 from agent.reconcile.effects import Network
 from agent.reconcile.foreign import hold_back
 from agent.reconcile.lease import Kept, LeaseRefusedError
+from agent.reconcile.unmarked import unmarked
 from agent.reconcile.validate import ServerFacts, refusals
 
 
 def observe(network: Network, kept: Kept) -> Observation:
-    state = network.observe(watched_sysctls(kept.desired, kept.ledger))
+    state = network.observe(unmarked(kept.desired, kept.ledger))
     return Observation(state=state, lease=kept.lease)
 
 
@@ -26,7 +27,7 @@ def preview(network: Network, kept: Kept, desired: DesiredState, facts: ServerFa
         leases.check_stage(kept, desired)
     except LeaseRefusedError as error:
         return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
-    observed = network.observe(watched_sysctls(desired, kept.ledger))
+    observed = network.observe(unmarked(desired, kept.ledger))
     if found := refusals(desired, observed, facts):
         return Previewed(changes=(), refusals=found, lease=kept.lease)
     steps = difference(desired, observed, kept.ledger)
@@ -45,7 +46,7 @@ def verify(network: Network, kept: Kept, generation: int) -> Verified:
                 remedy="ask for the generation that is in force",
             )
         )
-    observed = network.observe(watched_sysctls(kept.desired, kept.ledger))
+    observed = network.observe(unmarked(kept.desired, kept.ledger))
     return Verified(
         deviations=changes_of(difference(kept.desired, observed, kept.ledger)),
         problems=(*observed.problems, *ineffective_queues(kept.desired, observed)),

@@ -7,10 +7,10 @@ from agent.keep.attempts import Attempts
 from agent.keep.making import Maker
 from agent.keep.reports import KEEPS_TRYING, Outcome, Reports, changes_of, told
 from agent.reconcile import lease as leases
-from agent.reconcile.diff import watched_sysctls
 from agent.reconcile.drift import find_drift
 from agent.reconcile.effects import EffectError, Network
 from agent.reconcile.lease import Kept
+from agent.reconcile.unmarked import unmarked
 from agent.store import Memory
 
 
@@ -30,7 +30,7 @@ class Restoring:
         """What of others would go with a change to `aim`. Where the server cannot be read now,
         nothing is known: the change is begun, fails, and is tried again."""
         try:
-            observed = self._network.observe(watched_sysctls(aim.desired, aim.ledger))
+            observed = self._network.observe(unmarked(aim.desired, aim.ledger))
         except EffectError:
             return ()
         return find_drift(aim.desired, observed, aim.ledger).in_the_way

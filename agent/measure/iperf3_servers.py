@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from asyncio.subprocess import Process
 from collections.abc import Coroutine
+from ipaddress import IPv4Address
+from pathlib import Path
 
 from agent.contract.measurement import Transfer
 from agent.measure.processes import Processes
 from agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
+LOOK_SECONDS = 0.02
+# Of proc(5), net/tcp: sockets of this network namespace, addresses as the processor stores them.
+_SOCKETS, _LISTENING = Path("/proc/self/net/tcp"), "0A"
 
 
 class Iperf3Servers:
@@ -62,24 +69,44 @@ class Iperf3Servers:
         address, port = transfer.destination_address, transfer.tcp_port
         try:
             process = await self.processes.start(
-                "iperf3", "--server", "--one-off", "--forceflush",
+                "iperf3", "--server", "--one-off", "--json",
                 "--bind", address, "--port", str(port),
             )  # fmt: skip
         except FileNotFoundError as error:
             raise EffectError("iperf3 is not installed on this server") from error
-        assert process.stdout is not None and process.stderr is not None
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                while line := await process.stdout.readline():
-                    if b"Server listening" in line:
-                        # Nobody reads on: a full pipe would stop the server.
-                        self._hold(self._drain(process))
-                        return
-        except TimeoutError:
-            await self.processes.end(process)
-        said = (await process.stderr.read()).decode().strip()
-        raise EffectError(f"iperf3 does not listen on {address} port {port}: {said or 'silent'}")
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while process.returncode is None and asyncio.get_running_loop().time() < deadline:
+            if listens(process.pid, address, port):
+                # Nobody reads on: a full pipe would stop the server.
+                self._hold(self._drain(process))
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+        await self.processes.end(process)
+        said = b" ".join(await process.communicate()).decode()
+        raise EffectError(f"iperf3 does not listen on {address} port {port}: {_error(said)}")
 
     async def _drain(self, process: Process) -> None:
         await process.communicate()
         await self.processes.end(process)
+
+
+def listens(process_id: int, address: str, port: int) -> bool:
+    """Whether this process of ours does; another may have the TCP port."""
+    wanted = f"{int.from_bytes(IPv4Address(address).packed, sys.byteorder):08X}:{port:04X}"
+    rows = (line.split() for line in _SOCKETS.read_text().splitlines()[1:])
+    found = {f"socket:[{row[9]}]" for row in rows if row[1] == wanted and row[3] == _LISTENING}
+    if not found:
+        return False
+    try:
+        held = [str(file.readlink()) for file in Path(f"/proc/{process_id}/fd").iterdir()]
+    except FileNotFoundError:
+        return False  # It ends just now, or closes something.
+    return not found.isdisjoint(held)
+
+
+def _error(said: str) -> str:
+    """Of what iperf3 printed."""
+    try:
+        return str(json.loads(said)["error"])
+    except (ValueError, KeyError, TypeError):
+        return said.strip() or "silent"

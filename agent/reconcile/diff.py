@@ -73,14 +73,21 @@ def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger
     """The ledger that must be on disk before `desired` is applied: first values are kept."""
     known_nics = {taken.nic for taken in ledger.nics}
     known_sysctls = {sysctl.name for sysctl in ledger.sysctls}
-    wanted_nics = {bridge.nic for bridge in desired.bridges}
+    bridge_of = {bridge.nic: bridge.name for bridge in desired.bridges}
     wanted_sysctls = {sysctl.name for sysctl in desired.sysctls}
     return Ledger(
         nics=ledger.nics
         + tuple(
-            TakenOver(nic=n.name, addresses=n.address_commands, routes=n.routes, was_up=n.up)
-            for n in observed.nics
-            if n.name in wanted_nics and n.name not in known_nics
+            TakenOver(
+                nic=nic.name,
+                addresses=nic.address_commands,
+                routes=nic.routes,
+                was_up=nic.up,
+                was_promiscuous=nic.promiscuous,
+                bridge=bridge_of[nic.name],
+            )
+            for nic in observed.nics
+            if nic.name in bridge_of and nic.name not in known_nics
         ),
         sysctls=ledger.sysctls
         + tuple(
@@ -101,11 +108,6 @@ def prune_ledger(desired: DesiredState | None, ledger: Ledger) -> Ledger:
         nics=tuple(taken for taken in ledger.nics if taken.nic in nics),
         sysctls=tuple(sysctl for sysctl in ledger.sysctls if sysctl.name in names),
     )
-
-
-def watched_sysctls(desired: DesiredState | None, ledger: Ledger) -> frozenset[str]:
-    names = {sysctl.name for sysctl in ledger.sysctls}
-    return frozenset(names | {s.name for s in desired.sysctls} if desired else names)
 
 
 def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -209,6 +211,8 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
             set(taken.addresses) <= set(nic.address_commands)
             and set(taken.routes) <= set(nic.routes)
             and taken.was_up == nic.up
+            # An ovs-vswitchd that was killed leaves it so.
+            and (taken.was_promiscuous or not nic.promiscuous)
         )
         if taken.nic in ours or not whole:
             steps.append(NicStep("back", ours.get(taken.nic, ""), taken))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agent.contract.state import ObservedState
 from agent.reconcile.lease import Kept
 from agent.reconcile.steps import Step
+from agent.reconcile.unmarked import Unmarked
 
 
 class EffectError(Exception):
@@ -19,9 +20,8 @@ class UnreadableError(EffectError):
 
 
 class Network(Protocol):
-    def observe(self, sysctls: Collection[str]) -> ObservedState:
-        """Reads everything back. sysctls: the names whose values are wanted. Raises
-        UnreadableError."""
+    def observe(self, sought: Unmarked) -> ObservedState:
+        """Reads back all that is ours. Raises UnreadableError."""
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         """In this order. Raises EffectError at the first step that fails; later ones are left."""

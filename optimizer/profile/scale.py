@@ -1,9 +1,8 @@
 """A profile times a constant.
 
-A stand-in for hardware that is not there: the operators of a CPU profile divided by 50 are about
-as fast, in relation to a slow link, as a GPU's in relation to a data centre's network. Real
-accelerators do not scale all operators alike, so such a graph shows how a network decides a
-placement, and predicts no accelerator.
+A stand-in for hardware that is not there: a CPU profile scaled to a GPU's step time is, in relation
+to a link, about as fast as a GPU. Real accelerators do not scale all operators alike, so such a
+graph shows how a network decides a placement, and predicts no accelerator.
 """
 
 from __future__ import annotations
@@ -30,3 +29,8 @@ def with_scaled_seconds(
             )
         names = (device_type,)
     return graph.with_seconds({name: graph.seconds[:, k] * factor for k, name in enumerate(names)})
+
+
+def with_total_seconds(graph: OperatorGraph, seconds: float) -> OperatorGraph:
+    """Scaled so that a device of the first type takes that long for all operators together."""
+    return with_scaled_seconds(graph, seconds / float(graph.seconds[:, 0].sum()))

@@ -1,0 +1,33 @@
+"""What this server computes with: its GPUs, or where it has none, its processor."""
+
+from __future__ import annotations
+
+import os
+
+from agent.contract.capabilities import Device
+from agent.drivers.command import run
+from agent.reconcile.effects import EffectError
+
+_MEBIBYTE = 1024 * 1024
+_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+
+
+def devices() -> tuple[Device, ...]:
+    """In their drivers' order. GPUs without a driver that answers are not known."""
+    try:
+        return parse_gpus(run(_QUERY)) or (processor(),)
+    except (EffectError, ValueError):
+        return (processor(),)
+
+
+def parse_gpus(text: str) -> tuple[Device, ...]:
+    """text: a line `name, MiB` of each. Raises ValueError."""
+    rows = [line.rpartition(",") for line in text.splitlines() if line.strip()]
+    return tuple(
+        Device(name=name.strip(), memory_bytes=int(memory) * _MEBIBYTE) for name, _, memory in rows
+    )
+
+
+def processor() -> Device:
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Device(name="cpu", memory_bytes=memory_bytes)
