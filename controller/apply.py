@@ -36,6 +36,7 @@ from controller.errors import (
 )
 from controller.measured.calibration import calibrate, wants_calibration
 from controller.plan import Plan
+from controller.previewed import Preview, require_as_previewed
 from controller.report import (
     CalibratedRow,
     RunReport,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from controller.agents import Agents
     from controller.journal import Journal
     from controller.launch.launcher import Launcher
-    from controller.show import Show
+    from controller.show.story import Show
     from optimizer.placement import Placement
 
 
@@ -65,12 +66,14 @@ SLOWER_STEPS = 20.0
 
 @dataclass(frozen=True)
 class Request:
-    """network_only: stop after the measurement, without a job. confirm: asked before a change."""
+    """network_only: stop after the measurement, without a job. confirm: asked before a change.
+    preview: what the change must be exactly, where somebody has looked at it before."""
 
     plan: Plan
     plan_file: Path
     network_only: bool
     confirm: Callable[[], Awaitable[bool]]
+    preview: Preview | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Tools:
     journal: Journal
     launcher: Launcher
     cache: Path
+    logs: Path
     show: Show
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -137,6 +141,8 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     """Raises a PlacewireError whose exit code says how far it came; see controller/errors.py."""
     plan, show = request.plan, tools.show
     proposal = await propose(request, tools)
+    if request.preview is not None:
+        require_as_previewed(request.preview, proposal)
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
     placement = proposal.decision.placement
@@ -182,7 +188,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
 
 async def end_left_ranks(tools: Tools) -> None:
     """Of a job whose controller is gone: two jobs must not share the servers."""
-    if left := tools.launcher.left():
+    if left := await asyncio.to_thread(tools.launcher.left):
         where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
         tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
         await asyncio.to_thread(tools.launcher.end_left, left)
@@ -231,8 +237,9 @@ async def run_job(
     change: NetworkChange,
     events: list[RankEvent],
 ) -> None:
-    """Adds to events what the ranks say, also when the job fails."""
+    """Adds to events what the ranks say, also when the job fails; what they print is logged."""
     from controller.launch.ranks import SILENCE_SECONDS, run_ranks
+    from controller.run_log import run_log
 
     specs = rank_specs(
         request.plan, decision.placement, decision.placement_file, decision.graph_file
@@ -242,13 +249,23 @@ async def run_job(
         events.append(event)
         tools.show.event(event)
 
-    await run_ranks(
-        tools.launcher,
-        specs,
-        on_event,
-        silence_seconds=max(SILENCE_SECONDS, SLOWER_STEPS * decision.placement.step_seconds),
-        held_seconds=lambda: change.held_seconds,
-    )
+    with run_log(tools.logs, request.plan.name) as log:
+
+        def on_line(rank: int, text: str, is_error: bool) -> None:
+            log.write(rank, text)
+            if (
+                not is_error
+            ):  # mostly libraries' warnings: for who looks, and for a failure's report
+                tools.show.printed(rank, text)
+
+        await run_ranks(
+            tools.launcher,
+            specs,
+            on_event,
+            on_line=on_line,
+            silence_seconds=max(SILENCE_SECONDS, SLOWER_STEPS * decision.placement.step_seconds),
+            held_seconds=lambda: change.held_seconds,
+        )
 
 
 def make_report(

@@ -144,7 +144,10 @@ class NetworkChange:
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
         # First, so that the journal knows of a keep that only some servers heard.
-        self._record("keep decided")
+        assert self._decision is not None, "staged first"
+        self._journal.keep(
+            self._decision, {s: state.model_dump_json() for s, state in self._desired.items()}
+        )
         self._keeping = True
         await self._ask_lease(None)
         self._kept = True

@@ -6,9 +6,11 @@ PlacewireError
 ├── InfeasiblePlacement    4  no placement fits the cluster
 ├── AgentProblem           5  a server
 │   ├── AgentUnreachable      does not answer
-│   └── AgentRefused          answers that it cannot, and why
+│   ├── AgentRefused          answers that it cannot, and why
+│   └── StalePreview          would be changed otherwise than was previewed
 ├── VerificationFailed     6  the network is not as promised; everything was restored
 ├── JobFailed              7  a rank
+│   └── LaunchFailed          no program can be started on a server
 └── RestoreFailed          8  something is left; says what and where
 """
 
@@ -17,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.contract.measurement import LinkMeasurement
-from agent.contract.state import Refusal
-
 if TYPE_CHECKING:
+    from agent.contract.measurement import LinkMeasurement
+    from agent.contract.state import Refusal
     from controller.report import RunReport
 
 AGENT_UNIT = "placewire-agent"
@@ -124,6 +125,19 @@ class AgentRefused(AgentProblem):
         )
 
 
+class StalePreview(AgentProblem):
+    """differing: by server, what is not as it was shown."""
+
+    def __init__(self, differing: Mapping[str, Sequence[str]]) -> None:
+        self.differing = {server: tuple(some) for server, some in differing.items()}
+        told = "; ".join(f"{server}: {', '.join(some)}" for server, some in differing.items())
+        super().__init__(
+            f"not as it was previewed; nothing was changed. {told}",
+            where=", ".join(differing),
+            remedy="look at it anew: `controller preview PLAN --out FILE`",
+        )
+
+
 class VerificationFailed(PlacewireError):
     """links: every measurement, kept or not, as evidence."""
 
@@ -149,6 +163,10 @@ class JobFailed(PlacewireError):
     ) -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.rank = rank
+
+
+class LaunchFailed(JobFailed):
+    """Nothing can be run on a server."""
 
 
 class RestoreFailed(PlacewireError):

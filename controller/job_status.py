@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.contract.checkpoint import CheckpointError, checkpoints_in
+from controller.errors import LaunchFailed
 from controller.plan import PlacedJob, Plan
 from controller.report import CheckpointRow, RunReport
 
@@ -18,28 +19,34 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class JobStatus:
     """controller: who follows the ranks, None where nobody does. checkpoint_step: how many steps
-    are done in the last checkpoint. problem: why the folder of checkpoints was not looked at."""
+    are done in the last checkpoint. problems: what could not be looked at, and why."""
 
     ranks: tuple[LeftRank, ...]
     controller: str | None
     checkpoint_step: int | None
     checkpoint_path: str | None
-    problem: str = ""
+    problems: tuple[str, ...] = ()
 
 
 def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
-    problem = ""
+    problems: list[str] = []
+    ranks: tuple[LeftRank, ...] = ()
+    try:
+        ranks = launcher.left()
+    except LaunchFailed as error:
+        problems.append(f"ranks are not looked for: {error}")
     try:
         last = _last_in_folder(plan)
     except (CheckpointError, OSError) as error:
-        last, problem = None, str(error)
+        last = None
+        problems.append(f"checkpoints: {error}")
     last = last or _last_reported(plan, journal)
     return JobStatus(
-        ranks=launcher.left(),
+        ranks=ranks,
         controller=journal.holder(),
         checkpoint_step=last.step if last else None,
         checkpoint_path=last.path if last else None,
-        problem=problem,
+        problems=tuple(problems),
     )
 
 
@@ -55,8 +62,8 @@ def _last_reported(plan: Plan, journal: Journal) -> CheckpointRow | None:
     if not isinstance(plan.job, PlacedJob) or plan.job.checkpoint is None:
         return None
     folder = Path(plan.job.checkpoint.folder)
-    for text in reversed(journal.runs(plan.name)):
-        row = RunReport.model_validate_json(text).checkpoint
+    for run in reversed(journal.runs(plan.name)):
+        row = RunReport.model_validate_json(run.report).checkpoint
         if row is not None and Path(row.path).parent == folder:
             return row
     return None

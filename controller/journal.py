@@ -36,6 +36,12 @@ CREATE TABLE IF NOT EXISTS generations (
     generation INTEGER NOT NULL,
     PRIMARY KEY (server, generation)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS states (
+    decision INTEGER NOT NULL REFERENCES decisions (id),
+    server TEXT NOT NULL,
+    state TEXT NOT NULL,
+    PRIMARY KEY (decision, server)
+) STRICT;
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     plan_name TEXT NOT NULL,
@@ -61,6 +67,25 @@ class Decision:
     plan_digest: str
     generations: Mapping[str, int]
     phases: tuple[Phase, ...]
+
+    @property
+    def last_phase(self) -> str:
+        """Where it stands."""
+        return self.phases[-1].name
+
+    @property
+    def was_kept(self) -> bool:
+        """Whether every server confirmed it, to stay without a lease."""
+        return any(phase.name == "kept" for phase in self.phases)
+
+
+@dataclass(frozen=True)
+class Run:
+    """unix_seconds: when it ended. report: RunReport as JSON."""
+
+    plan_name: str
+    unix_seconds: float
+    report: str
 
 
 class Journal:
@@ -123,9 +148,27 @@ class Journal:
         return decision
 
     def decide(self, decision: int, phase: str, *, detail: str = "") -> None:
-        """phase: committed, kept, restored, or how restoring failed."""
+        """phase: committed, kept, restored, destroy decided, destroyed, finished (kept by a later
+        decision), or that restoring failed."""
         with self._transaction():
             self._record(decision, phase, detail)
+
+    def keep(self, decision: int, states: Mapping[str, str]) -> None:
+        """It is about to stay without a lease. states: what each server is to be, as JSON, so that
+        it can be gone back to."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO states (decision, server, state) VALUES (?, ?, ?)",
+                [(decision, server, state) for server, state in states.items()],
+            )
+            self._record(decision, "keep decided", "")
+
+    def states(self, decision: int) -> Mapping[str, str]:
+        """By server, as JSON; of a decision that was kept."""
+        rows = self._database.execute(
+            "SELECT server, state FROM states WHERE decision = ?", (decision,)
+        ).fetchall()
+        return dict(rows)
 
     def decisions(self) -> tuple[Decision, ...]:
         """All of them, oldest first."""
@@ -142,12 +185,14 @@ class Journal:
                 (plan_name, time.time(), report),
             )
 
-    def runs(self, plan_name: str) -> tuple[str, ...]:
-        """Reports of this plan's runs, oldest first."""
+    def runs(self, plan_name: str | None = None) -> tuple[Run, ...]:
+        """Of this plan, or of all; oldest first."""
         rows = self._database.execute(
-            "SELECT report FROM runs WHERE plan_name = ? ORDER BY id", (plan_name,)
+            "SELECT plan_name, unix_seconds, report FROM runs WHERE ?1 IS NULL OR plan_name = ?1 "
+            "ORDER BY id",
+            (plan_name,),
         ).fetchall()
-        return tuple(row[0] for row in rows)
+        return tuple(Run(*row) for row in rows)
 
     def holder(self) -> str | None:
         """Who has a change under way, if anybody has."""

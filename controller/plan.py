@@ -23,6 +23,7 @@ from controller.plan_values import (
     Norm,
     PlanName,
     Seed,
+    TcpPort,
     Threads,
     TimeLimit,
     TimeScale,
@@ -133,6 +134,20 @@ class ReplayJob(FrozenSection):
 Job = Annotated[PlacedJob | ReplayJob, Field(discriminator="kind")]
 
 
+class PlanLaunch(FrozenSection):
+    """How ranks are started on the servers, each reached at its management address.
+
+    user: who they run as there; None: who runs the controller. key, known_hosts: files on the
+    controller's machine; None: those that ssh itself would use, and ssh-agent.
+    """
+
+    kind: Literal["ssh"]
+    user: Text | None = None
+    port: TcpPort = 22
+    key: Text | None = None
+    known_hosts: Text | None = None
+
+
 class PlanSolve(FrozenSection):
     engine: EngineName = "auto"
     gap: Gap = 0.05
@@ -166,6 +181,7 @@ class Plan(FrozenSection):
     name: PlanName
     cluster: PlanCluster
     job: Job
+    launch: PlanLaunch | None = None
     solve: PlanSolve = PlanSolve()
     network: PlanNetwork = PlanNetwork()
 

@@ -22,7 +22,7 @@ from optimizer.cluster_plan.values import MEASURED, shown
 from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from controller.plan import PlacedJob, Plan, ReplayJob
+    from controller.plan import PlacedJob, Plan, PlanLaunch, ReplayJob
     from optimizer.cluster_plan.section import PlanNic
 
 # What a job can say in its environment to leave sockets for RDMA.
@@ -40,6 +40,10 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
         yield from _bridge_mistakes(server.name, own)
     yield from _job_mistakes(plan.job, base)
+    if plan.launch is None:
+        yield from _code_mistakes(plan.job, base)
+    else:
+        yield from _launch_mistakes(plan.launch, plan.job)
     yield from _backend_mistakes(plan)
     yield from _rdma_mistakes(plan)
     yield from _latency_mistakes(plan)
@@ -97,8 +101,6 @@ def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
 
 
 def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
-    if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
-        yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
     if job.kind == "replay":
         if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
             yield (
@@ -119,13 +121,35 @@ def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
             "job.batch that it divides",
         )
     module, _, function = job.model.partition(":")
-    parts = module.split(".")
-    if not function.isidentifier() or not all(part.isidentifier() for part in parts):
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
         yield (
             "job.model",
             f"{shown(job.model)} is no model path; accepted: package.module:function",
         )
+
+
+def _launch_mistakes(launch: PlanLaunch, job: PlacedJob | ReplayJob) -> Iterator[Mistake]:
+    """What is on the servers is looked at there, before anything is changed."""
+    for name in ("key", "known_hosts"):
+        path: str | None = getattr(launch, name)
+        if path is not None and not _exists(Path(path).expanduser(), Path.is_file):
+            yield f"launch.{name}", f"{shown(path)} is no file on this machine"
+    if job.workdir is not None and not job.workdir.startswith("/"):
+        yield (
+            "job.workdir",
+            f"{shown(job.workdir)} is no absolute path; with `launch` it is a folder on servers",
+        )
+
+
+def _code_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
+    """Where the job's code is on this machine too, as in a lab."""
+    if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
+        yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
+    if job.kind == "replay":
         return
+    module, _, function = job.model.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        return  # said already
     roots = [job.workdir or str(Path.cwd()), str(base)]
     source = locate_module(module, roots)
     if source is None:

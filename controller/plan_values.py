@@ -104,6 +104,7 @@ PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 Folder = Annotated[Text, AfterValidator(_absolute_folder)]
 Version = BeforeValidator(_version)
 Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
+TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
 Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
 Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
 Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]

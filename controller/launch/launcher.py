@@ -105,8 +105,9 @@ class NoLauncher:
     def require_ready(self) -> NoReturn:
         raise UsageError(
             "there is no way yet to start ranks on these servers",
-            remedy="`controller apply --network-only` shapes and measures their network; "
-            "`controller lab up PLAN` makes a cluster on this machine that runs the job too",
+            remedy="say in the plan how (`launch: {kind: ssh}`); `controller apply --network-only` "
+            "shapes and measures their network alone; `controller lab up PLAN` makes a cluster on "
+            "this machine that runs the job too",
         )
 
     async def start(self, spec: RankSpec) -> NoReturn:

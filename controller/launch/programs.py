@@ -13,7 +13,7 @@ from pathlib import Path
 
 # A step event is a few hundred bytes; a user's own print may be anything.
 LONGEST_LINE_BYTES = 2**20
-_TAIL_LINES = 20
+TAIL_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ async def _feed(process: asyncio.subprocess.Process, given: bytes) -> None:
 
 
 async def _follow(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> tuple[str, ...]:
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
     async for line in lines_of(stream):
         tail.append(line.decode(errors="replace").rstrip())
         on_line(tail[-1])

@@ -30,6 +30,8 @@ _DRAIN_SECONDS = 1.0
 _TAIL_LINES = 20
 _TELL_SECONDS = 2.0
 
+OnLine = Callable[[int, str, bool], None]
+
 
 @dataclass
 class _Followed:
@@ -58,17 +60,19 @@ async def run_ranks(
     specs: Sequence[RankSpec],
     on_event: Callable[[RankEvent], None],
     *,
+    on_line: OnLine = lambda rank, text, is_error: None,
     silence_seconds: float = SILENCE_SECONDS,
     held_seconds: Callable[[], float] | None = None,
 ) -> list[RankEvent]:
     """All events of all ranks, in the order in which they came, once every rank has finished.
 
+    on_line: told each line that a rank printed beside its events, and whether on standard error.
     held_seconds: for how long from now the ranks may run on should this process be gone.
 
     Raises JobFailed naming the rank, its server, how it ended and its last lines. No rank is left
     when this returns, raises or is cancelled.
     """
-    job = _Job(on_event)
+    job = _Job(on_event, on_line)
     telling: asyncio.Task[None] | None = None
     try:
         for spec in specs:
@@ -85,9 +89,9 @@ async def run_ranks(
 
 
 class _Job:
-    def __init__(self, on_event: Callable[[RankEvent], None]) -> None:
+    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnLine) -> None:
         self.events: list[RankEvent] = []
-        self._on_event = on_event
+        self._on_event, self._on_line = on_event, on_line
         self._ranks: list[_Followed] = []
         self._heard = time.monotonic()
 
@@ -158,7 +162,7 @@ class _Job:
             try:
                 event = parse_rank_event(line)
             except ValidationError:  # the user's model prints
-                rank.tail.append(line.decode(errors="replace").rstrip())
+                self._printed(rank, line, is_error=False)
                 continue
             if isinstance(event, Finished):
                 rank.finished = True
@@ -170,7 +174,11 @@ class _Job:
     async def _read_errors(self, rank: _Followed) -> None:
         async for line in rank.process.errors():
             self._heard = time.monotonic()
-            rank.tail.append(line.decode(errors="replace").rstrip())
+            self._printed(rank, line, is_error=True)
+
+    def _printed(self, rank: _Followed, line: bytes, *, is_error: bool) -> None:
+        rank.tail.append(line.decode(errors="replace").rstrip())
+        self._on_line(rank.process.rank, rank.tail[-1], is_error)
 
 
 @dataclass(frozen=True)

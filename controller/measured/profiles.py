@@ -70,17 +70,17 @@ def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> l
                 raise _refused(
                     plan_file,
                     path,
-                    f"device type {device.type!r} is measured on a server that has it, and there "
-                    "is no way yet to start programs there; give a graph file with its times "
-                    "(job.kind: replay)",
+                    f"device type {device.type!r} is measured on a server that has it, and the "
+                    "plan does not say how to start programs there (launch: {kind: ssh}); or give "
+                    "a graph file with its times (job.kind: replay)",
                 )
     if len(types) > 1 and not launcher.on_servers:
         raise _refused(
             plan_file,
             "cluster.servers",
-            f"device types {', '.join(types)}: each is measured on a server that has it, and there "
-            "is no way yet to start programs there; use one type, or a graph file that holds the "
-            "times of each (job.kind: replay)",
+            f"device types {', '.join(types)}: each is measured on a server that has it, and the "
+            "plan does not say how to start programs there (launch: {kind: ssh}); use that, one "
+            "type, or a graph file that holds the times of each (job.kind: replay)",
         )
     return [
         _Asked(
@@ -101,7 +101,8 @@ async def _of_type(asked: _Asked, launcher: Launcher, cache: Path, say: Say) -> 
             say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
             return file
         say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
-    await _measure(asked, launcher, _idle_server(asked, launcher), cache, file, say)
+    server = await asyncio.to_thread(_idle_server, asked, launcher)
+    await _measure(asked, launcher, server, cache, file, say)
     return file
 
 

@@ -1,0 +1,72 @@
+"""`controller apply PLAN|PREVIEW`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan, require_writable
+from controller.commands.session import in_session
+from controller.commands.talking import confirmed, print_json
+from controller.errors import PlacewireError
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+    from controller.report import RunReport
+
+PURPOSE = "place, shape the network, measure, run the job, restore"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser, previewed=True)
+    parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    parser.add_argument(
+        "--network-only", action="store_true", help="shape and measure the network, run no job"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from controller.previewed import read_preview
+
+    require_writable(arguments.out)
+    previewed = read_preview(arguments.plan)
+    if previewed is not None:
+        arguments.plan = Path(previewed.plan_file)
+
+    async def work(plan: Plan, tools: Tools) -> int:
+        from controller.apply import Request, apply
+
+        if not arguments.network_only:
+            await asyncio.to_thread(tools.launcher.require_ready)
+        request = Request(
+            plan,
+            arguments.plan,
+            arguments.network_only,
+            lambda: confirmed(yes=arguments.yes),
+            previewed,
+        )
+        with tools.journal.exclusive():
+            try:
+                report = await apply(request, tools)
+            except PlacewireError as failure:
+                if failure.report is not None:
+                    _keep(failure.report, tools, arguments.out)
+                    tools.show.failed(failure.report)
+                raise
+            _keep(report, tools, arguments.out)
+        if arguments.json:
+            print_json(report.model_dump(mode="json"))
+        return 0
+
+    plan = None if previewed is None else previewed.parsed()
+    return in_session(arguments, work, plan)
+
+
+def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
+    tools.journal.record_run(report.plan_name, report.model_dump_json())
+    if out is not None:
+        out.write_text(report.model_dump_json(indent=2) + "\n")

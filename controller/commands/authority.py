@@ -1,0 +1,54 @@
+"""`controller authority issue SERVER`: an agent's certificate."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from controller.commands.arguments import add_state_dir
+from controller.errors import UsageError
+
+PURPOSE = "certificates: an agent's own, issued by this controller's authority"
+# No longer than the authority's own ten years.
+_MOST_DAYS = 3650
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    issue = actions.add_parser("issue", help="write SERVER.crt, SERVER.key and authority.crt")
+    issue.add_argument("server", metavar="SERVER", help="the server's name in the plan")
+    issue.add_argument("--out", type=Path, required=True, metavar="DIR")
+    issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
+    add_state_dir(issue)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from controller.ca import Authority
+
+    authority = Authority.load(arguments.state_dir / "ca")
+    lifetime_seconds = arguments.days * 86_400
+    issued = authority.issue(
+        arguments.server, "agent", arguments.out, lifetime_seconds=lifetime_seconds
+    )
+    try:
+        copied = shutil.copy(authority.certificate_file, arguments.out)
+    except OSError as error:
+        raise UsageError(
+            f"--out {arguments.out}: the authority's certificate cannot be copied there: {error}"
+        ) from error
+    for file in (issued.certificate_file, issued.key_file, copied):
+        print(file)
+    return 0
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days <= _MOST_DAYS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of days, more than 0, to {_MOST_DAYS}"
+        )
+    return days

@@ -1,0 +1,69 @@
+"""`controller destroy PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import confirmed, print_json
+from controller.errors import LaunchFailed, RestoreFailed, UsageError, restore_by_hand
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "remove all that Placewire made on the plan's servers"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def destroy(plan: Plan, tools: Tools) -> int:
+        from agent.contract.messages import Destroy
+        from agent.contract.state import ApplyReport
+        from controller.apply import end_left_ranks
+
+        servers = [server.name for server in plan.cluster.servers]
+        await tools.agents.wait_for(servers, timeout_seconds=10)
+        if not await confirmed(yes=arguments.yes):
+            raise UsageError("not confirmed; nothing was changed")
+        with tools.journal.exclusive():
+            try:
+                await end_left_ranks(tools)
+            except LaunchFailed as problem:
+                tools.show.say(f"ranks are not looked for: {problem}; they end with their lease")
+            latest = next(
+                (d for d in reversed(tools.journal.decisions()) if d.plan_name == plan.name), None
+            )
+            if latest is not None:
+                tools.journal.decide(latest.id, "destroy decided")
+            reports = await tools.agents.ask_all(
+                dict.fromkeys(servers, Destroy(plan_name=plan.name)),
+                ApplyReport,
+                timeout_seconds=60,
+            )
+        left = {server: r.refusals for server, r in reports.items() if not r.verified}
+        if left:
+            raise RestoreFailed(
+                "; ".join(refusal.what for some in left.values() for refusal in some),
+                where=", ".join(left),
+                remedy=restore_by_hand(list(left)),
+            )
+        if latest is not None:
+            tools.journal.decide(latest.id, "destroyed")
+        counts = {server: len(report.changes) for server, report in reports.items()}
+        if arguments.json:
+            print_json({"changes": counts})
+        else:
+            tools.show.say(
+                "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
+                + " changes; every server is as it was before, read back"
+            )  # fmt: skip
+        return 0
+
+    return in_session(arguments, destroy)

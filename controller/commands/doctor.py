@@ -1,0 +1,101 @@
+"""`controller doctor PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import print_json
+from controller.errors import AgentProblem, AgentUnreachable, PlacewireError
+
+if TYPE_CHECKING:
+    from agent.contract.diagnosis import Finding
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "say what stands in the plan's way, on every server and here; changes nothing"
+# An error is what apply would end with: an agent is unreachable, or would refuse.
+_EXIT_CODES = {"note": 0, "warning": 0, "error": 5}
+_HERE = "this machine"
+
+add_arguments = add_plan
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def doctor(plan: Plan, tools: Tools) -> int:
+        from controller.show.findings import findings_table
+
+        found = await _findings(plan, tools)
+        if arguments.json:
+            print_json({s: [one.model_dump() for one in some] for s, some in found.items()})
+        elif any(found.values()):
+            tools.show.console.print(findings_table(found))
+        else:
+            tools.show.say("nothing stands in the way")
+        return max(
+            (_EXIT_CODES[one.severity] for some in found.values() for one in some), default=0
+        )
+
+    return in_session(arguments, doctor)
+
+
+async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
+    """By server, and of this machine."""
+    from agent.contract.diagnosis import Diagnosis
+    from agent.contract.messages import Diagnose
+    from controller.diagnosis import absent, plan_findings, versions_and_clocks
+
+    servers = [server.name for server in plan.cluster.servers]
+    missing: Sequence[str] = ()
+    try:
+        await tools.agents.wait_for(servers, timeout_seconds=5)
+    except AgentUnreachable as problem:
+        missing = problem.servers
+    present = [server for server in servers if server not in missing]
+    asked = time.time()
+    try:
+        answers = await tools.agents.ask_all(
+            dict.fromkeys(present, Diagnose()), Diagnosis, timeout_seconds=30
+        )
+    except AgentProblem as problem:
+        answers = problem.answered
+    between = (asked + time.time()) / 2, (time.time() - asked) / 2
+    # What lies within the time that asking took is no difference of clocks.
+    ahead = {s: _beyond(a.clock_unix - between[0], between[1]) for s, a in answers.items()}
+    hellos = {s: tools.agents.hello[s] for s in present}
+    planned = plan_findings(plan, hellos)
+    common = versions_and_clocks(answers, version("placewire"), ahead)
+    found: dict[str, Sequence[Finding]] = {}
+    for server in servers:
+        own = answers[server].findings if server in answers else (absent(server),)
+        found[server] = (*planned.get(server, ()), *common.get(server, ()), *own)
+    return {_HERE: await _here(tools), **found}
+
+
+def _beyond(seconds: float, uncertain: float) -> float:
+    return max(0.0, abs(seconds) - uncertain) * (1 if seconds > 0 else -1)
+
+
+async def _here(tools: Tools) -> Sequence[Finding]:
+    from agent.contract.diagnosis import Finding
+
+    found = []
+    try:
+        await asyncio.to_thread(tools.launcher.require_ready)
+    except PlacewireError as problem:
+        found.append(Finding(
+            severity="warning", what=problem.what, where=problem.where or "launch",
+            why="a job cannot be started; `apply --network-only` works", remedy=problem.remedy,
+        ))  # fmt: skip
+    if (holder := tools.journal.holder()) is not None:
+        found.append(Finding(
+            severity="note", what=f"a change is under way: {holder}", where="journal",
+            why="one at a time", remedy="",
+        ))  # fmt: skip
+    return found

@@ -1,0 +1,66 @@
+"""`controller evaluate MODEL`: Standard Evaluation on this machine's devices."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from controller.commands.arguments import require_writable
+from controller.commands.interrupts import interruptible
+from optimizer.arguments import byte_count, positive
+from optimizer.capture.arguments import add_model_arguments
+
+PURPOSE = "profile a step that no device can hold, on several devices of this machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--small-batches", type=positive, nargs="+", required=True, metavar="N",
+        help="batches that one device can hold, two or more: their memory is extrapolated",
+    )  # fmt: skip
+    parser.add_argument("--devices", type=positive, required=True, help="of this machine")
+    parser.add_argument(
+        "--device-memory", type=byte_count, required=True, help="of each for tensors, like 16GiB"
+    )
+    parser.add_argument(
+        "--device-type", default="cpu", help="the name that the times are kept under; default: cpu"
+    )
+    parser.add_argument("--threads", type=positive, default=1, help="of a rank; default: 1")
+    parser.add_argument(
+        "--samples", type=positive, default=9, help="steps recorded of each batch; default: 9"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return interruptible(_evaluate(arguments))
+
+
+async def _evaluate(arguments: argparse.Namespace) -> int:
+    from controller.measured.standard_evaluation import Evaluation, evaluate
+    from optimizer.graph import load_graph, save_graph
+
+    out = Path(arguments.out)
+    require_writable(out)
+    asked = Evaluation(
+        model=arguments.model,
+        batch=arguments.batch,
+        small_batches=tuple(arguments.small_batches),
+        devices=arguments.devices,
+        memory_bytes=arguments.device_memory,
+        device_type=arguments.device_type,
+        threads=arguments.threads,
+        samples=arguments.samples,
+        optimizer=arguments.optimizer,
+        accumulate=arguments.accumulate,
+        autocast=arguments.autocast,
+        seed=arguments.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="placewire-evaluation-") as folder:
+        measured = await evaluate(
+            asked, Path(folder), lambda line: print(line, file=sys.stderr, flush=True)
+        )
+        save_graph(load_graph(measured), out)
+    return 0

@@ -1,0 +1,82 @@
+"""`controller init`: a plan to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_link, require_writable
+from controller.commands.interrupts import interruptible
+from controller.commands.session import LAB_VARIABLE, listening_place
+from controller.errors import AgentUnreachable, UsageError
+from optimizer.arguments import positive
+
+if TYPE_CHECKING:
+    from agent.contract.messages import Hello
+    from controller.agents import Agents
+
+PURPOSE = "write a commented plan from what the agents find on their servers; touches nothing"
+_MODEL = "my_package.my_module:training_step"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "servers", nargs="*", metavar="SERVER", help="wait for these; default: whoever dials in"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the plan.yaml")
+    parser.add_argument("--name", help="of the plan; default: the file's")
+    parser.add_argument("--model", default=_MODEL, help="package.module:function; docs/model.md")
+    parser.add_argument(
+        "--seconds", type=positive, default=10, help="how long agents may take; default: 10"
+    )
+    parser.add_argument("--lab", metavar="NAME", help="of the servers of this lab")
+    add_link(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    require_writable(arguments.out)
+    if arguments.out.exists():
+        raise UsageError(f"--out {arguments.out}: is there already", remedy="give another name")
+    if arguments.lab is not None and LAB_VARIABLE not in os.environ:
+        from controller.lab import find_lab
+
+        lab = find_lab(arguments.lab)
+        if lab is None:
+            raise UsageError(f"there is no lab {arguments.lab!r}", remedy="`controller lab list`")
+        lab.run_in_controller([sys.executable, "-m", "controller.cli", *sys.argv[1:]])
+    return interruptible(_init(arguments))
+
+
+async def _init(arguments: argparse.Namespace) -> int:
+    from controller.agents import Agents
+    from controller.ca import Authority
+    from controller.discovery import discovered_plan
+
+    host, port = listening_place(arguments.listen)
+    authority = Authority.load(arguments.state_dir / "ca")
+    async with Agents.listening(host, port, authority) as agents:
+        print(f"waiting for agents, at most {arguments.seconds} s", file=sys.stderr, flush=True)
+        hellos = await _hellos(agents, arguments.servers, arguments.seconds)
+    name = arguments.name or arguments.lab or arguments.out.stem
+    text = discovered_plan(name, arguments.model, hellos)
+    with arguments.out.open("x") as out:
+        out.write(text)
+    print(f"{arguments.out}: a plan for {', '.join(hellos)}; look through it, then preview it")
+    return 0
+
+
+async def _hellos(agents: Agents, wanted: list[str], seconds: float) -> Mapping[str, Hello]:
+    """By server, in order of name, or as they were asked for."""
+    if wanted:
+        await agents.wait_for(wanted, timeout_seconds=seconds)
+        return {server: agents.hello[server] for server in wanted}
+    await asyncio.sleep(seconds)
+    found = dict(sorted(agents.hello.items()))
+    if not found:
+        raise AgentUnreachable(["any server"], why=f"none dialled in within {seconds:g} s")
+    return found

@@ -1,0 +1,46 @@
+"""`controller logs NAME`: what the ranks of a plan's last run printed."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from controller.commands.arguments import add_state_dir, plan_name
+from controller.errors import UsageError
+from optimizer.arguments import positive, whole
+
+PURPOSE = "what the ranks of a plan's last run printed beside their steps"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN|NAME", help="a plan.yaml, or a plan's name")
+    parser.add_argument("--rank", type=whole, metavar="N", help="of this rank only")
+    parser.add_argument(
+        "--back", type=positive, default=1, metavar="N", help="2 for the run before the last, …"
+    )
+    add_state_dir(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from controller.run_log import rank_mark, runs_of
+
+    name = plan_name(arguments.plan)
+    known = name == Path(name).name
+    found = runs_of(arguments.state_dir / "logs", name) if known else []
+    if len(found) < arguments.back:
+        raise UsageError(
+            f"{len(found)} runs of plan {name!r} have a log here",
+            where=str(arguments.state_dir),
+            remedy="`controller history` lists what ran from this machine",
+        )
+    with found[-arguments.back].open() as log:
+        if arguments.rank is None:
+            shutil.copyfileobj(log, sys.stdout)
+        else:
+            mark = f" {rank_mark(arguments.rank)}"
+            sys.stdout.writelines(
+                line for line in log if mark in line[: len("HH:MM:SS") + len(mark)]
+            )
+    return 0

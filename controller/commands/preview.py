@@ -1,0 +1,54 @@
+"""`controller preview PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan, require_writable
+from controller.commands.session import in_session
+from controller.commands.talking import confirmed, print_json
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "show every change that apply would make; touches nothing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE",
+        help="also write it: `apply FILE` then makes exactly these changes, or none",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    require_writable(arguments.out)
+
+    async def preview(plan: Plan, tools: Tools) -> int:
+        from controller.apply import Request, propose
+        from controller.previewed import preview_of, write_preview
+        from optimizer.cluster_plan.documents import read_yaml
+
+        document = read_yaml(arguments.plan)
+        request = Request(plan, arguments.plan, False, lambda: confirmed(yes=True))
+        proposal = await propose(request, tools)
+        if arguments.out is not None:
+            write_preview(preview_of(document, arguments.plan, proposal), arguments.out)
+        if arguments.json:
+            print_json(
+                {
+                    "plan": plan.name,
+                    "predicted_step_seconds": proposal.decision.placement.step_seconds,
+                    "changes": {
+                        server: [change.model_dump() for change in answer.changes]
+                        for server, answer in proposal.previewed.items()
+                    },
+                }
+            )
+        return 0
+
+    return in_session(arguments, preview)

@@ -1,0 +1,55 @@
+"""`controller recover PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import confirmed, print_json
+from controller.errors import LaunchFailed, UsageError
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "end what a controller left that died in the middle of a change"
+_TOLD = {
+    "finish": "keeping it was decided: it is kept on every server",
+    "undo": "nothing was kept yet: every server is on its former state",
+    "destroy": "destroying was decided: every server is as it was before",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def work(plan: Plan, tools: Tools) -> int:
+        from controller.apply import end_left_ranks
+        from controller.recovery import left_open, recover, way_of
+
+        with tools.journal.exclusive():
+            if (found := left_open(tools.journal, plan.name)) is not None:
+                tools.show.say(
+                    f"decision {found.id} was left at {found.last_phase!r}: to {way_of(found)}"
+                )
+                if not await confirmed(yes=arguments.yes):
+                    raise UsageError("not confirmed; nothing was changed")
+                try:
+                    await end_left_ranks(tools)
+                except LaunchFailed as problem:
+                    tools.show.say(f"ranks are not looked for: {problem}")
+            done = await recover(plan, tools.agents, tools.journal)
+        if arguments.json:
+            print_json(None if done is None else {"decision": done[0].id, "way": done[1]})
+        elif done is None:
+            tools.show.say("nothing was left")
+        else:
+            tools.show.say(f"decision {done[0].id}: {_TOLD[done[1]]}")
+        return 0
+
+    return in_session(arguments, work)

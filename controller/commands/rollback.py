@@ -1,0 +1,46 @@
+"""`controller rollback PLAN [DECISION]`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import confirmed, print_json
+from optimizer.arguments import positive
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "go back to a network that was kept before, measured like any other"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument(
+        "decision", nargs="?", type=positive, metavar="DECISION",
+        help="its number in `controller history`; default: the one kept before the latest",
+    )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def work(plan: Plan, tools: Tools) -> int:
+        from controller.rollback import roll_back
+
+        with tools.journal.exclusive():
+            counts = await roll_back(
+                plan, arguments.decision, tools, lambda: confirmed(yes=arguments.yes)
+            )
+        if arguments.json:
+            print_json({"changes": dict(counts)})
+        else:
+            tools.show.say(
+                "kept: " + ", ".join(f"{server} {count}" for server, count in counts.items())
+                + " changes; `controller verify` measures it again at any time"
+            )  # fmt: skip
+        return 0
+
+    return in_session(arguments, work)

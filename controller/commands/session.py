@@ -1,0 +1,129 @@
+"""What a command needs that talks with a plan's agents: the plan, its lab if there is one, the link
+to the agents, the journal, a launcher."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from controller.commands.interrupts import interruptible
+from controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.lab import Lab
+    from controller.launch.launcher import Launcher
+    from controller.plan import Plan, PlanLaunch
+
+LAB_VARIABLE = "PLACEWIRE_LAB"
+
+Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
+
+
+def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = None) -> int:
+    """arguments: those of `add_plan`. plan: where it is not what its file has now. Raises PlanError
+    before anything else is done."""
+    from controller.plan_file import load_plan
+
+    plan = plan or load_plan(arguments.plan)
+    _enter_lab(plan, arguments)
+    return interruptible(_with_tools(plan, arguments, work))
+
+
+def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Where a lab of the plan's name is up, go on inside its controller's namespace."""
+    if arguments.no_lab or LAB_VARIABLE in os.environ:
+        return
+    from controller.lab import find_lab
+
+    lab = find_lab(plan.name)
+    if lab is None:
+        return
+    print(f"controller: using the lab {plan.name!r} on this machine", file=sys.stderr)
+    sys.stderr.flush()
+    lab.run_in_controller([sys.executable, "-m", "controller.cli", *sys.argv[1:]])
+
+
+async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
+    from controller.agents import Agents
+    from controller.apply import Tools
+    from controller.ca import Authority
+    from controller.journal import Journal
+    from controller.show.story import Show
+
+    state: Path = arguments.state_dir
+    host, port = listening_place(arguments.listen)
+    authority = Authority.load(state / "ca")
+    with Journal.open(state) as journal:
+        async with Agents.listening(host, port, authority) as agents:
+            launcher = _launcher(plan, arguments.plan)
+            show = Show(to_error=arguments.json)
+            tools = Tools(agents, journal, launcher, state / "cache", state / "logs", show)
+            return await work(plan, tools)
+
+
+def listening_place(text: str) -> tuple[str, int]:
+    """Raises UsageError where it is not HOST:PORT, or no port that agents could be told."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise UsageError(
+            f"--listen {text!r}: give HOST:PORT, like 0.0.0.0:7440, the port from 1 to 65535"
+        )
+    return host or "0.0.0.0", int(port)
+
+
+def _launcher(plan: Plan, plan_file: Path) -> Launcher:
+    from controller.launch.launcher import NoLauncher
+    from controller.measured.profiles import import_roots
+
+    job = plan.job
+    if plan.launch is not None:
+        return _ssh_launcher(plan, plan.launch)
+    lab = _inside_lab()
+    if lab is None:
+        roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
+        paths = os.pathsep.join(path for path in roots if path)
+        return NoLauncher(workdir=job.workdir, environment={**job.env, "PYTHONPATH": paths})
+    from controller.launch.lab import LabLauncher
+
+    paths = os.pathsep.join(import_roots(job, plan_file))
+    return LabLauncher(
+        lab,
+        python=job.python,
+        workdir=None if job.workdir is None else Path(job.workdir),
+        environment={"PYTHONPATH": paths, **job.env},
+    )
+
+
+def _ssh_launcher(plan: Plan, launch: PlanLaunch) -> Launcher:
+    from controller.launch.ssh import INSTALLED_PYTHON, SshLauncher
+    from controller.launch.ssh_connection import Login, Surroundings
+
+    job = plan.job
+    key, known_hosts = (
+        None if path is None else Path(path).expanduser()
+        for path in (launch.key, launch.known_hosts)
+    )
+    return SshLauncher(
+        {server.name: server.management for server in plan.cluster.servers},
+        Login(launch.user, launch.port, key, known_hosts),
+        Surroundings(
+            python=job.python or INSTALLED_PYTHON,
+            workdir=job.workdir,
+            environment={"PYTHONUNBUFFERED": "1", **job.env},
+        ),
+        model=job.model.partition(":")[0] if job.kind == "placed" else None,
+    )
+
+
+def _inside_lab() -> Lab | None:
+    name = os.environ.get(LAB_VARIABLE)
+    if name is None:
+        return None
+    from controller.lab import find_lab
+
+    return find_lab(name)

@@ -1,0 +1,52 @@
+"""`controller status PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import print_json
+from controller.errors import AgentUnreachable
+
+if TYPE_CHECKING:
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "what is in force on every server of the plan"
+
+add_arguments = add_plan
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def status(plan: Plan, tools: Tools) -> int:
+        from controller.in_force import observed, read_back
+        from controller.job_status import job_status
+        from controller.recovery import left_open, way_of
+
+        observations = await observed(tools.agents, plan)
+        verified = await read_back(tools.agents, observations)
+        job = job_status(plan, tools.launcher, tools.journal)
+        left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
+        if arguments.json:
+            answers = {
+                server: None
+                if answer is None
+                else answer.model_dump(mode="json")
+                | {"verified": server in verified and verified[server].model_dump(mode="json")}
+                for server, answer in observations.items()
+            }
+            open_decision = left and {"decision": left.id, "phase": left.last_phase}
+            print_json({"servers": answers, "job": asdict(job), "left_open": open_decision})
+        else:
+            tools.show.status(observations, verified, job)
+            if left is not None:
+                tools.show.say(
+                    f"decision {left.id} was left at {left.last_phase!r} by a controller that is "
+                    f"gone: `controller recover {arguments.plan}` would {way_of(left)} it"
+                )
+        return AgentUnreachable.exit_code if None in observations.values() else 0
+
+    return in_session(arguments, status)

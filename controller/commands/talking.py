@@ -1,0 +1,38 @@
+"""What is said to whoever typed a command, and asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from controller.errors import UsageError
+
+
+def print_json(document: object) -> None:
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+async def confirmed(*, yes: bool) -> bool:
+    """yes: said already. Raises UsageError where there is nobody to ask."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to confirm at; nothing was changed", remedy="give --yes"
+        )
+    print("Change these servers? [y/N] ", end="", file=sys.stderr, flush=True)
+    return (await _typed_line()).strip().lower() in ("y", "yes")
+
+
+async def _typed_line() -> str:
+    """Agents are served, and an interrupt is heard, while the person thinks."""
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()

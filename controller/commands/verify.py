@@ -1,0 +1,112 @@
+"""`controller verify PLAN`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_plan
+from controller.commands.session import in_session
+from controller.commands.talking import print_json
+from controller.errors import AgentUnreachable, UsageError, VerificationFailed
+
+if TYPE_CHECKING:
+    from agent.contract.measurement import LinkMeasurement
+    from agent.contract.messages import Observation, Verified
+    from controller.apply import Tools
+    from controller.plan import Plan
+
+PURPOSE = "read back what a plan keeps in force, and measure its rates again; changes nothing"
+_NOTHING_CHANGED = "nothing was changed; `controller apply` puts it right"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    parser.add_argument(
+        "--no-measurement", action="store_true", help="only read back: sends nothing"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    async def verify(plan: Plan, tools: Tools) -> int:
+        from controller.in_force import observed, read_back
+
+        with tools.journal.exclusive():
+            observations = await observed(tools.agents, plan)
+            digest = _decision(plan, observations)
+            verified = await read_back(tools.agents, observations)
+            if not arguments.json:
+                tools.show.status(observations, verified)
+            _require_as_decided(observations, verified)
+            links: tuple[LinkMeasurement, ...] = ()
+            if not arguments.no_measurement:
+                links = await _measured(plan, tools, digest)
+        if arguments.json:
+            print_json({"decision": digest, "links": [link.model_dump() for link in links]})
+        return 0
+
+    return in_session(arguments, verify)
+
+
+def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str:
+    """The digest of what is in force on every server. Raises where it is not this plan's, or not
+    one."""
+    if missing := [server for server, answer in observations.items() if answer is None]:
+        raise AgentUnreachable(missing)
+    leases = {s: answer.lease for s, answer in observations.items() if answer is not None}
+    without = [
+        server
+        for server, lease in leases.items()
+        if lease.phase not in ("staged", "committed") or lease.plan_name != plan.name
+    ]
+    if without:
+        raise UsageError(
+            f"nothing of plan {plan.name!r} is in force there",
+            where=", ".join(without),
+            remedy="`controller apply --network-only` with `on_exit: keep` puts it there and keeps "
+            "it",
+        )
+    digests = {lease.plan_digest or "" for lease in leases.values()}
+    if len(digests) > 1:
+        raise VerificationFailed(
+            f"the servers are on {len(digests)} different decisions",
+            where=", ".join(leases),
+            remedy=_NOTHING_CHANGED,
+        )
+    return digests.pop()
+
+
+def _require_as_decided(
+    observations: Mapping[str, Observation | None], verified: Mapping[str, Verified]
+) -> None:
+    if silent := [server for server in observations if server not in verified]:
+        raise AgentUnreachable(silent)
+    wrong = {s: len(v.deviations) + len(v.problems) for s, v in verified.items()}
+    if any(wrong.values()):
+        counts = ", ".join(f"{server} {count}" for server, count in wrong.items() if count)
+        raise VerificationFailed(
+            f"what is read back is not as decided: {counts}",
+            where=", ".join(server for server, count in wrong.items() if count),
+            remedy=_NOTHING_CHANGED,
+        )
+
+
+async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
+    from controller.apply import measure_until_sure
+    from controller.in_force import placement_of
+
+    placement = placement_of(tools.journal, plan.name, digest)
+    if placement is None:
+        tools.show.say("what was promised is not known here any more: read back, not measured")
+        return ()
+    with tools.stage("measure"):
+        links = await measure_until_sure(tools, plan, placement)
+    if late := [link for link in links if not link.within_tolerance]:
+        raise VerificationFailed(
+            f"{len(late)} of {len(links)} promised rates are not delivered",
+            where=", ".join(f"{m.source} {m.nic} queue {m.queue_id}" for m in late),
+            remedy="nothing was changed; look for other traffic on those NICs",
+            links=links,
+        )
+    return links

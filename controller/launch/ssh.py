@@ -1,0 +1,295 @@
+"""Ranks on servers over SSH, as a user that the plan names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import json
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import paramiko
+
+from agent.contract.job import Hold, RankSpec
+from controller.errors import JobFailed, LaunchFailed, UsageError
+from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
+from controller.launch.ssh_connection import (
+    CONNECTION_LOST,
+    Login,
+    SshServer,
+    Started,
+    Surroundings,
+)
+
+_Answer = TypeVar("_Answer")
+
+# Where playbooks/agent.yaml installs it.
+INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
+_CHUNK_BYTES = 65_536
+_MOST_AT_ONCE = 16
+_END_SECONDS = 3
+_DRAIN_SECONDS = 5.0
+_LOOK = """
+import importlib.metadata as m, importlib.util as u, json, sys
+import agent.contract.job
+print(json.dumps({
+    "placewire": m.version("placewire"), "torch": m.version("torch"),
+    "model": len(sys.argv) < 2 or u.find_spec(sys.argv[1]) is not None,
+}))
+"""
+_LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
+
+
+class SshLauncher:
+    """addresses: of the servers' sshd, by name. model: the module that ranks import, where they
+    import one. program: a rank's, what python runs."""
+
+    on_servers = True
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        login: Login,
+        around: Surroundings,
+        *,
+        model: str | None = None,
+        program: Sequence[str] = RANK_PROGRAM,
+    ) -> None:
+        self._servers = {
+            server: SshServer(server, address, login) for server, address in addresses.items()
+        }
+        self._around, self._model, self._program = around, model, tuple(program)
+        self._leaders: set[tuple[str, int]] = set()
+
+    def require_ready(self) -> None:
+        """Raises LaunchFailed or UsageError, which names the server and what is missing there."""
+        for problem in self._on_all(self._problem):
+            if problem is not None:
+                raise problem
+
+    async def start(self, spec: RankSpec) -> SshProgram:
+        on = self._servers[server_of(spec)]
+
+        files = _files_of(spec)
+
+        def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
+            paths = {field: f"{folder}/{name}" for field, (name, _) in files.items()}
+            there = spec.model_copy(update=paths).model_dump_json().encode()
+            contents = dict(files.values())
+            return [*self._program, f"{folder}/spec.json"], {**contents, "spec.json": there}
+
+        return await self._begin(on, words_and_files, spec.rank)
+
+    async def run(
+        self,
+        server: str,
+        words: Sequence[str],
+        *,
+        given: bytes = b"",
+        on_line: Callable[[str], None],
+    ) -> Ended:
+        program = await self._begin(self._servers[server], lambda folder: (words, {}), rank=-1)
+        try:
+            feeding = asyncio.create_task(program.feed(given))
+            tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+            async def follow() -> None:
+                async for line in program.errors():
+                    tail.append(line.decode(errors="replace").rstrip())
+                    on_line(tail[-1])
+
+            output, _, _ = await asyncio.gather(program.whole_output(), follow(), feeding)
+            return Ended(await program.wait(), output, tuple(tail))
+        finally:
+            program.kill()
+
+    def left(self) -> tuple[LeftRank, ...]:
+        found = self._on_all(lambda on: self._running(on, self._program))
+        return tuple(rank for ranks in found for rank in ranks)
+
+    def busy(self, server: str) -> tuple[LeftRank, ...]:
+        on = self._servers[server]
+        programs = (self._program, PROFILE_PROGRAM)
+        return tuple(rank for program in programs for rank in self._running(on, program))
+
+    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+        for server in sorted({rank.server for rank in ranks}):
+            pids = " ".join(str(rank.pid) for rank in ranks if rank.server == server)
+            groups = f"for p in {pids}; do ps -o pgid= -p $p; done | sort -u"
+            folders = (
+                f"for p in {pids}; do ps -ww -o args= -p $p; done | "
+                "grep -o '/[^ ]*/placewire-[A-Za-z0-9]*' | sort -u"
+            )
+            # One that has ended and that nobody has waited for yet is still listed, as Z.
+            alive = f"ps -o stat=,pid= -p '{pids}' | sed -n '/^Z/!s/^[^ ]* *//p'"
+            script = (
+                f"alive() {{ {alive}; }}; f=$({folders}); g=$({groups}); "
+                "for n in $g; do kill -s TERM -- -$n 2>&-; done; "
+                f"k=0; while [ $k -lt {_END_SECONDS * 10} ]; do "
+                '[ -z "$(alive)" ] && exit 0; sleep 0.1; k=$((k+1)); done; '
+                "for n in $g; do kill -s KILL -- -$n 2>&-; done; sleep 0.3; rm -rf -- $f; alive"
+            )
+            _, said, _ = self._servers[server].run(script)
+            if remaining := said.split():
+                raise JobFailed(
+                    f"ranks of an earlier job do not end: pids {', '.join(remaining)}",
+                    where=server,
+                    remedy="end them by hand, then try again",
+                )
+
+    async def _begin(
+        self,
+        on: SshServer,
+        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
+        rank: int,
+    ) -> SshProgram:
+        started = await asyncio.to_thread(on.start, self._around, words_and_files)
+        self._leaders.add((on.name, started.leader))
+        return SshProgram(rank, on, started)
+
+    def _running(self, on: SshServer, program: Sequence[str]) -> list[LeftRank]:
+        """Others' than this process's own."""
+        _, listed, _ = on.run(_LIST)
+        found = []
+        for line in listed.splitlines():
+            pid, group, seconds, *words = line.split()
+            ours = (on.name, int(group)) in self._leaders
+            if words[1 : 1 + len(program)] == list(program) and not ours:
+                found.append(LeftRank(on.name, int(pid), float(seconds)))
+        return found
+
+    def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:
+        words = ["-c", _LOOK, *([self._model] if self._model else [])]
+        try:
+            status, said, complaint = on.run_program(self._around, words)
+        except LaunchFailed as error:
+            return error
+        if status != 0:
+            last = (complaint.strip().splitlines() or [f"exit {status}"])[-1]
+            return UsageError(
+                f"ranks cannot run there: {last}",
+                where=on.name,
+                remedy="look at job.python and job.workdir on that server; playbooks/agent.yaml "
+                f"installs {INSTALLED_PYTHON}",
+            )
+        found = json.loads(said)
+        for package in ("placewire", "torch"):
+            here = importlib.metadata.version(package)
+            # Builds of one release differ behind the plus, for CPUs and GPUs.
+            if found[package].split("+")[0] != here.split("+")[0]:
+                return UsageError(
+                    f"{package} {found[package]} is installed there, and {here} here",
+                    where=on.name,
+                    remedy="install the same release on the controller and on every server",
+                )
+        if not found["model"]:
+            return UsageError(
+                f"module {self._model!r} is not found there",
+                where=on.name,
+                remedy="bring it to that server, and name its folder (job.workdir, or PYTHONPATH "
+                "in job.env)",
+            )
+        return None
+
+    def _on_all(self, ask: Callable[[SshServer], _Answer]) -> list[_Answer]:
+        with ThreadPoolExecutor(max_workers=_MOST_AT_ONCE) as pool:
+            return list(pool.map(ask, self._servers.values()))
+
+
+class SshProgram:
+    """A program of ours on a server, as asyncio sees it: two threads read what it says."""
+
+    def __init__(self, rank: int, on: SshServer, started: Started) -> None:
+        self.rank, self.server = rank, on.name
+        self._on, self._started = on, started
+        self._loop = asyncio.get_running_loop()
+        self._output = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
+        self._errors = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
+        self._exit: asyncio.Future[int] = self._loop.create_future()
+        self._errors_read = threading.Event()
+        for read in (self._read_output, self._read_errors):
+            threading.Thread(target=read, name=f"ssh {self.server}", daemon=True).start()
+
+    def output(self) -> AsyncIterator[bytes]:
+        return lines_of(self._output)
+
+    async def whole_output(self) -> bytes:
+        return await self._output.read()
+
+    def errors(self) -> AsyncIterator[bytes]:
+        return lines_of(self._errors)
+
+    def tell(self, hold: Hold) -> None:
+        with contextlib.suppress(OSError, paramiko.SSHException):
+            self._started.channel.sendall(hold.model_dump_json().encode() + b"\n")
+
+    async def feed(self, given: bytes) -> None:
+        """All of its standard input."""
+
+        def send() -> None:
+            with contextlib.suppress(OSError, paramiko.SSHException):  # it does not want to know
+                self._started.channel.sendall(given)
+                self._started.channel.shutdown_write()
+
+        await asyncio.to_thread(send)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._exit)
+
+    def terminate(self) -> None:
+        self._signal("TERM")
+
+    def kill(self) -> None:
+        self._signal("KILL")
+
+    def _signal(self, name: str) -> None:
+        """In a thread of its own: whoever asks does not wait for the server."""
+        if self._exit.done():
+            return
+
+        def send() -> None:
+            with contextlib.suppress(LaunchFailed):  # then its lease ends it
+                self._on.signal(self._started, name)
+
+        threading.Thread(target=send, name=f"ssh {self.server} {name}").start()
+
+    def _read_output(self) -> None:
+        with contextlib.suppress(RuntimeError):  # nobody listens any more
+            self._pump(self._started.channel.recv, self._output)
+            status = self._started.status()
+            if status == CONNECTION_LOST:
+                with contextlib.suppress(LaunchFailed):  # not to be reached: its lease ends it
+                    self._on.signal(self._started, "KILL")
+                lost = f"the SSH connection to {self.server} was lost\n".encode()
+                self._loop.call_soon_threadsafe(self._output.feed_data, lost)
+            self._loop.call_soon_threadsafe(self._output.feed_eof)
+            self._loop.call_soon_threadsafe(self._exit.set_result, status)
+        self._errors_read.wait(_DRAIN_SECONDS)
+        self._started.close()
+
+    def _read_errors(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._pump(self._started.channel.recv_stderr, self._errors)
+            self._loop.call_soon_threadsafe(self._errors.feed_eof)
+        self._errors_read.set()
+
+    def _pump(self, receive: Callable[[int], bytes], stream: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while data := receive(_CHUNK_BYTES):
+                self._loop.call_soon_threadsafe(stream.feed_data, data)
+
+
+def _files_of(spec: RankSpec) -> dict[str, tuple[str, bytes]]:
+    """By the field that names it: how a file is called on the server, and what is in it."""
+    found = {}
+    for field in ("placement_file", "graph_file"):
+        if (path := getattr(spec, field)) is not None:
+            endings = "".join(Path(path).suffixes[-2:])
+            found[field] = f"{field.removesuffix('_file')}{endings}", Path(path).read_bytes()
+    return found

@@ -1,0 +1,294 @@
+"""One server over SSH: its key checked, commands run, programs started and ended. Blocking.
+
+Every command is POSIX shell, whatever shell the user has there. A program is started in a session
+of its own, so that all that it starts can be ended with it. Its environment comes from a file: what
+others on the server can read is command lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shlex
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from controller.errors import LaunchFailed
+
+_CONNECT_SECONDS = 10.0
+_COMMAND_SECONDS = 20.0
+_KEEPALIVE_SECONDS = 5
+# A server that is gone is noticed after so long, not after TCP's quarter of an hour.
+_LOST_MILLISECONDS = 20_000
+# What ssh itself says where the connection was lost.
+CONNECTION_LOST = 255
+# A shell's status of what signal N ended is 128 + N.
+_SIGNALLED = 128
+
+# Goes on as the program, with what its file says; what is in a file is in no list of processes.
+_BECOME = (
+    "import json,os,sys; d=json.load(open(sys.argv[1])); os.environ.update(d['environment']); "
+    "os.execv(sys.executable, [sys.executable, *d['words']])"
+)
+_PROGRAM_FILE = "program.json"
+
+# Said by us, with what to do.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+@dataclass(frozen=True)
+class Login:
+    """user: None for this process's own. key, known_hosts: files; None for those that ssh has."""
+
+    user: str | None = None
+    port: int = 22
+    key: Path | None = None
+    known_hosts: Path | None = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where programs run on servers: the interpreter, a folder (None: the user's home), and what is
+    added to the environment that the user has there."""
+
+    python: str
+    workdir: str | None
+    environment: Mapping[str, str]
+
+
+class SshServer:
+    """Commands share a connection, one at a time; each program has one of its own, since sshd
+    admits only so many sessions on one. Thread-safe."""
+
+    def __init__(self, name: str, address: str, login: Login) -> None:
+        self.name = name
+        self._address, self._login = address, login
+        self._commands = threading.Lock()
+        self._client: paramiko.SSHClient | None = None
+
+    def run(
+        self, script: str, given: bytes = b"", seconds: float = _COMMAND_SECONDS
+    ) -> tuple[int, str, str]:
+        """(status, what it printed, its complaint) of a short command. Raises LaunchFailed."""
+        with self._commands:
+            if self._client is None:
+                self._client = self._connected()
+            try:
+                channel = _begun(self._client, script)
+                channel.settimeout(seconds)
+                channel.sendall(given)
+                channel.shutdown_write()
+                return _said(channel)
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                self._client.close()
+                self._client = None
+                raise self._lost(error) from error
+
+    def start(
+        self,
+        around: Surroundings,
+        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
+    ) -> Started:
+        """`python words`. words_and_files: given the folder that is made for this program there,
+        what python is to run and the files to put into it. Raises LaunchFailed."""
+        folder = self._folder()
+        client: paramiko.SSHClient | None = None
+        try:
+            words, files = words_and_files(folder)
+            program = {"words": list(words), "environment": dict(around.environment)}
+            for name, content in {**files, _PROGRAM_FILE: json.dumps(program).encode()}.items():
+                self._put(f"{folder}/{name}", content)
+            client = self._connected()
+            channel = _begun(client, _program_script(around, folder))
+            channel.settimeout(_COMMAND_SECONDS)
+            leader = _first_line(channel)
+            if not leader.isdigit():
+                raise LaunchFailed(
+                    f"a program could not be started: {_said(channel)[2].strip() or leader}",
+                    where=self.name,
+                    remedy="look at job.workdir, and whether util-linux is installed there",
+                )
+            channel.settimeout(None)
+            return Started(client, channel, int(leader), folder)
+        except BaseException as error:
+            if client is not None:
+                client.close()
+            with contextlib.suppress(LaunchFailed):
+                self.run(f"rm -rf -- {shlex.quote(folder)}")
+            if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
+                raise self._lost(error) from error
+            raise
+
+    def run_program(self, around: Surroundings, words: Sequence[str]) -> tuple[int, str, str]:
+        """(status, what it printed, its complaint) of one that says little. Raises LaunchFailed."""
+        started = self.start(around, lambda folder: (words, {}))
+        try:
+            _, said, complaint = _said(started.channel)
+            return started.status(), said, complaint
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._lost(error) from error
+        finally:
+            started.close()
+
+    def signal(self, started: Started, name: str) -> None:
+        """To the program and all that it started. Raises LaunchFailed."""
+        script = f"kill -s {name} -- -{started.leader} 2>&-"
+        if name == "KILL":  # what would have removed it is killed, too
+            script += f"; rm -rf -- {shlex.quote(started.folder)}"
+        self.run(f"{script}; true")
+
+    def _folder(self) -> str:
+        status, folder, complaint = self.run("umask 077 && mktemp -d -t placewire-XXXXXXXXXX")
+        if status != 0:
+            raise LaunchFailed(
+                f"no folder can be made there: {complaint.strip()}",
+                where=self.name,
+                remedy="make room in its folder for temporary files",
+            )
+        return folder.strip()
+
+    def _put(self, path: str, content: bytes) -> None:
+        status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content)
+        if status != 0:
+            raise LaunchFailed(
+                f"{path} cannot be written: {complaint.strip()}",
+                where=self.name,
+                remedy="make room there",
+            )
+
+    def _connected(self) -> paramiko.SSHClient:
+        login, client = self._login, paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        where = f"{self.name} ({self._address}, port {login.port})"
+        try:
+            if login.known_hosts is None:
+                client.load_system_host_keys()
+            else:
+                client.load_host_keys(str(login.known_hosts))
+            stream = socket.create_connection((self._address, login.port), _CONNECT_SECONDS)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
+            client.connect(
+                self._address,
+                login.port,
+                login.user,
+                key_filename=None if login.key is None else str(login.key),
+                allow_agent=login.key is None,
+                look_for_keys=login.key is None,
+                timeout=_CONNECT_SECONDS,
+                banner_timeout=_CONNECT_SECONDS,
+                auth_timeout=_CONNECT_SECONDS,
+                sock=stream,
+            )
+        except paramiko.BadHostKeyException as error:
+            raise LaunchFailed(
+                "its SSH host key is not the one that is known: somebody may be in between, or the "
+                "server was installed anew",
+                where=where,
+                remedy=f"ask who runs it; then `ssh-keygen -R {_known_as(self._address, login)}` "
+                "and add the new key",
+            ) from error
+        except paramiko.AuthenticationException as error:
+            who = login.user or "the user of this process"
+            raise LaunchFailed(
+                f"SSH refuses {who}: {error}",
+                where=where,
+                remedy="name the user and a key that it accepts (launch.user, launch.key), or load "
+                "the key into ssh-agent",
+            ) from error
+        except paramiko.SSHException as error:
+            if "not found in known_hosts" not in str(error):
+                raise LaunchFailed(
+                    f"SSH does not let us in: {error}",
+                    where=where,
+                    remedy="name a user and a key that it accepts (launch.user, launch.key); its "
+                    "sshd's log says more",
+                ) from error
+            file = login.known_hosts or "~/.ssh/known_hosts"
+            raise LaunchFailed(
+                "its SSH host key is not known",
+                where=where,
+                remedy=f"compare its fingerprint (`ssh-keyscan -p {login.port} {self._address} | "
+                f"ssh-keygen -lf -`), then add what ssh-keyscan prints to {file}",
+            ) from error
+        except OSError as error:
+            raise LaunchFailed(
+                f"SSH cannot be reached: {error}",
+                where=where,
+                remedy="look at its management address, sshd and what is in between",
+            ) from error
+        transport = client.get_transport()
+        assert transport is not None
+        transport.set_keepalive(_KEEPALIVE_SECONDS)
+        return client
+
+    def _lost(self, error: Exception) -> LaunchFailed:
+        return LaunchFailed(
+            f"the SSH connection was lost: {str(error) or type(error).__name__}",
+            where=self.name,
+            remedy="look at the server and the way to it; ranks there end with their lease",
+        )
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program on a server. leader: of its session. folder: its own there, until it ends."""
+
+    client: paramiko.SSHClient
+    channel: paramiko.Channel
+    leader: int
+    folder: str
+
+    def status(self) -> int:
+        """Once it has ended, -N where signal N did it; CONNECTION_LOST where nobody knows."""
+        status = self.channel.recv_exit_status()
+        if status < 0:
+            return CONNECTION_LOST
+        return _SIGNALLED - status if _SIGNALLED < status < CONNECTION_LOST else status
+
+    def close(self) -> None:
+        """The connection. A program that runs goes on."""
+        self.client.close()
+
+
+def _begun(client: paramiko.SSHClient, script: str) -> paramiko.Channel:
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError("it was closed")
+    channel = transport.open_session(timeout=_CONNECT_SECONDS)
+    channel.exec_command(f"exec /bin/sh -c {shlex.quote(script)}")
+    return channel
+
+
+def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
+    """(status, what it printed, its complaint), once it has ended."""
+    with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
+        said, complaint = out.read(), err.read()
+    status = channel.recv_exit_status()
+    return status, said.decode(errors="replace"), complaint.decode(errors="replace")
+
+
+def _program_script(around: Surroundings, folder: str) -> str:
+    """Prints the leader of the session first. The leader outlives a polite end of the program, to
+    tell its status and to remove its folder."""
+    own = shlex.quote(folder)
+    python = shlex.join([around.python, "-c", _BECOME, f"{folder}/{_PROGRAM_FILE}"])
+    lead = f"echo $$; trap : TERM INT HUP; {python}; s=$?; rm -rf -- {own}; exit $s"
+    enter = "" if around.workdir is None else f"cd -- {shlex.quote(around.workdir)} && "
+    return f"{enter}exec setsid -w /bin/sh -c {shlex.quote(lead)}"
+
+
+def _first_line(channel: paramiko.Channel) -> str:
+    line = b""
+    while not line.endswith(b"\n") and (byte := channel.recv(1)):
+        line += byte
+    return line.decode(errors="replace").strip()
+
+
+def _known_as(address: str, login: Login) -> str:
+    return address if login.port == 22 else f"[{address}]:{login.port}"

@@ -1,0 +1,50 @@
+"""What ranks printed beside their events: a file for each run, the last ones of each plan kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_KEPT_RUNS = 20
+
+
+class RunLog:
+    """Lines like `10:15:02 rank 0 | what it printed`. For the user who runs the controller alone:
+    what a model prints is that user's business."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.path = Path(file.name)
+
+    def write(self, rank: int, text: str) -> None:
+        self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
+
+
+def rank_mark(rank: int) -> str:
+    return f"rank {rank} | "
+
+
+@contextmanager
+def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
+    """folder: of all logs. A run that ranks say nothing in has an empty one."""
+    own = folder / plan_name
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = time.strftime("%Y-%m-%dT%H-%M-%S")
+    path = next(
+        path
+        for number in range(1, 1000)
+        if not (path := own / f"{name}{f'-{number}' if number > 1 else ''}.log").exists()
+    )
+    path.touch(mode=0o600)
+    with path.open("w", buffering=1) as file:
+        for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
+            former.unlink()
+        yield RunLog(file)
+
+
+def runs_of(folder: Path, plan_name: str) -> list[Path]:
+    """Oldest first."""
+    return sorted((folder / plan_name).glob("*.log"), key=lambda path: path.stat().st_mtime_ns)

@@ -1,0 +1,28 @@
+"""What stands in the way, server by server, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from agent.contract.diagnosis import Finding
+from controller.show.console import table
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_ORDER = tuple(_STYLES)
+
+
+def findings_table(found: Mapping[str, Sequence[Finding]]) -> Table:
+    made = table("Findings", words=("server", "", "where", "what, why, and what to do"))
+    made.show_lines = True
+    for server, some in found.items():
+        for one in sorted(some, key=lambda each: _ORDER.index(each.severity)):
+            text = Text(one.what)
+            text.append(f"\n{one.why}", style="dim")
+            if one.remedy:
+                text.append(f"\n> {one.remedy}")
+            severity = Text(one.severity, style=_STYLES[one.severity])
+            made.add_row(Text(server), severity, Text(one.where), text)
+    return made

@@ -1,0 +1,57 @@
+"""Decisions and runs of the past, a line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+from rich.table import Table
+
+from controller.journal import Decision, Run
+from controller.report import RunReport
+from controller.show.console import table
+from optimizer.quantities import format_seconds
+
+
+def decisions_table(decisions: Sequence[Decision]) -> Table:
+    made = table(
+        "Decisions, the latest last",
+        words=("", "begun", "plan", "decision", "generation of each server", "became"),
+    )
+    for one in decisions:
+        generations = ", ".join(f"{server} {n}" for server, n in one.generations.items())
+        became = one.phases[-1].name if one.phases else ""
+        begun = one.phases[0].unix_seconds if one.phases else 0.0
+        made.add_row(
+            str(one.id), _when(begun), one.plan_name, one.plan_digest[:12], generations, became
+        )
+    return made
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    made = table(
+        "Runs, the latest last",
+        words=("ended", "plan", "sharing"),
+        figures=("devices", "steps", "predicted", "measured", "off by", ""),
+    )
+    for run in runs:
+        try:
+            report = RunReport.model_validate_json(run.report)
+        except ValidationError:
+            made.add_row(_when(run.unix_seconds), run.plan_name, *[""] * 6, "other version")
+            continue
+        measured, error = report.measured_step_seconds, report.prediction_error
+        made.add_row(
+            _when(run.unix_seconds), run.plan_name, report.sharing,
+            str(len(report.devices)), str(len(report.step_seconds)),
+            format_seconds(report.predicted_step_seconds),
+            "" if measured is None else format_seconds(measured),
+            "" if error is None else f"{error:+.1%}",
+            "failed" if report.failure else "done",
+        )  # fmt: skip
+    return made
+
+
+def _when(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_seconds))

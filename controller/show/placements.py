@@ -1,0 +1,102 @@
+"""A decision in words: what runs where, why, and what else was considered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from controller.show.console import table
+from optimizer.quantities import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from controller.decide import Decision
+    from optimizer.placement import Placement
+
+
+def why(placement: Placement) -> list[str]:
+    """The decision in sentences: how far from the bound, against one device, and what crosses."""
+    step, single = placement.step_seconds, placement.single_device_seconds
+    lines = [
+        f"predicted step {format_seconds(step)}; no placement can do better than "
+        f"{format_seconds(placement.bound_seconds)} (gap {placement.gap:.1%})"
+    ]
+    used = len(placement.devices_used)
+    if single is None:
+        lines.append("no single device can hold the model: it must be distributed")
+    elif placement.engine == "single":
+        lines.append("one device, because the plan asks for the best single one")
+    elif used == 1:
+        lines.append("do not distribute this: one device is the fastest that was found")
+    else:
+        lines.append(
+            f"the best single device would take {format_seconds(single)}: {single / step:.2f}×"
+        )
+    sent = sum(message.bytes for message in placement.messages)
+    pairs = len(placement.server_pairs)
+    lines.append(
+        f"{len(placement.messages)} messages, {format_bytes(sent)} a step between {pairs} pairs of "
+        f"servers; network sharing: {placement.sharing}"
+    )
+    return lines
+
+
+def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
+    """Which rank reports the loss and which read the batch; notes: those of a captured graph."""
+    if not {"loss", "inputs"} <= set(notes):
+        return []
+    readers: dict[str, list[str]] = {}
+    for name in notes["inputs"]:
+        readers.setdefault(placement.operators[name], []).append(name)
+    read = "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
+    sent = sum(m.bytes for m in placement.messages if m.producer in notes["inputs"])
+    return [
+        f"the loss is computed on {placement.operators[notes['loss']]}",
+        f"the batch is read where its inputs are: {read}; {format_bytes(sent)} of it are sent on",
+    ]
+
+
+def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
+    """What a rank needs beside its device's predicted peak; notes: those of a profile."""
+    measured = [of.get("program_bytes") for of in notes.get("profiles", {"": notes}).values()]
+    program = max((one for one in measured if one is not None), default=None)
+    if program is None:
+        return []
+    return [f"beside the tensors on its device a rank's program takes {format_bytes(program)}"]
+
+
+def placement_table(placement: Placement) -> Table:
+    count = Counter(placement.operators.values())
+    sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    for message in placement.messages:
+        sent[message.source] += message.bytes
+        received[message.destination] += message.bytes
+    made = table(
+        f"Placement of {len(placement.operators)} operators",
+        words=("device",),
+        figures=("operators", "sends a step", "receives a step"),
+    )
+    for device in placement.cluster.device_names:
+        made.add_row(
+            device, str(count[device]), format_bytes(sent[device]), format_bytes(received[device])
+        )
+    return made
+
+
+def considered_table(decision: Decision) -> Table:
+    made = table(
+        "Sharings considered, each with its own placement",
+        words=("sharing", "rails", "predicted step", "devices", ""),
+    )
+    for placement in decision.compared:
+        made.add_row(
+            placement.sharing,
+            ", ".join(placement.cluster.rails),
+            format_seconds(placement.step_seconds),
+            str(len(placement.devices_used)),
+            "taken" if placement is decision.placement else "",
+        )
+    return made

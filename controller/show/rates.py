@@ -1,0 +1,64 @@
+"""What was promised and what was measured, of queues and of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from agent.contract.measurement import LinkMeasurement
+from controller.report import CalibratedRow
+from controller.show.console import table
+from optimizer.quantities import format_seconds
+
+
+def links_table(links: Sequence[LinkMeasurement]) -> Table:
+    made = table(
+        "Promised and measured payload rates, Mbit/s",
+        words=("from", "to", "NIC"),
+        figures=("queue", "HTB rate", "promised", "measured", "off by", ""),
+    )
+    for m in links:
+        off = m.measured_bits_per_second / m.promised_bits_per_second - 1
+        made.add_row(
+            m.source, m.destination, m.nic, str(m.queue_id),
+            f"{m.wire_bits_per_second / 1e6:.2f}",
+            f"{m.promised_bits_per_second / 1e6:.2f}",
+            f"{m.measured_bits_per_second / 1e6:.2f}",
+            f"{off:+.1%}",
+            _verdict(m),
+        )  # fmt: skip
+    return made
+
+
+def link_errors(links: Sequence[LinkMeasurement]) -> list[Text]:
+    return [
+        Text(f"  {m.source} to {m.destination} on {m.nic}: {' '.join(m.error.split())}", "red")
+        for m in links
+        if m.error
+    ]
+
+
+def calibrated_table(rows: Sequence[CalibratedRow]) -> Table:
+    made = table(
+        "What messages pay, rates in Mbit/s of payload",
+        words=("from", "to", "rail"),
+        figures=("set-up planned", "measured", "rate promised", "measured", "off by"),
+    )
+    for row in rows:
+        promised, rate = row.promised_bits_per_second, row.bits_per_second
+        made.add_row(
+            row.source, row.destination, row.rail,
+            format_seconds(row.planned_setup_seconds), format_seconds(row.setup_seconds),
+            "" if promised is None else f"{promised / 1e6:.2f}",
+            f"{rate / 1e6:.2f}",
+            "" if promised is None else f"{rate / promised - 1:+.1%}",
+        )  # fmt: skip
+    return made
+
+
+def _verdict(link: LinkMeasurement) -> Text:
+    if link.error:
+        return Text("failed", style="red")
+    return Text("kept", style="green") if link.within_tolerance else Text("broken", style="red")

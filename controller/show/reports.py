@@ -1,0 +1,43 @@
+"""A run's report in tables: the bytes of a step, and the step predicted and measured."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from controller.report import RunReport
+from controller.show.console import table
+from optimizer.quantities import format_bytes, format_seconds
+
+
+def traffic_table(report: RunReport) -> Table:
+    made = table(
+        "Bytes of a step, planned and sent",
+        words=("from", "to", "rail"),
+        figures=("planned", "sent"),
+    )
+    for row in report.traffic:
+        made.add_row(
+            row.source, row.destination, row.rail,
+            format_bytes(row.planned_bytes), format_bytes(row.sent_bytes),
+        )  # fmt: skip
+    return made
+
+
+def steps_table(report: RunReport) -> Table:
+    made = table(f"{report.plan_name}: predicted and measured", words=("", "step", "what"))
+    made.add_row("bound", format_seconds(report.bound_seconds), "no placement can be faster")
+    made.add_row(
+        "predicted",
+        format_seconds(report.predicted_step_seconds),
+        f"{len(report.devices)} devices, {report.sharing}, gap {report.gap:.1%}",
+    )
+    if report.measured_step_seconds is not None and report.prediction_error is not None:
+        steps = len(report.step_seconds)
+        made.add_row(
+            "measured",
+            format_seconds(report.measured_step_seconds),
+            f"median of {max(1, steps - 1)} steps, {report.prediction_error:+.1%} off",
+        )
+    if report.single_device_seconds is not None:
+        made.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
+    return made

@@ -1,0 +1,91 @@
+"""What is in force on servers, and what is left of a job, while nobody follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from agent.contract.messages import Observation, Verified
+from agent.contract.state import DriftState
+from controller.show.changes import diff_lines
+from controller.show.console import table
+
+if TYPE_CHECKING:
+    from controller.job_status import JobStatus
+
+
+def show_servers(
+    console: Console,
+    observations: Mapping[str, Observation | None],
+    verified: Mapping[str, Verified],
+) -> None:
+    """verified: what was read back and compared, of servers where something is in force."""
+    made = table(
+        "Servers",
+        words=("server", "phase", "plan", "decision", "generation", "lease", "verified"),
+    )
+    for server, observation in observations.items():
+        if observation is None:
+            made.add_row(server, "[red]unreachable[/red]", "", "", "", "", "")
+            continue
+        lease = observation.lease
+        left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
+        made.add_row(
+            server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
+            str(lease.generation), left, _deviation_summary(verified.get(server)),
+        )  # fmt: skip
+    console.print(made)
+    for server, found in verified.items():
+        for line in diff_lines(found.deviations):
+            console.print(Text(f"{server}:") + line)
+        for problem in found.problems:
+            console.print(f"{server}: {problem}")
+        for said in _drift_lines(found.drift):
+            console.print(Text(f"{server}: {said}"))
+    digests = {o.lease.plan_digest for o in observations.values() if o is not None}
+    if len(digests) > 1:
+        console.print("[yellow]mixed: the servers are on different decisions[/yellow]")
+
+
+def show_job(console: Console, job: JobStatus) -> None:
+    for rank in job.ranks:
+        console.print(f"a rank runs on {rank.server}: pid {rank.pid}, for {rank.seconds:.0f} s")
+    if job.ranks and job.controller is not None:
+        console.print(f"its controller: {job.controller}")
+    elif job.ranks:
+        console.print(
+            "[yellow]its controller is gone[/yellow]: it ends when the servers' leases do, or "
+            "with the next `controller apply` or `controller destroy`"
+        )
+    if job.checkpoint_path is not None:
+        console.print(f"last checkpoint: after {job.checkpoint_step} steps, {job.checkpoint_path}")
+    for problem in job.problems:
+        console.print(Text(problem, style="yellow"))
+
+
+def _deviation_summary(found: Verified | None) -> str:
+    if found is None:
+        return ""
+    count = len(found.deviations) + len(found.problems)
+    return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
+
+
+def _drift_lines(drift: DriftState | None) -> list[str]:
+    """What others changed, seen by the agent since it started; none where it saw nothing."""
+    if drift is None or not drift.drifts:
+        return []
+    times = "once" if drift.drifts == 1 else f"{drift.drifts} times"
+    line = f"others changed what is in force {times}; "
+    if drift.last_heal_unix is None:
+        line += "nothing was put back"
+    else:
+        line += f"put back {drift.heals}, last {time.time() - drift.last_heal_unix:.0f} s ago"
+    if drift.since_unix is not None:
+        line += f"; as it is now for {time.time() - drift.since_unix:.0f} s"
+        if drift.policy == "report":
+            line += " (the plan says `drift: report`: nothing is put back by itself)"
+    return [line, *drift.notes]
