@@ -29,7 +29,7 @@ from optimizer.names import Sharing
 from optimizer.placement import Placement
 from optimizer.problem import Problem
 from optimizer.profile.modelled import with_modelled_seconds
-from optimizer.profile.scale import with_scaled_seconds
+from optimizer.profile.scale import with_total_seconds
 
 DEVICE = "rtx4080s"
 SETUP_LATENCY_SECONDS = 2e-3
@@ -152,22 +152,19 @@ def random_placement(problem: Problem, seed: int) -> Placement:
     )  # fmt: skip
 
 
-def stretched(graph: OperatorGraph) -> OperatorGraph:
-    total = float(graph.seconds[:, 0].sum())
-    return with_scaled_seconds(graph, STEP_SECONDS / total)
-
-
 @cache
 def layered() -> OperatorGraph:
     """A Transformer's training step, synthetic."""
     graph = layered_training_graph(300, seed=0, width=32, batch=4, length=64)
-    return stretched(with_modelled_seconds(graph, (DEVICE,)))
+    return with_total_seconds(with_modelled_seconds(graph, (DEVICE,)), STEP_SECONDS)
 
 
 @cache
 def gpt2() -> OperatorGraph:
     """Our own example, small, as captured."""
-    return stretched(with_modelled_seconds(captured("gpt2_small"), (DEVICE,)))
+    return with_total_seconds(
+        with_modelled_seconds(captured("gpt2_small"), (DEVICE,)), STEP_SECONDS
+    )
 
 
 @cache
@@ -189,7 +186,7 @@ def random_graph() -> OperatorGraph:
         for name, found in readers.items()
         if found
     ]
-    return stretched(build_graph(rows, tensors))
+    return with_total_seconds(build_graph(rows, tensors), STEP_SECONDS)
 
 
 GRAPHS: dict[str, Callable[[], OperatorGraph]] = {

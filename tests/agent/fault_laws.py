@@ -8,6 +8,7 @@ from typing import Literal
 from agent.contract.state import Collections, DesiredState
 from agent.reconcile.canonical import canonical
 from agent.reconcile.effective import ineffective_queues
+from agent.reconcile.unmarked import Unmarked
 from foreign_process import Others
 from memory_server import (
     INTERFACE_SYSCTL,
@@ -53,8 +54,8 @@ def not_whole(
 ) -> list[str]:
     """What of `desired` is missing, what is too much, and what was not put back."""
     wanted = canonical(desired) if desired is not None else Collections()
-    names = frozenset(server.sysctls)
-    found = server.read(server.read_switch(), names)
+    everything = Unmarked(sysctls=frozenset(server.sysctls), bridges=frozenset(server.links))
+    found = server.read(server.read_switch(), everything)
     complaints = list(ineffective_queues(desired, found))
     for name in Collections.model_fields:
         if name != "sysctls":

@@ -174,8 +174,13 @@ class FaultRun:
             self._vanished.add(nic)
             self._disturbed = True
             return True
-        if fault is Fault.SWITCH_RESTARTS:
-            self.server.switch_restarts()
+        if fault in (Fault.SWITCH_RESTARTS, Fault.SWITCH_DIES):
+            if not self.server.switch_runs:
+                return False
+            if fault is Fault.SWITCH_DIES:
+                self.server.switch_dies()
+            else:
+                self.server.switch_restarts()
             self._disturbed = True
             return True
         edit = fault is Fault.OURS_EDITED
@@ -393,9 +398,12 @@ class FaultRun:
             self._step()
             if self._vanished and self._rng.random() < 0.3:
                 self._nics_back()
+            if self._rng.random() < 0.5:
+                self._switch_back()
         self.striker.stopped = True
         self._say("faults stop")
         self._nics_back()
+        self._switch_back()
         self._revive()
         self._settle()
         if not self.broken and self._disturbed:
@@ -415,6 +423,14 @@ class FaultRun:
             if nic not in self.server.links:
                 self.server.nic_comes_back(nic)
                 self._disturbed = True
+
+    def _switch_back(self) -> None:
+        if not self.server.switch_runs:
+            self._say("ovs-vswitchd is back")
+            self.server.switch_comes_back()
+            self._disturbed = True
+            if self.keeper is not None:
+                self.keeper.notice(switch_restarted=True)
 
     def _settle(self) -> None:
         """Until all leases have run out. What others put on ours is taken off when it is told."""

@@ -38,6 +38,7 @@ class Fault(Enum):
     CLOCK_SET = "clock set"
     NIC_VANISHES = "NIC vanishes"
     SWITCH_RESTARTS = "ovs-vswitchd restarts"
+    SWITCH_DIES = "ovs-vswitchd dies"
     OURS_EDITED = "others edit ours"
     THEIRS_MADE = "others make their own"
 
@@ -66,6 +67,7 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.CLOCK_SET: (_ANY, 250, 1),
     Fault.NIC_VANISHES: (_ANY, 250, 1),
     Fault.SWITCH_RESTARTS: (_ANY, 250, 1),
+    Fault.SWITCH_DIES: (_ANY, 250, 1),
     Fault.OURS_EDITED: (_ANY, 250, 2),
     Fault.THEIRS_MADE: (_ANY, 250, 2),
 }
@@ -73,7 +75,7 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
 EVENTS = frozenset(
     {
         Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.NIC_VANISHES, Fault.SWITCH_RESTARTS,
-        Fault.OURS_EDITED, Fault.THEIRS_MADE,
+        Fault.SWITCH_DIES, Fault.OURS_EDITED, Fault.THEIRS_MADE,
     }
 )  # fmt: skip
 MOST_FAULTS = 4

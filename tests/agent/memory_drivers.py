@@ -6,7 +6,7 @@ rows of bridges or queues, one bundle of flows per bridge, one call per kernel o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from agent.contract.entries import (
@@ -26,6 +26,7 @@ from agent.reconcile.diff import over_bridge
 from agent.reconcile.effective import drifted_nics
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.unmarked import Unmarked
 from faults import Fault, Place, Striker
 from memory_server import BridgeRow, FlowRow, MemoryServer, Port, Qos
 
@@ -35,12 +36,16 @@ class MemoryNetwork:
         self._server = server
         self._striker = striker
 
-    def observe(self, sysctls: Collection[str]) -> ObservedState:
+    def observe(self, sought: Unmarked) -> ObservedState:
         """The database first, then the kernel, which may be another by then."""
         self._read("the database")
         switch = self._server.read_switch()
         self._read("the kernel")
-        return self._server.read(switch, sysctls)
+        if not self._server.switch_runs and any(
+            b in self._server.links for b in self._server.bridges
+        ):
+            raise UnreadableError("ovs-vswitchd does not tell its flows")
+        return self._server.read(switch, sought)
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
@@ -66,6 +71,11 @@ class MemoryNetwork:
 
     # -- Open vSwitch ----------------------------------------------------------------------------
 
+    def _follow(self) -> None:
+        """After what was written to the database: it stays there, whoever takes it in."""
+        self._server.switch_follows()
+        _require(self._server.switch_runs, "ovs-vswitchd does not take it in")
+
     def _bridges(self, steps: list[EntryStep]) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
@@ -76,6 +86,9 @@ class MemoryNetwork:
         gone = [step.entry.key for step in steps if step.after is None]
         if gone:
             self._do("remove bridges", lambda: self._remove_bridges(gone))
+            for name in gone:
+                if name in self._server.links:
+                    self._do(f"remove {name}", lambda name=name: self._remove_left(name))
 
     def _write_bridges(self, wanted: list[Bridge]) -> None:
         for bridge in wanted:
@@ -93,7 +106,7 @@ class MemoryNetwork:
             )
             row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
             row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
-        self._server.switch_follows()
+        self._follow()
 
     def _remove_bridges(self, names: list[str]) -> None:
         rows = [self._server.bridges[n] for n in names if n in self._server.bridges]
@@ -101,10 +114,17 @@ class MemoryNetwork:
             for port in row.ports.values():
                 ours = port.ours and (port.qos is None or port.qos.ours)
                 _require(ours, f"{port.name} of {row.name}, or its QoS, is not ours")
+        if not rows:
+            return
         for row in rows:
             del self._server.bridges[row.name]
             self._server.stray += [p.qos for p in row.ports.values() if p.qos and p.qos.ours]
-        self._server.switch_follows()
+        self._follow()
+
+    def _remove_left(self, name: str) -> None:
+        in_use = self._server.switch_runs and name not in self._server.left
+        _require(not in_use, f"{name}: device or resource busy")
+        self._server.remove_link(name)
 
     def _bring_up(self, name: str) -> None:
         if name in self._server.links:
@@ -116,7 +136,7 @@ class MemoryNetwork:
         nics = {e.nic for e in replaced if isinstance(e, Shaper)}
         queues = [e for e in replaced if isinstance(e, Queue) and e.nic in nics]
         if queues and self._drifted(queues):
-            self._do("classes again", self._server.switch_follows)
+            self._do("classes again", self._follow)
         if queues and (left := self._drifted(queues)):
             ports = [(n, p) for n in left if (p := self._server.port(n)) and p.qos and p.qos.ours]
             rows = {name: port.qos for name, port in ports}
@@ -138,7 +158,7 @@ class MemoryNetwork:
                 self._server.stray.remove(qos)
             else:
                 self._server.stray.append(qos)
-        self._server.switch_follows()
+        self._follow()
         for nic in rows:
             self._server.install(nic)
 
@@ -169,7 +189,7 @@ class MemoryNetwork:
             gone = isinstance(step.before, Shaper) and step.after is None
             if gone and port is not None and port.qos is not None and port.qos.ours:
                 port.qos = None
-        self._server.switch_follows()
+        self._follow()
         for nic in new:
             self._server.install(nic)
 
@@ -179,9 +199,14 @@ class MemoryNetwork:
             self._do(f"flows of {bridge}", lambda own=own, b=bridge: self._bundle(b, own))
 
     def _bundle(self, bridge: str, steps: list[EntryStep]) -> None:
-        """A flow of the same match and priority is replaced, whoever made it."""
-        _require(bridge in self._server.flows, f"{bridge}.mgmt: no such socket")
+        """Refused as a whole where others have a flow of the same match and priority as one to add:
+        each add is tried first."""
+        there = self._server.switch_runs and bridge in self._server.flows
+        _require(there, f"{bridge}.mgmt: no such socket")
         rows = self._server.flows[bridge]
+        adds = {step.after.destination for step in steps if isinstance(step.after, Flow)}
+        theirs = {r.destination for r in rows if not r.ours and r.priority == FLOW_PRIORITY}
+        _require(not adds & theirs, f"{bridge}: flows that are not ours match packets of ours")
         for step in steps:
             flow = step.entry
             assert isinstance(flow, Flow)

@@ -26,6 +26,7 @@ from agent.contract.entries import (
 from agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
 from agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
 from agent.reconcile.foreign import PORTS, SHAPERS
+from agent.reconcile.unmarked import Unmarked
 
 MANAGEMENT = "mgmt"
 NICS = ("nic0", "nic1")
@@ -86,6 +87,9 @@ class MemoryServer:
     def boot(self) -> None:
         """What the kernel and the distribution's own configuration make of an empty machine, and
         what ovs-vswitchd makes of its database."""
+        self.switch_runs = True
+        # Interfaces that ovs-vswitchd did not make itself, and whose bridge is gone.
+        self.left: set[str] = set()
         self.links = {
             **{nic: Link(mac(nic), addresses=[base_address(nic)]) for nic in NICS},
             MANAGEMENT: Link(mac(MANAGEMENT), addresses=["10.9.0.1/24"]),
@@ -104,9 +108,11 @@ class MemoryServer:
     def switch_follows(self) -> None:
         """After each change of the database: interfaces of bridges come and go, and all classes
         are written again. A queueing discipline that someone removed is not put back."""
-        for name in [n for n, link in self.links.items() if link.internal]:
-            if name not in self.bridges:
-                self.remove_link(name)
+        if not self.switch_runs:
+            return
+        for name in self._without_bridge() - self.left:
+            self.remove_link(name)
+        self.left -= self.bridges.keys()
         for name, row in self.bridges.items():
             if name not in self.links:
                 self.links[name] = Link(mac(name), internal=True, up=False)
@@ -125,7 +131,7 @@ class MemoryServer:
     def install(self, nic: str) -> None:
         """The HTB of a port that has got its QoS just now."""
         port = self.port(nic)
-        if port is not None and port.qos is not None and nic in self.links:
+        if self.switch_runs and port is not None and port.qos is not None and nic in self.links:
             self.links[nic].classes = _classes(port.qos)
 
     def switch_restarts(self) -> None:
@@ -136,6 +142,22 @@ class MemoryServer:
         for nic in NICS:
             self.install(nic)
 
+    def switch_dies(self) -> None:
+        """Interfaces and queues stay in the kernel; its flow tables were its own."""
+        self.switch_runs = False
+        self.flows = {name: [] for name in self.flows}
+
+    def switch_comes_back(self) -> None:
+        """It takes up the interfaces of the bridges that there are, and no other."""
+        self.switch_runs = True
+        self.left = self._without_bridge()
+        self.switch_follows()
+        for nic in NICS:
+            self.install(nic)
+
+    def _without_bridge(self) -> set[str]:
+        return {n for n, link in self.links.items() if link.internal and n not in self.bridges}
+
     def port(self, name: str) -> Port | None:
         ports = (row.ports.get(name) for row in self.bridges.values())
         return next((port for port in ports if port is not None), None)
@@ -144,6 +166,7 @@ class MemoryServer:
 
     def remove_link(self, name: str) -> None:
         del self.links[name]
+        self.left.discard(name)
         self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
         self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
         self.sysctls.pop(INTERFACE_SYSCTL.format(name), None)
@@ -216,24 +239,37 @@ class MemoryServer:
             "shapers": tuple(Shaper(nic=n, max_bits_per_second=q.rate) for n, q in shaped),
             "queues": tuple(queue for _, q in shaped for queue in q.queues.values()),
             "foreign": tuple(foreign),
+            "internal": tuple(self.bridges),
             "problems": tuple("a row is ours and not in use" for _ in self.stray),
         }
 
-    def read(self, switch: dict[str, object], sysctls: Collection[str]) -> ObservedState:
+    def read(self, switch: dict[str, object], sought: Unmarked) -> ObservedState:
         """The kernel's part now, beside what was read of the database before."""
-        bridges: Iterable[Bridge] = switch["bridges"]  # type: ignore[assignment]
+        bridges: Collection[Bridge] = switch["bridges"]  # type: ignore[assignment]
         names = [bridge.name for bridge in bridges if bridge.name in self.links]
+        left = {n for n, link in self.links.items() if link.internal}
+        left -= {*switch["internal"]}  # type: ignore[misc]
         nics = [bridge.nic for bridge in bridges if bridge.nic in self.links]
         down = [f"bridge {b.name} is down" for b in bridges if not self._is_up(b.name)]
         return ObservedState(
-            bridges=switch["bridges"],
+            bridges=(
+                *bridges,
+                *(
+                    Bridge(
+                        name=name, nic="", datapath="netdev", mtu_bytes=self.links[name].mtu_bytes
+                    )
+                    for name in sorted(left & set(sought.bridges))
+                ),
+            ),
             shapers=switch["shapers"],
             queues=switch["queues"],
             addresses=tuple(
                 Address(interface=n, address=a) for n in names for a in self.links[n].addresses
             ),
             sysctls=tuple(
-                Sysctl(name=n, value=self.sysctls[n]) for n in sorted(sysctls) if n in self.sysctls
+                Sysctl(name=n, value=self.sysctls[n])
+                for n in sorted(sought.sysctls)
+                if n in self.sysctls
             ),
             flows=tuple(
                 Flow(bridge=name, destination=row.destination, queue_id=row.queue_id)
@@ -248,7 +284,7 @@ class MemoryServer:
             effective_queues=tuple(
                 c for nic in nics for c in (self.links[nic].classes or {}).values()
             ),
-            foreign=(*switch["foreign"], *self._foreign(names)),  # type: ignore[misc]
+            foreign=(*switch["foreign"], *self._foreign(names, left - set(sought.bridges))),  # type: ignore[misc]
             bridges_down=tuple(name for name in names if not self.links[name].up),
             bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
             problems=(*switch["problems"], *down),  # type: ignore[misc]
@@ -278,9 +314,13 @@ class MemoryServer:
             if not link.internal
         )
 
-    def _foreign(self, names: Iterable[str]) -> list[ForeignEntry]:
+    def _foreign(self, names: Iterable[str], interfaces: Iterable[str]) -> list[ForeignEntry]:
         """Of others, in our ranges."""
         return [
+            *(
+                ForeignEntry(collection="bridges", key=name, text=f"interface {name}")
+                for name in interfaces
+            ),
             *(
                 ForeignEntry(
                     collection="flows", key=f"{name} to {row.destination}", text="a flow of theirs"

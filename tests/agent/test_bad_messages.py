@@ -21,6 +21,7 @@ from agent.contract.messages import Capabilities, Hello, Request
 from agent.contract.state import LeaseState
 from agent.keeper import Keeper
 from agent.link import Link, LinkRefusedError
+from agent.reconcile.unmarked import Unmarked
 from agent.service import Service
 from agent.store import DiskStore
 from bad_messages import REQUESTS, BadMessage, bad_documents, bad_messages
@@ -134,7 +135,8 @@ class AgentInMemory:
 
     def picture(self) -> tuple[object, ...]:
         kept = (self.disk.root / name for name in ("state.json", "audit.jsonl"))
-        rows = (self.server.read(self.server.read_switch(), frozenset(self.server.sysctls)),)
+        everything = Unmarked(sysctls=frozenset(self.server.sysctls))
+        rows = (self.server.read(self.server.read_switch(), everything),)
         return (self.keeper.lease, self.measuring.asked, rows, *(f.read_bytes() for f in kept))
 
     def take(self, message: BadMessage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 from unittest.mock import create_autospec
@@ -22,7 +24,7 @@ from agent.contract.measurement import Transfer, TransferResult
 from agent.contract.messages import Listening, StartServers, StopServers
 from agent.keeper import Keeper
 from agent.measure.counters import parse_devices
-from agent.measure.iperf3_clients import parse_result, run_transfers
+from agent.measure.iperf3_clients import parse_result, run_transfers, window
 from agent.measure.iperf3_servers import Iperf3Servers
 from agent.measure.measuring import Iperf3Measuring
 from agent.reconcile.effects import EffectError
@@ -48,7 +50,7 @@ def listen(server: ServerUnderTest, transfers: tuple[Transfer, ...]) -> None:
     """Servers in the peer's namespace, ended with it."""
     for item in transfers:
         server.popen(
-            "iperf3", "-s", "-1", "-B", item.destination_address, "-p", str(item.tcp_port),
+            "iperf3", "-s", "-1", "-J", "-B", item.destination_address, "-p", str(item.tcp_port),
             peer=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     for item in transfers:
@@ -296,12 +298,30 @@ def test_a_failed_connect_is_a_result_with_its_reason(server: ServerUnderTest) -
 
 
 def test_what_iperf3_says_is_taken_apart() -> None:
-    good = b'{"end": {"sum_sent": {"retransmits": 4}, "sum_received": {"bits_per_second": 9.5e6, "seconds": 2.0}}}'  # noqa: E501
-    result = parse_result(transfer(2), good, b"")
-    assert (result.measured_bits_per_second, result.retransmits) == (9.5e6, 4)
-    assert parse_result(transfer(2), b'{"error": "no route"}', b"").error == "no route"
-    assert "sum_received" in (parse_result(transfer(2), b'{"end": {}}', b"").error or "")
-    assert parse_result(transfer(2), b"", b"unknown option").error == "unknown option"
+    """The first second is left out, and what came after the end."""
+    received = [(0, 1, 9), (1, 2.1, 110), (2.1, 3, 90), (3, 3.4, 1000)]
+    result = parse_result(transfer(2), _answer(received), b"", 2)
+    assert result.measured_bits_per_second == pytest.approx(800)
+    assert (result.retransmits, result.seconds) == (4, 2)
+    short = parse_result(transfer(2), _answer(received[:2]), b"", 2)
+    assert "counted 1.1 of 2 s" in (short.error or "")
+    assert parse_result(transfer(2), b'{"error": "no route"}', b"", 2).error == "no route"
+    assert "sum_sent" in (parse_result(transfer(2), b'{"end": {}}', b"", 2).error or "")
+    assert parse_result(transfer(2), b"", b"unknown option", 2).error == "unknown option"
+
+
+def _answer(received: Sequence[tuple[float, float, int]]) -> bytes:
+    sums = [{"start": a, "end": b, "seconds": b - a, "bytes": n} for a, b, n in received]
+    intervals = {"intervals": [{"sum": each} for each in sums]}
+    document = {"end": {"sum_sent": {"retransmits": 4}}, "server_output_json": intervals}
+    return json.dumps(document).encode()
+
+
+def test_only_a_slow_queue_is_kept_short() -> None:
+    rates = {5e6: ("--window", "50000"), 1e6: ("--window", "16384"), 10e9: ()}
+    for rate, options in rates.items():
+        item = transfer(2).model_copy(update={"promised_bits_per_second": rate})
+        assert window(item) == options
 
 
 def test_counters_are_read_from_their_columns() -> None:

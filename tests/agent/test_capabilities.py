@@ -12,6 +12,7 @@ from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, Capabilities
 from agent.contract.state import DesiredState, ObservedState
 from agent.drivers import abilities
 from agent.drivers.server import Server
+from agent.reconcile.unmarked import Unmarked
 from agent.reconcile.validate import refusals
 from server_under_test import ServerUnderTest
 from states import desired_state
@@ -115,7 +116,7 @@ def test_asking_the_kernel_touches_nothing_and_leaves_nothing(server: ServerUnde
     asked = server.inside(_asked_for, kinds)
     assert asked.lacks("placewire_none") and not asked.lacks("pfifo")
     server.sh("ip link set nic0 down", peer=True)
-    (dark, *_) = [n for n in server.inside(lambda: Server(server.config).observe(())).nics
+    (dark, *_) = [n for n in server.inside(lambda: Server(server.config).observe(Unmarked())).nics
                   if n.name == "nic0"]  # fmt: skip
     assert dark.up and dark.carrier is False
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from agent.contract.capabilities import LEAF_QDISCS, TrafficControl
+from agent.contract.diagnosis import Finding
 from agent.contract.entries import Address, Bridge, Route, Rule, Sysctl
 from agent.contract.state import ForeignEntry, LeaseState, ObservedState
 from agent.doctor.checks_others import _PLACES, SERVICES
-from agent.doctor.facts import Facts, Finding, OtherFacts, OwnFacts, SocketFacts, SwitchFacts
+from agent.doctor.facts import Facts, OtherFacts, OwnFacts, SocketFacts, SwitchFacts
 from agent.doctor.findings import exit_code, findings
 from agent.doctor.gather_others import (
     dropping_chains,

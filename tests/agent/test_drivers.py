@@ -16,6 +16,7 @@ from agent.drivers.server import Server
 from agent.reconcile.canonical import canonical
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep
+from agent.reconcile.unmarked import Unmarked
 from datapath import DATAPATH
 from server_under_test import ServerUnderTest, start_vswitchd, wait_for
 from states import desired_state
@@ -474,7 +475,7 @@ def test_what_goes_wrong_in_a_driver_is_an_effect_error(
     here = Server(server.config)
     monkeypatch.setattr("agent.drivers.links.LinkView", fail)
     with pytest.raises(UnreadableError, match=f"reading .*{type(fault).__name__}"):
-        here.observe(())
+        here.observe(Unmarked())
     bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath=DATAPATH))
     with pytest.raises(EffectError, match=f"add bridges pw-nic0: {type(fault).__name__}"):
         here.apply([bridge], "plan")

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-# Storages of many sizes, which glibc would take from the heap's end, or map, and give back.
+# Storages of many sizes, up to 64 MiB, which glibc would take from the heap's end, or map, and give
+# back.
 STEPS = """
 from optimizer.capture.allocator import prepare_allocator
 {prepare}
@@ -15,7 +16,7 @@ import resource
 import torch
 def step():
     kept = [torch.ones(3 << 18)]
-    for size in (2, 6, 3, 5, 4, 7, 1):
+    for size in (2, 6, 3, 16, 5, 4, 7, 1):
         kept += [torch.ones(size << 20), torch.ones(size << 18)]
         if len(kept) > 6:
             del kept[1:3]

@@ -15,6 +15,7 @@ from agent.job.exchanges import (
     everybody,
     exchange_placement,
     exchanges,
+    paths_from,
 )
 from agent.job.link_fit import fit_link
 from agent.job.messages import rank_messages
@@ -74,6 +75,14 @@ def placement(servers: int, rails: tuple[str, ...] = ("a", "b")) -> Placement:
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), 1000)])
     return placement_of(graph, cluster_of(servers, rails, 40e6), {"p": "s1/0", "q": "s2/0"})
+
+
+def test_paths_that_are_due_are_known_without_measuring() -> None:
+    """However many exchanges each takes: what comes short of them was left out."""
+    of = placement(3).model_copy(update={"rates_bits_per_second": (("s1", "s2", "a", 0.5e6),)})
+    assert paths_from("s1/0", of, of.cluster.rails) == {
+        (destination, (rail,)) for destination in ("s2/0", "s3/0") for rail in "ab"
+    }
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 5])

@@ -24,6 +24,7 @@ from agent.reconcile.diff import difference, extend_ledger, prune_ledger
 from agent.reconcile.effective import ineffective_queues
 from agent.reconcile.foreign import hold_back
 from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.unmarked import unmarked
 from agent.reconcile.validate import ServerFacts, refusals
 from states import desired_state, queue
 
@@ -373,6 +374,27 @@ def test_only_what_would_harm_others_is_held_back() -> None:
     harmless, (refusal,) = hold_back(difference(desired, bare_ports, ledger), bare_ports, ledger)
     assert refusal.where == "NIC nic0"
     assert {step.entry.nic for step in harmless} == {"nic1"}  # type: ignore[union-attr]
+
+
+def test_an_interface_that_a_killed_switch_left_is_taken_up_again_or_goes() -> None:
+    desired = desired_state(1)
+    ledger = extend_ledger(desired, BARE, Ledger())
+    assert unmarked(None, ledger).bridges == {"pw-nic0", "pw-nic1"}
+    assert unmarked(desired, Ledger()).bridges == set(), "it may be another's"
+    left = Bridge(name="pw-nic0", nic="", datapath="netdev")
+    observed = BARE.model_copy(update={"bridges": (left,)})
+    assert difference(None, observed, ledger) == (EntryStep(left, None),)
+    assert EntryStep(left, desired.bridges[0]) in difference(desired, observed, ledger)
+
+
+def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
+    promiscuous = nic("nic0", "10.7.0.1/24", promiscuous=True)
+    observed = BARE.model_copy(update={"nics": (promiscuous,)})
+    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
+    (step,) = difference(None, observed, ledger)
+    assert isinstance(step, NicStep) and not step.held.was_promiscuous
+    wanted_so = extend_ledger(desired_state(1), observed, Ledger())
+    assert difference(None, observed, wanted_so) == ()
 
 
 def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from agent.contract.state import (
 from agent.keeper import Keeper
 from agent.reconcile.effects import EffectError, UnreadableError
 from agent.reconcile.steps import EntryStep, NicStep, Step
+from agent.reconcile.unmarked import Unmarked
 from agent.reconcile.validate import ServerFacts
 from agent.store import DiskStore
 from states import desired_state
@@ -47,7 +48,7 @@ class FakeNetwork:
         self.foreign: tuple[ForeignEntry, ...] = ()
         self.touched = 0
 
-    def observe(self, sysctls: Collection[str]) -> ObservedState:
+    def observe(self, sought: Unmarked) -> ObservedState:
         if self.unreadable:
             raise UnreadableError("the database does not answer")
         found = {
@@ -57,7 +58,7 @@ class FakeNetwork:
             for kind in COLLECTIONS
         }
         found["sysctls"] = tuple(
-            {"name": n, "value": v} for n, v in self.sysctls.items() if n in sysctls
+            {"name": n, "value": v} for n, v in self.sysctls.items() if n in sought.sysctls
         )
         effective = tuple(
             EffectiveQueue(

@@ -60,7 +60,8 @@ def test_runs_are_kept_by_plan(tmp_path: Path) -> None:
         journal.record_run("a", '{"n": 1}')
         journal.record_run("b", '{"n": 2}')
         journal.record_run("a", '{"n": 3}')
-        assert journal.runs("a") == ('{"n": 1}', '{"n": 3}')
+        assert [run.report for run in journal.runs("a")] == ['{"n": 1}', '{"n": 3}']
+        assert [run.plan_name for run in journal.runs()] == ["a", "b", "a"]
 
 
 HOLD = """

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from agent.contract.measurement import Transfer
+from agent.measure.iperf3_clients import parse_result
 from controller.errors import PlacewireError, UsageError
 from controller.lab import Lab, down, find_lab, lab_down, lab_up
 from controller.lab.processes import describe, is_alive
@@ -114,30 +116,38 @@ def lab() -> Iterator[Lab]:
         lab_down(NAME)
 
 
+# Who measures is of no interest to what iperf3 answers.
+ANY_TRANSFER = Transfer(
+    source="", destination="", rail="", source_address="", destination_address="", tcp_port=5201,
+    promised_bits_per_second=1.0,
+)  # fmt: skip
+
+
 def iperf3(
     lab: Lab, pairs: list[tuple[int, int]], rail: int = 0, at_most: float = 0.0
 ) -> list[float]:
-    """Payload bits per second of each (source, destination), all at once, 2 s. at_most: what each
-    sends; 0: what it can."""
+    """Payload bits per second of each (source, destination), all at once, over 2 s after the first.
+    at_most: what each sends; 0: what it can."""
     servers, clients = [], []
     try:
         for port, (_, to) in enumerate(pairs, start=5201):
-            argv = ["timeout", "10", "iperf3", "-s", "-1", "-p", str(port)]
+            argv = ["timeout", "10", "iperf3", "-s", "-1", "-J", "-p", str(port)]
             command = lab.inside_server(f"s{to}", argv)
             servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         time.sleep(0.3)
         for port, (source, to) in enumerate(pairs, start=5201):
             argv = ["timeout", "10", "iperf3", "-c", f"10.7.{rail}.{to}", "-p", str(port)]
-            argv += ["-t", "2", "-O", "1", "-J", "-b", f"{at_most:.0f}"]
+            argv += ["-t", "3", "-J", "--get-server-output", "-b", f"{at_most:.0f}"]
             command = lab.inside_server(f"s{source}", argv)
             clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-        results = [json.loads(client.communicate(timeout=15)[0]) for client in clients]
+        answers = [client.communicate(timeout=15)[0] for client in clients]
     finally:
         for process in [*servers, *clients]:
             process.kill()
             process.wait()
-    assert not [result["error"] for result in results if "error" in result]
-    return [result["end"]["sum_received"]["bits_per_second"] for result in results]
+    results = [parse_result(ANY_TRANSFER, answer, b"", 2) for answer in answers]
+    assert not [result.error for result in results if result.error]
+    return [result.measured_bits_per_second for result in results]
 
 
 def undisturbed(

@@ -88,10 +88,15 @@ class Stage:
         self.file.write_text(PRELUDE + source)
         self.launcher = LabLauncher(lab, program=(str(self.file),), workdir=folder)
         self.seen: list[RankEvent] = []
+        self.printed: list[tuple[int, str, bool]] = []
 
     async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
         return await run_ranks(
-            self.launcher, specs(count), self.seen.append, silence_seconds=silence_seconds
+            self.launcher,
+            specs(count),
+            self.seen.append,
+            on_line=lambda *line: self.printed.append(line),
+            silence_seconds=silence_seconds,
         )
 
     def left(self) -> list[int]:
@@ -111,8 +116,11 @@ class Stage:
 async def test_events_come_back_in_order_beside_what_the_model_prints(
     lab: Lab, tmp_path: Path
 ) -> None:
-    stage = Stage(lab, tmp_path, "print('hello'); step(0); step(1); finish()")
+    source = "print('hello'); step(0); print('what', file=sys.stderr); step(1); finish()"
+    stage = Stage(lab, tmp_path, source)
     events = await stage.run()
+    said = [(rank, *line) for rank in (0, 1) for line in (("hello", False), ("what", True))]
+    assert sorted(stage.printed) == said
     assert events == stage.seen
     for rank in (0, 1):
         own = [event for event in events if event.rank == rank]

@@ -51,7 +51,16 @@ def _two_bridges_of_one_name(document: dict[str, Any]) -> None:
     nics[1]["name"] = shortened.removeprefix("pw-")
 
 
+def _relative_workdir_on_servers(document: dict[str, Any]) -> None:
+    document["launch"] = {"kind": "ssh"}
+    document["job"]["workdir"] = "examples"
+
+
 MISTAKES = {
+    "launch kind": (_set("launch", to={"kind": "rsh"}), "launch.kind", "ssh"),
+    "launch port": (_set("launch", to={"kind": "ssh", "port": 0}), "launch.port", "65535"),
+    "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),
+    "launch workdir": (_relative_workdir_on_servers, "job.workdir", "no absolute path"),
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
     "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),
@@ -271,6 +280,17 @@ def test_a_mistake_names_its_path_and_what_would_do(name: str) -> None:
     assert any(path in place and words in message for place, message in raised.value.mistakes), str(
         raised.value
     )
+
+
+def test_what_is_on_servers_is_not_looked_for_here() -> None:
+    document = plan_document()
+    document["job"] |= {"workdir": "/srv/no/such/folder", "model": "only.there:step"}
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert {path for path, _ in raised.value.mistakes} == {"job.workdir", "job.model"}
+    document["launch"] = {"kind": "ssh", "user": "trainer"}
+    read = parse_plan(document, "test.yaml", base=ROOT)
+    assert read.launch is not None and (read.launch.user, read.launch.port) == ("trainer", 22)
 
 
 def test_overlapping_subnets_are_refused() -> None:

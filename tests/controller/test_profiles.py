@@ -164,7 +164,7 @@ async def test_nothing_is_measured_beside_something_of_ours(asking: Asking) -> N
 async def test_without_a_way_to_the_servers_one_cpu_type_is_measured_here(tmp_path: Path) -> None:
     of = of_types("cpu", "cpu:slow")
     assert isinstance(of.job, PlacedJob)
-    with pytest.raises(PlanError, match=r"device types cpu, cpu:slow: .*no way yet"):
+    with pytest.raises(PlanError, match=r"device types cpu, cpu:slow: .*launch: {kind: ssh}"):
         await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
     of = of_types("rtx4080s")
     assert isinstance(of.job, PlacedJob)

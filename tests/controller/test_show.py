@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from agent.contract.job import Finished
+from agent.contract.job import Finished, StepDone
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Verified
 from agent.contract.state import DriftState
-from controller.show import Show, beside_tensors, where_data_is
+from controller.show.placements import beside_tensors, where_data_is
+from controller.show.steps import Step, Steps
+from controller.show.story import Show
 from plans import placement, plan
 
 SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
@@ -111,3 +113,12 @@ def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
     first, second = show.console.file.getvalue().splitlines()
     assert first.endswith("rank 1 done, 500.0 MiB at most")
     assert second.endswith("rank 1 done, 500.0 MiB at most; its steps' tensors 120.0 MiB")
+
+
+def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
+    steps = Steps(ranks=2)
+    assert steps.ended(StepDone(rank=0, step=0, seconds=1.0, loss=2.5)) is None
+    assert steps.ended(StepDone(rank=0, step=1, seconds=3.0, loss=2.25)) is None
+    assert steps.ended(StepDone(rank=1, step=0, seconds=2.0)) == Step(0, 2.0, 2.5)
+    assert steps.ended(StepDone(rank=1, step=1, seconds=1.0)) == Step(1, 3.0, 2.25)
+    assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)

@@ -23,7 +23,9 @@ from snapshots import server_snapshot
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ("s1", "s2", "s3")
 # Of each NIC: what two slow cores can switch in all queues at once.
-NIC_BITS_PER_SECOND = 25e6
+NIC_BITS_PER_SECOND = 16e6
+# Of what a command said, how much a test shows that failed.
+LAST_LINES = 40
 # Half of the small model's memory: no single device can hold it.
 TIGHT_MEMORY = "9MiB"
 
@@ -33,6 +35,16 @@ class Finished:
     code: int
     output: str
     seconds: float
+
+    @property
+    def document(self) -> Any:
+        """What `--json` printed, after what was said on standard error."""
+        return json.loads(self.output[self.output.index("\n{") :])
+
+    @property
+    def told(self) -> str:
+        """How it ended, for a test that failed."""
+        return f"exit {self.code}:\n" + "\n".join(self.output.splitlines()[-LAST_LINES:])
 
 
 @dataclass

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,11 +16,13 @@ import pytest
 
 from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TestCluster, interrupt, once, read_report
 from controller.measured.calibration import ASSUMED_SETUP_SECONDS
+from controller.plan_file import load_plan
 from optimizer.cluster_plan.payload import payload_capacity
 from optimizer.graph import load_graph, read_json
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
 from snapshots import machine_snapshot, run
+from sshd import make_keys, running_sshd
 from trace_files import (
     check_trace,
     computed,
@@ -30,6 +33,10 @@ from trace_files import (
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
+MODEL = "examples.models.mlp:training_step"
+# Of what is only staged.
+SHORTEST_LEASE_SECONDS = 30
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
@@ -38,11 +45,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     cluster = TestCluster("e2e", tmp_path_factory.mktemp("plans"))
     up = cluster.run("lab", "up", str(cluster.plan(cluster.document(), "lab")))
     try:
-        assert up.code == 0, up.output
+        assert up.code == 0, up.told
         yield cluster
     finally:
         down = cluster.run("lab", "down", cluster.name)
-    assert down.code == 0, down.output
+    assert down.code == 0, down.told
     after = machine_snapshot()
     for what in before:
         assert after[what] == before[what], what
@@ -66,7 +73,7 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     document = cluster.document()
     document["job"]["trace"] = {"folder": str(cluster.folder / "traces"), "steps": 1}
     done = cluster.run("apply", str(cluster.plan(document)), "--yes", "--out", str(report_file))
-    assert done.code == 0, done.output
+    assert done.code == 0, done.told
     report = read_report(report_file)
     check_traces(report)
     assert report["server_pairs"], "no two servers talk"
@@ -85,7 +92,7 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     alone = cluster.run(
         "apply", str(cluster.plan(roomy, "roomy")), "--yes", "--out", str(report_file)
     )
-    assert alone.code == 0, alone.output
+    assert alone.code == 0, alone.told
     assert read_report(report_file)["losses"] == report["losses"]
 
 
@@ -98,7 +105,7 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     document["cluster"]["setup_latency"] = "measured"
     plan = str(cluster.plan(document, "types"))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
-    assert done.code == 0, done.output
+    assert done.code == 0, done.told
     report = read_report(report_file)
     assert len(report["losses"]) == 3 and report["server_pairs"]
     graph = load_graph(Path(report["files"]["graph"]))
@@ -109,7 +116,37 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     assert "profile on s2 (cpu:other): examples.models.mlp" in done.output
     check_calibrated(report, done.output)
     again = cluster.run("preview", plan)
-    assert again.code == 0 and "as measured on this cluster" in again.output, again.output
+    assert again.code == 0 and "as measured on this cluster" in again.output, again.told
+
+
+def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> None:
+    """As on a cluster: an sshd on every server, and nothing shared but what SSH brings there."""
+    keys, report_file = make_keys(cluster.folder / "ssh"), cluster.folder / "ssh.run.json"
+    document = cluster.document()
+    document["job"] |= {"python": sys.executable, "workdir": str(ROOT)}
+    document["launch"] = {
+        "kind": "ssh", "key": str(keys.user), "known_hosts": str(keys.known_hosts),
+    }  # fmt: skip
+    plan = str(cluster.plan(document, "ssh"))
+    with ExitStack() as daemons:
+        for number, server in enumerate(SERVERS, start=1):
+            address = f"10.9.0.{number}"
+            if server != SERVERS[-1]:
+                keys.know(address, 22)
+            inside = ["ip", "netns", "exec", cluster.namespace(server)]
+            daemons.enter_context(running_sshd(keys, address, 22, inside))
+        refused = cluster.run("apply", plan, "--yes")
+        assert refused.code == 7 and "s3 (10.9.0.3, port 22)" in refused.output, refused.told
+        assert "host key is not known" in refused.output
+        keys.know("10.9.0.3", 22)
+        done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+        assert done.code == 0, done.told
+        assert cluster.ranks() == []
+    report = read_report(report_file)
+    assert len(report["losses"]) == 3 and report["server_pairs"]
+    assert report["network"] == "restored" and "profile on s1 (cpu)" in done.output
+    for row in report["traffic"]:
+        assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
 
 
 def check_calibrated(report: dict[str, Any], output: str) -> None:
@@ -154,7 +191,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document["network"]["sharing"] = "auto"
     plan = str(cluster.plan(document, "replay"))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
-    assert done.code == 0, done.output
+    assert done.code == 0, done.told
     report = read_report(report_file)
     assert report["server_pairs"], "no two servers talk"
     shared = {row["sharing"]: row["step_seconds"] for row in report["considered"][:-1]}
@@ -175,7 +212,7 @@ def test_what_may_borrow_is_measured_and_trains(
     document["network"] |= {"sharing": sharing, "floor": "70%"}
     plan = str(cluster.plan(document, sharing))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
-    assert done.code == 0, done.output
+    assert done.code == 0, done.told
     report = read_report(report_file)
     assert report["sharing"] == sharing and len(report["losses"]) == 3
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
@@ -199,43 +236,88 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     plan = str(cluster.plan(document, "keep"))
     report = cluster.folder / "keep.run.json"
     arguments = ("apply", plan, "--network-only", "--yes", "--out", str(report))
-    first = cluster.run(*arguments)
-    assert first.code == 0, first.output
+    shown = str(cluster.folder / "keep.shown.json")
+    previewed = cluster.run("preview", plan, "--out", shown)
+    assert previewed.code == 0, previewed.told
+    first = cluster.run("apply", shown, *arguments[2:])
+    assert first.code == 0, first.told
     assert all(count > 0 for count in read_report(report)["changes"].values())
     between = cluster.snapshots()
 
     second = cluster.run(*arguments)
-    assert second.code == 0, second.output
+    assert second.code == 0, second.told
     assert set(read_report(report)["changes"].values()) == {0}
     assert "0 changes on every server" in second.output
     assert cluster.snapshots() == between
 
     status = cluster.run("status", plan)
-    assert status.code == 0 and status.output.count("committed") == len(SERVERS), status.output
-    assert status.output.count("as decided") == len(SERVERS), status.output
+    assert status.code == 0 and status.output.count("committed") == len(SERVERS), status.told
+    assert status.output.count("as decided") == len(SERVERS), status.told
+
+    verified = cluster.run("verify", plan)
+    assert verified.code == 0 and "kept" in verified.output, verified.told
+    assert cluster.snapshots() == between
 
     # Where rates are promised is the placement's choice, which follows the profile.
     shaped = read_report(report)["links"][0]["source"]
     throttle(cluster, shaped)
     assert cluster.run("status", plan).output.count("as decided") == len(SERVERS) - 1
+    verified = cluster.run("verify", plan)
+    assert verified.code == 6 and "not as decided" in verified.output, verified.told
     third = cluster.run(*arguments)
-    assert third.code == 0, third.output
+    assert third.code == 0, third.told
     changes = read_report(report)["changes"]
     assert changes.pop(shaped) > 0 and set(changes.values()) == {0}
     assert cluster.run("status", plan).output.count("as decided") == len(SERVERS)
 
+    for server in document["cluster"]["servers"]:
+        for nic in server["nics"]:
+            nic["rate"] = "12Mbit"
+    other = cluster.run("apply", str(cluster.plan(document, "other")), *arguments[2:])
+    assert other.code == 0, other.told
+    assert sum(read_report(report)["changes"].values()) > 0
+    back = cluster.run("rollback", plan, "--yes")
+    assert back.code == 0 and "kept: s1 " in back.output, back.told
+    assert "0 changes on every server" in cluster.run("preview", plan).output
+
     destroyed = cluster.run("destroy", plan, "--yes")
-    assert destroyed.code == 0, destroyed.output
+    assert destroyed.code == 0, destroyed.told
+    verified = cluster.run("verify", plan)
+    assert verified.code == 2 and "nothing of plan 'e2e' is in force" in verified.output
 
 
 def test_preview_shows_the_difference_and_touches_nothing(
     cluster: TestCluster, untouched: None
 ) -> None:
-    done = cluster.run("preview", str(cluster.plan(cluster.document())))
-    assert done.code == 0, done.output
+    shown = str(cluster.folder / "shown.json")
+    done = cluster.run("preview", str(cluster.plan(cluster.document())), "--out", shown)
+    assert done.code == 0, done.told
     for server in SERVERS:
         assert f"{server}: " in done.output
     assert "+ queue" in done.output and "+ bridge" in done.output
+    s2 = cluster.namespace("s2")
+    setting = "net.ipv4.conf.nic1.arp_ignore"
+    run(s2, "sysctl", "-qw", f"{setting}=1")
+    try:
+        stale = cluster.run("apply", shown, "--yes")
+    finally:
+        run(s2, "sysctl", "-qw", f"{setting}=0")
+    assert stale.code == 5 and f"s2: sysctls {setting}" in stale.output, stale.told
+    assert "staging" not in stale.output
+
+
+def test_init_writes_a_plan_of_what_the_agents_find(cluster: TestCluster, untouched: None) -> None:
+    file = cluster.folder / "found.yaml"
+    arguments = ("init", *SERVERS, "--lab", cluster.name, "--out", str(file), "--model", MODEL)
+    done = cluster.run(*arguments)
+    assert done.code == 0, done.told
+    wanted = cluster.document()["cluster"]["servers"]
+    for found, server in zip(load_plan(file).cluster.servers, wanted, strict=True):
+        assert (found.name, found.management) == (server["name"], server["management"])
+        nics = [(nic.name, nic.rail, str(nic.address)) for nic in found.nics]
+        assert nics == [(nic["name"], nic["rail"], nic["address"]) for nic in server["nics"]]
+    again = cluster.run(*arguments)
+    assert again.code == 2 and "is there already" in again.output, again.told
 
 
 def test_a_wrong_plan_is_exit_3(cluster: TestCluster, untouched: None) -> None:
@@ -250,7 +332,7 @@ def test_what_fits_nowhere_is_exit_4(cluster: TestCluster, untouched: None) -> N
     for server in document["cluster"]["servers"]:
         server["devices"][0]["memory"] = "100KiB"
     done = cluster.run("apply", str(cluster.plan(document, "tiny")), "--yes")
-    assert done.code == 4, done.output
+    assert done.code == 4, done.told
 
 
 def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) -> None:
@@ -258,9 +340,13 @@ def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) 
     os.kill(pid, signal.SIGSTOP)
     try:
         done = cluster.run("apply", str(cluster.plan(cluster.document())), "--yes")
+        doctor = cluster.run("doctor", str(cluster.plan(cluster.document())), "--json")
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert done.code == 5 and "s2" in done.output, done.output
+    found = {server: [one["what"] for one in some] for server, some in doctor.document.items()}
+    assert doctor.code == 5 and found["s2"] == ["does not dial in"], doctor.told
+    assert "does not dial in" not in found["s1"] + found["s3"]
+    assert done.code == 5 and "s2" in done.output, done.told
 
 
 def throttle(cluster: TestCluster, server: str) -> None:
@@ -284,7 +370,7 @@ def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouche
         "measuring all promised", lambda process: [throttle(cluster, s) for s in SERVERS]
     )
     done = cluster.run("apply", plan, "--yes", on_line=on_line)
-    assert done.code == 6, done.output
+    assert done.code == 6, done.told
     assert "promised rates were not delivered" in done.output and " queue " in done.output
 
 
@@ -301,7 +387,7 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
     document["job"]["steps"] = 500
     plan = str(cluster.plan(document, "long"))
     done = cluster.run("apply", plan, "--yes", on_line=once("step 1:", kill_one))
-    assert done.code == 7, done.output
+    assert done.code == 7, done.told
     assert killed and time.monotonic() - killed[0] < 30
     assert cluster.ranks() == []
 
@@ -323,14 +409,12 @@ def test_an_interrupt_at_any_stage_restores(
     document["job"]["steps"] = 500
     plan = str(cluster.plan(document, "long"))
     done = cluster.run("apply", plan, "--yes", on_line=once(words, interrupt))
-    assert done.code == 130, done.output
+    assert done.code == 130, done.told
     assert cluster.ranks() == []
 
 
-@pytest.mark.parametrize("words", ["measuring all promised", "step 1:"])
-def test_a_killed_controller_is_undone_by_the_leases(
-    cluster: TestCluster, untouched: None, words: str
-) -> None:
+def killed_in_the_middle(cluster: TestCluster, words: str) -> str:
+    """The plan that a controller died over when it said this."""
     document = cluster.document()
     document["job"]["steps"] = 500
     plan = str(cluster.plan(document, "long"))
@@ -338,12 +422,30 @@ def test_a_killed_controller_is_undone_by_the_leases(
     done = cluster.run("apply", plan, "--yes", on_line=once(words, lambda process: process.kill()))
     assert done.code == -signal.SIGKILL
     assert cluster.snapshots() != before, "killed before anything was changed"
+    return plan
+
+
+def test_a_killed_controller_is_undone_by_the_leases(cluster: TestCluster, untouched: None) -> None:
+    before = cluster.snapshots()
+    killed_in_the_middle(cluster, "step 1:")
     deadline = time.monotonic() + 60
     while cluster.snapshots() != before and time.monotonic() < deadline:
         time.sleep(1)
     assert cluster.ranks() == []
 
 
+def test_what_a_killed_controller_left_is_undone_at_once_by_the_next(
+    cluster: TestCluster, untouched: None
+) -> None:
+    plan = killed_in_the_middle(cluster, "measuring all promised")
+    status = cluster.run("status", plan)
+    assert "was left at 'staged'" in status.output and "recover" in status.output, status.told
+    done = cluster.run("recover", plan, "--yes")
+    assert done.code == 0 and "on its former state" in done.output, done.told
+    assert done.seconds < SHORTEST_LEASE_SECONDS
+    assert "nothing was left" in cluster.run("recover", plan, "--yes").output
+
+
 def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched: None) -> None:
     done = cluster.run("apply", str(cluster.plan(cluster.document())))
-    assert done.code == 2 and "--yes" in done.output, done.output
+    assert done.code == 2 and "--yes" in done.output, done.told

@@ -34,11 +34,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     cluster = TestCluster("failures", tmp_path_factory.mktemp("plans"))
     up = cluster.run("lab", "up", str(cluster.plan(cluster.document(), "lab")))
     try:
-        assert up.code == 0, up.output
+        assert up.code == 0, up.told
         yield cluster
     finally:
         down = cluster.run("lab", "down", cluster.name)
-    assert down.code == 0, down.output
+    assert down.code == 0, down.told
     after = machine_snapshot()
     for what in before:
         assert after[what] == before[what], what
@@ -93,7 +93,7 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
     report_file = cluster.folder / "killed.json"
     arguments = ("apply", training(cluster, folder, steps=4000), "--yes", "--out", str(report_file))
     done = cluster.run(*arguments, on_line=once("checkpoint after 8 steps", kill_one))
-    assert done.code == 7, done.output
+    assert done.code == 7, done.told
     assert time.monotonic() - killed[0][1] < 30
     report = read_report(report_file)
     assert report["failure"]["server"] == killed[0][0]
@@ -134,8 +134,8 @@ def test_a_killed_controller_leaves_the_job_running_for_its_lease(
     assert done.code == -signal.SIGKILL
     assert "resumed after 8 steps" in done.output
     status = cluster.run("status", plan)
-    assert status.code == 0, status.output
-    assert status.output.count("a rank runs on") == len(cluster.ranks()) > 1, status.output
+    assert status.code == 0, status.told
+    assert status.output.count("a rank runs on") == len(cluster.ranks()) > 1, status.told
     assert "its controller is gone" in status.output
     assert last_step(folder) > 12, "it did not go on"
     assert cluster.snapshots() != before
@@ -175,7 +175,7 @@ def test_a_killed_agent_is_no_loss_while_its_lease_holds(
     report_file = cluster.folder / "resumed.json"
     plan = training(cluster, folder, steps=steps, every=100)
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file), on_line=on_line)
-    assert done.code == 0, done.output
+    assert done.code == 0, done.told
     assert steps_after, "too quick to show anything"
     report = read_report(report_file)
     assert report["first_step"] == report["resumed"]["step"] == reached

@@ -12,7 +12,7 @@ from optimizer.capture.allocations import Span, peaks_inside, read_trace
 from optimizer.graph import OperatorGraph, OperatorRow, build_graph, load_graph, save_graph
 from optimizer.profile.__main__ import main
 from optimizer.profile.sampling import Sampling
-from optimizer.profile.scale import with_scaled_seconds
+from optimizer.profile.scale import with_scaled_seconds, with_total_seconds
 
 MLP = "examples.models.mlp:training_step"
 
@@ -122,6 +122,7 @@ def test_scaling_keeps_everything_but_the_seconds(tmp_path: Path) -> None:
         assert scaled.device_types == (name or "cpu",)
         assert scaled.structure_hash == graph.structure_hash
         save_graph(scaled, tmp_path / "scaled.json")
+    assert with_total_seconds(graph, 5.0).seconds[:, 0] == pytest.approx([1.0, 4.0])
     with pytest.raises(ValueError, match="must be positive"):
         with_scaled_seconds(graph, 0)
     two = graph.with_seconds({"cpu": graph.seconds[:, 0], "gpu": graph.seconds[:, 0]})

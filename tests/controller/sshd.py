@@ -1,0 +1,101 @@
+"""A real sshd that a test starts, with keys of its own, for the user who runs the test."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SSHD = Path("/usr/sbin/sshd")
+# Where sshd's unprivileged part lives, compiled in; Debian's service makes it when it starts.
+_PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Of the host and of its user; known_hosts lists the host under every address it was given."""
+
+    folder: Path
+
+    @property
+    def host(self) -> Path:
+        return self.folder / "host"
+
+    @property
+    def user(self) -> Path:
+        return self.folder / "user"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
+
+    def know(self, address: str, port: int) -> None:
+        kind, key = self.host.with_suffix(".pub").read_text().split()[:2]
+        name = address if port == 22 else f"[{address}]:{port}"
+        with self.known_hosts.open("a") as file:
+            file.write(f"{name} {kind} {key}\n")
+
+
+def make_keys(folder: Path) -> Keys:
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = Keys(folder)
+    for path in (keys.host, keys.user):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    keys.known_hosts.touch()
+    return keys
+
+
+@contextmanager
+def running_sshd(
+    keys: Keys, address: str, port: int, inside: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """inside: what to put before its command, to be in a network namespace."""
+    made = not _PRIVILEGE_SEPARATION.exists()
+    _PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+    options = {
+        "ListenAddress": f"{address}:{port}", "HostKey": str(keys.host),
+        "AuthorizedKeysFile": str(keys.user.with_suffix(".pub")), "PidFile": "none",
+        "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
+        "UsePAM": "yes" if _is_locked() else "no",
+        "PermitRootLogin": "yes", "StrictModes": "no", "LogLevel": "ERROR",
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    command = [*inside, str(SSHD), "-D", "-e", "-f", "/dev/null", *words]
+    process = subprocess.Popen(command, stderr=(keys.folder / f"sshd-{address}.log").open("wb"))
+    try:
+        _await_banner(inside, address, port)
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+        if made:
+            with os.scandir(_PRIVILEGE_SEPARATION) as entries:
+                empty = next(entries, None) is None
+            if empty:
+                _PRIVILEGE_SEPARATION.rmdir()
+
+
+def _is_locked() -> bool:
+    """Whether this user may only come in by key: without PAM sshd then lets nobody in."""
+    mark = f"{getpass.getuser()}:!"
+    return any(line.startswith(mark) for line in Path("/etc/shadow").read_text().splitlines())
+
+
+def _await_banner(inside: Sequence[str], address: str, port: int) -> None:
+    look = f"exec 3<>/dev/tcp/{address}/{port} && head -c 4 <&3 | grep -q SSH-"
+    deadline = time.monotonic() + 20
+    while subprocess.run([*inside, "bash", "-c", look], capture_output=True).returncode:
+        assert time.monotonic() < deadline, "sshd does not answer"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
