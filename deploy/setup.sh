@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 
 torch=${PLACEWIRE_TORCH:-torch==2.13.0+cpu}
 python=${PYTHON:-python3}
-packages=(openvswitch-switch iperf3 iproute2 ethtool nftables procps util-linux python3-venv)
+packages=(openvswitch-switch iperf3 iproute2 ethtool nftables openssh-server procps util-linux
+  python3-venv)
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -29,8 +30,11 @@ if ((${#missing[@]})); then
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update
-  # The lab starts its own Open vSwitch; do not start the distribution's service for it.
   apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+  # Tests start sshd of their own; a machine that had none does not get one that listens.
+  if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
+    systemctl --quiet disable --now ssh.service
+  fi
 fi
 
 stamp=.venv/placewire.stamp
