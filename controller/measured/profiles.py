@@ -1,10 +1,10 @@
 """The operator graph of a placed job, measured on its servers: a column of times per device type.
 
-For each device type one server that has it captures and measures the step, as ranks run there. One
-measurement runs at a time, and on no server where something else of ours runs: what disturbs it
-would be in every prediction. Graphs are kept per device type and used again while the server says
-that they still stand; measured profiles are kept by the step's structure, so that an edit that does
-not change the step costs no measurement.
+For each device type one server that has it captures and measures the step, as ranks run there: all
+types at once, but one at a time on a server, and on no server where something else of ours runs.
+What disturbs a measurement there would be in every prediction. Graphs are kept per device type and
+used again while the server says that they still stand; measured profiles are kept by the step's
+structure, so that an edit that does not change the step costs no measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.measured.digests import digest, optimizer_digest
 from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from controller.launch.launcher import Launcher
+    from controller.launch.launcher import Launcher, LeftRank
     from controller.launch.programs import Ended
     from controller.plan import PlacedJob, Plan, ReplayJob
 
@@ -50,10 +50,24 @@ async def profiled_graph(
     """The graph's file. Raises PlanError where the model cannot be captured or a device type not
     be measured, PlacewireError naming server and device type where measuring fails."""
     asked = _asked(plan, job, plan_file, launcher)
-    files = [await _of_type(one, launcher, cache, say) for one in asked]
+    turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_of_type(one, launcher, cache, _labelled(say, one, asked), turns))
+                for one in asked
+            ]
+    except* PlacewireError as failed:
+        raise failed.exceptions[0] from None
+    files = [task.result() for task in tasks]
     if len(files) == 1:
         return files[0]
     return await asyncio.to_thread(_joined, asked, files, cache)
+
+
+def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
+    """Of several that talk at once, who it is."""
+    return say if len(asked) == 1 else lambda line: say(f"{one.device_type}: {line}")
 
 
 def import_roots(job: PlacedJob | ReplayJob, plan_file: Path) -> list[str]:
@@ -93,7 +107,13 @@ def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> l
     ]
 
 
-async def _of_type(asked: _Asked, launcher: Launcher, cache: Path, say: Say) -> Path:
+async def _of_type(
+    asked: _Asked,
+    launcher: Launcher,
+    cache: Path,
+    say: Say,
+    turns: Mapping[str, asyncio.Lock],
+) -> Path:
     file = cache / f"graph-{digest(_question(asked))}.json.gz"
     if file.is_file():
         changed = await _changed(asked, launcher, asked.servers[0], file)
@@ -101,9 +121,22 @@ async def _of_type(asked: _Asked, launcher: Launcher, cache: Path, say: Say) -> 
             say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
             return file
         say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
-    server = await asyncio.to_thread(_idle_server, asked, launcher)
-    await _measure(asked, launcher, server, cache, file, say)
-    return file
+    running: dict[str, LeftRank] = {}
+    # Where no other type has its turn, first.
+    for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
+        async with turns[server]:
+            if busy := await asyncio.to_thread(launcher.busy, server):
+                running[server] = busy[0]
+                continue
+            await _measure(asked, launcher, server, cache, file, say)
+            return file
+    first, rank = next(iter(running.items()))
+    raise JobFailed(
+        f"device type {asked.device_type} cannot be measured in isolation: on every server that "
+        f"has it something of ours runs, here pid {rank.pid} for {rank.seconds:.0f} s",
+        where=first,
+        remedy="wait until it has ended; `controller destroy` ends ranks whose controller is gone",
+    )
 
 
 def _question(asked: _Asked) -> Mapping[str, Any]:
@@ -137,20 +170,6 @@ async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -
     _require_done(ended, asked, server)
     changed: list[str] = json.loads(ended.output)
     return changed
-
-
-def _idle_server(asked: _Asked, launcher: Launcher) -> str:
-    busy = {server: launcher.busy(server) for server in asked.servers}
-    for server, running in busy.items():
-        if not running:
-            return server
-    first, running = next(iter(busy.items()))
-    raise JobFailed(
-        f"device type {asked.device_type} cannot be measured in isolation: on every server that "
-        f"has it something of ours runs, here pid {running[0].pid} for {running[0].seconds:.0f} s",
-        where=first,
-        remedy="wait until it has ended; `controller destroy` ends ranks whose controller is gone",
-    )
 
 
 async def _measure(

@@ -16,6 +16,7 @@ import pytest
 
 import controller.agents
 from agent.contract.messages import (
+    POLL_SECONDS,
     Envelopes,
     Hello,
     Observe,
@@ -141,7 +142,8 @@ async def test_a_question_and_its_answer(site: Site) -> None:
         assert agents.hello["s1"].lease == LEASE
         started = time.monotonic()
         assert await agents.ask("s1", Verify(generation=1), Verified, 5) == VERIFIED
-        assert time.monotonic() - started < 1, "an open poll hands a request over at once"
+        waited = time.monotonic() - started
+        assert waited < POLL_SECONDS / 2, "an open poll hands a request over at once"
 
 
 async def test_a_refusal_says_what_the_agent_said(site: Site) -> None:
@@ -194,7 +196,7 @@ async def test_questions_to_all_go_out_at_once(site: Site) -> None:
         started = time.monotonic()
         found = await agents.ask_all(dict.fromkeys(names, Verify(generation=1)), Verified, 5)
         assert found == dict.fromkeys(names, VERIFIED)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < POLL_SECONDS / 2
 
 
 async def test_an_agent_is_not_who_it_claims_to_be(site: Site) -> None:
@@ -235,7 +237,7 @@ async def test_a_silent_agent_is_unreachable_long_before_the_timeout(
         started = time.monotonic()
         with pytest.raises(AgentUnreachable, match="silent"):
             await agents.ask("s1", Verify(generation=1), Verified, 30)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         assert not agents.present("s1")
 
 
@@ -281,7 +283,7 @@ async def test_closing_does_not_wait_for_long_polls(site: Site) -> None:
             await agents.wait_for(["s1", "s2"], timeout_seconds=5)
             await asyncio.sleep(0.1)
             closing = time.monotonic()
-        assert time.monotonic() - closing < 0.3
+        assert time.monotonic() - closing < POLL_SECONDS / 2
 
 
 async def test_two_controllers_do_not_listen_at_one_address(site: Site) -> None:

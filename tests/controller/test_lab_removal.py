@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,16 +77,11 @@ def nothing_left() -> Iterator[None]:
 
 def test_up_and_down_leave_nothing() -> None:
     said: list[str] = []
-    started = time.monotonic()
     lab = lab_up(plan(document()), said.append)
-    up_seconds = time.monotonic() - started
     # A child that tries what the kernel can do has its agent's command line.
     assert len(set(marked_processes())) == 6, "two databases, two switches, two agents"
     assert find_lab(NAME) == lab
-    started = time.monotonic()
     lab_down(NAME, said.append)
-    assert time.monotonic() - started < 5
-    assert up_seconds < 15
     assert find_lab(NAME) is None
     assert not lab.directory.exists()
     assert said[-1].startswith(f"lab {NAME}: removed 4 namespaces")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ class Servers:
         self.second: dict[str, str] = {}
         self.failing: dict[str, Ended] = {}
         self.occupied: set[str] = set()
+        self.measuring: list[str] = []
+        self.most_at_once = 0
 
     async def run(
         self,
@@ -60,13 +63,18 @@ class Servers:
         device_type = words[list(words).index("--device-type") + 1]
         self.ran.append((server, device_type))
         self.known = json.loads(given)
+        self.measuring.append(server)
+        self.most_at_once = max(self.most_at_once, len(self.measuring))
+        await asyncio.sleep(0.05)
+        self.measuring.remove(server)
         if server in self.failing:
             return self.failing[server]
         on_line("capture: done")
         return Ended(0, answer(device_type, self.second.get(server, "q"), given), ())
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
-        return (LeftRank(server, 4711, 12.0),) if server in self.occupied else ()
+        ours = server in self.occupied or server in self.measuring
+        return (LeftRank(server, 4711, 12.0),) if ours else ()
 
     def require_ready(self) -> None: ...
     async def start(self, spec: RankSpec) -> RankProcess:
@@ -109,10 +117,24 @@ async def test_each_type_is_measured_on_a_server_that_has_it(asking: Asking) -> 
     assert graph.seconds.tolist() == [[0.01, 0.03], [0.01, 0.03]]
     assert graph.notes["profiles"]["cpu:slow"]["server"] == "s2"
     assert graph.notes["loss"] == "q"
-    assert [line for line in asking.said if line.startswith("profile on")] == [
-        f"profile on {where}: examples.models.mlp:training_step, batch 16"
-        for where in ("s1 (cpu)", "s2 (cpu:slow)")
+    assert [line for line in asking.said if "profile on" in line] == [
+        f"{name}: profile on {server} ({name}): examples.models.mlp:training_step, batch 16"
+        for server, name in (("s1", "cpu"), ("s2", "cpu:slow"))
     ]
+
+
+async def test_types_are_measured_at_once_but_one_at_a_time_on_a_server(asking: Asking) -> None:
+    await asking()
+    assert asking.servers.most_at_once == 2
+    document = plan_document(1)
+    document["cluster"]["servers"][0]["devices"] = [
+        {"type": name, "memory": "1GiB"} for name in SECONDS
+    ]
+    both = Asking(plan(document), asking.cache / "both")
+    both.cache.mkdir()
+    await both()
+    assert both.servers.ran == [("s1", "cpu"), ("s1", "cpu:slow")]
+    assert both.servers.most_at_once == 1
 
 
 async def test_what_still_stands_is_not_measured_again(asking: Asking) -> None:
@@ -154,7 +176,7 @@ async def test_a_model_that_cannot_be_captured_is_the_plans_mistake(asking: Aski
 async def test_nothing_is_measured_beside_something_of_ours(asking: Asking) -> None:
     asking.servers.occupied = {"s1"}
     await asking()
-    assert asking.servers.ran[0] == ("s3", "cpu"), "another server of the type"
+    assert ("s3", "cpu") in asking.servers.ran, "another server of the type"
     asking.servers.occupied = {"s2"}
     asking.servers.changed["s2"] = ["model.py has changed"]
     with pytest.raises(JobFailed, match=r"s2: .*cpu:slow cannot be measured in isolation.*4711"):

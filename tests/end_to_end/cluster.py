@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from snapshots import server_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ("s1", "s2", "s3")
-# Of each NIC: what two slow cores can switch in all queues at once.
-NIC_BITS_PER_SECOND = 16e6
+# Of each NIC: half of what two slow cores can switch in all queues at once.
+NIC_BITS_PER_SECOND = 8e6
 # Of what a command said, how much a test shows that failed.
 LAST_LINES = 40
 # Half of the small model's memory: no single device can hold it.
@@ -55,6 +55,23 @@ class TestCluster:
 
     name: str
     folder: Path
+    new: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Snapshots of the servers as the lab made them."""
+
+    def up(self) -> None:
+        done = self.run("lab", "up", str(self.plan(self.document(), "lab")))
+        assert done.code == 0, done.told
+        self.new = self.snapshots()
+
+    def down(self) -> None:
+        done = self.run("lab", "down", self.name)
+        assert done.code == 0, done.told
+
+    def make_anew_if_touched(self) -> None:
+        """A test that failed must not fail those after it."""
+        if self.snapshots() != self.new or self.ranks():
+            self.down()
+            self.up()
 
     def document(self) -> dict[str, Any]:
         document = plan_document(len(SERVERS), name=self.name, rate=f"{NIC_BITS_PER_SECOND:.0f}bit")
@@ -63,7 +80,7 @@ class TestCluster:
         document["solve"] = {"time_limit": "6s", "seed": 1}
         # All servers and what tests beside these do share two cores: a moment's lack of processor
         # time is no broken promise.
-        document["network"]["verify"] |= {"tolerance": "25%"}
+        document["network"]["verify"] |= {"tolerance": "30%"}
         return copy.deepcopy(document)
 
     def plan(self, document: Mapping[str, Any], name: str = "plan") -> Path:

@@ -13,44 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.contract.checkpoint import checkpoints_in
 from cluster import ROOT, SERVERS, TestCluster, once, read_report
-from snapshots import machine_snapshot
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 MODEL, BATCH = "examples.models.mlp:training_step", 16
 LEASE_SECONDS = 10
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    before = machine_snapshot()
-    cluster = TestCluster("failures", tmp_path_factory.mktemp("plans"))
-    up = cluster.run("lab", "up", str(cluster.plan(cluster.document(), "lab")))
-    try:
-        assert up.code == 0, up.told
-        yield cluster
-    finally:
-        down = cluster.run("lab", "down", cluster.name)
-    assert down.code == 0, down.told
-    after = machine_snapshot()
-    for what in before:
-        assert after[what] == before[what], what
-
-
-@pytest.fixture
-def untouched(cluster: TestCluster) -> Iterator[None]:
-    """Every server is afterwards what it was before, and nothing of the job is left."""
-    before = cluster.snapshots()
-    yield
-    assert cluster.snapshots() == before
-    assert cluster.ranks() == []
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,37 @@
+"""The lab of all end-to-end tests, and what every one of them must leave as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import SERVERS, TestCluster
+from snapshots import machine_snapshot
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """The lab stands for all of them; afterwards the machine is as it was."""
+    before = machine_snapshot()
+    cluster = TestCluster("e2e", tmp_path_factory.mktemp("plans"))
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
+    after = machine_snapshot()
+    for what in before:
+        assert after[what] == before[what], what
+
+
+@pytest.fixture
+def untouched(cluster: TestCluster) -> Iterator[None]:
+    """Every server is, byte for byte, what it was before the test, and no rank is left."""
+    cluster.make_anew_if_touched()
+    yield
+    after = cluster.snapshots()
+    for server in SERVERS:
+        for what in cluster.new[server]:
+            assert after[server][what] == cluster.new[server][what], f"{server}: {what}"
+    assert cluster.ranks() == []
