@@ -63,8 +63,8 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         notes=(
             f"Two servers of a lab, one rank on each, {len(RAILS)} NICs of {NIC_RATE}/s, MTU "
             f"{MTU_BYTES}; both profiled at once, each on a core, by the apply that trains; the "
-            f"median of {STEPS - 1} steps after the first. Worst {max(map(abs, errors)):.1%}. The lab's "
-            "switches use the same two cores.",
+            f"median of {STEPS - 1} steps after the first. Worst {max(map(abs, errors)):.1%}. The "
+            "lab's switches use the same two cores.",
         ),
     )  # fmt: skip
 
