@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.contract.job import Finished, RankEvent
+from agent.contract.job import ProgramSpec, RankEvent
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Previewed
 from agent.contract.state import DesiredState
@@ -25,6 +25,7 @@ from controller.change import NetworkChange, preview
 from controller.compile import deliverable
 from controller.compile.network import compile_network, larger_frames
 from controller.compile.ranks import rank_specs
+from controller.compile.scripts import script_specs
 from controller.compile.transfers import promises
 from controller.decide import Decision, decide
 from controller.errors import (
@@ -35,29 +36,19 @@ from controller.errors import (
     UsageError,
 )
 from controller.measured.calibration import calibrate, wants_calibration
-from controller.plan import Plan
+from controller.plan import Plan, TorchrunJob
 from controller.previewed import Preview, require_as_previewed
-from controller.report import (
-    CalibratedRow,
-    RunReport,
-    failure_row,
-    first_step,
-    last_checkpoint,
-    losses,
-    resumed_checkpoint,
-    sharing_rows,
-    step_times,
-    traffic_rows,
-    typical_step,
-)
+from controller.rail_use import rail_rows
+from controller.report import CalibratedRow, RunReport, failure_row, of_placed, of_script
 from controller.traces import merge_traces
+from controller.traffic import TrafficDecision, decide_traffic
 
 if TYPE_CHECKING:
     from controller.agents import Agents
     from controller.journal import Journal
     from controller.launch.launcher import Launcher
     from controller.show.story import Show
-    from optimizer.placement import Placement
+    from optimizer.allocation import Allocation
 
 
 # No rank says anything within a step: so many times as long as predicted may one take.
@@ -101,7 +92,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class Proposal:
-    decision: Decision
+    decision: Decision | TrafficDecision
     desired: dict[str, DesiredState]
     previewed: dict[str, Previewed]
 
@@ -113,7 +104,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
     with tools.stage("decide"):
-        decision = await decide(plan, request.plan_file, tools.launcher, tools.cache, show.progress)
+        decision = await decided(request, tools)
     show.decision(decision)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
@@ -124,7 +115,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
             show.say(note)
         desired = compile_network(
             plan,
-            decision.placement,
+            decision.allocation,
             able,
             {
                 s: tools.journal.next_generation(s, h.lease.highest_generation)
@@ -138,6 +129,13 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
+async def decided(request: Request, tools: Tools) -> Decision | TrafficDecision:
+    plan = request.plan
+    if isinstance(plan.job, TorchrunJob):
+        return decide_traffic(plan, plan.job, tools.cache)
+    return await decide(plan, request.plan_file, tools.launcher, tools.cache, tools.show.progress)
+
+
 async def apply(request: Request, tools: Tools) -> RunReport:
     """Raises a PlacewireError whose exit code says how far it came; see controller/errors.py."""
     plan, show = request.plan, tools.show
@@ -146,7 +144,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
         require_as_previewed(request.preview, proposal)
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
-    placement = proposal.decision.placement
+    decision = proposal.decision
     await end_left_ranks(tools)
     events: list[RankEvent] = []
     calibrated: tuple[CalibratedRow, ...] = ()
@@ -160,15 +158,18 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             with tools.stage("stage"):
                 await change.stage()
             with tools.stage("measure"):
-                links = await change.while_held(measure_until_sure(tools, plan, placement))
+                links = await change.while_held(
+                    measure_until_sure(tools, plan, decision.allocation)
+                )
             require_delivered(links)
             await change.commit()
             if not request.network_only:
-                calibrated = await change.while_held(
-                    calibrated_paths(request, tools, proposal.decision, change)
-                )
+                if isinstance(decision, Decision):
+                    calibrated = await change.while_held(
+                        calibrated_paths(request, tools, decision, change)
+                    )
                 with tools.stage("job"):
-                    job = run_job(request, tools, proposal.decision, change, events)
+                    job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)
             if plan.network.on_exit == "keep":
                 await change.keep()
@@ -179,7 +180,9 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             request, tools, proposal, change.changes, links, calibrated, events, failure
         )
         raise
-    trace = await merge_traces(plan, proposal.decision, show.progress) if events else None
+    trace = None
+    if events and isinstance(decision, Decision):
+        trace = await merge_traces(plan, decision, show.progress)
     report = make_report(
         request, tools, proposal, change.changes, links, calibrated, events, trace=trace
     )
@@ -196,11 +199,11 @@ async def end_left_ranks(tools: Tools) -> None:
 
 
 async def measure_until_sure(
-    tools: Tools, plan: Plan, placement: Placement
+    tools: Tools, plan: Plan, allocation: Allocation
 ) -> tuple[LinkMeasurement, ...]:
     """What is missed is measured again: a passing burst of somebody else's work must not undo a
     good network, while what is really wrong is wrong each time."""
-    promised = promises(plan, placement)
+    promised = promises(plan, allocation)
     for attempt in range(1, MOST_MEASUREMENTS + 1):
         links = await measure(tools.agents, plan, promised)
         tools.show.links(links)
@@ -236,7 +239,7 @@ async def calibrated_paths(
 async def run_job(
     request: Request,
     tools: Tools,
-    decision: Decision,
+    decision: Decision | TrafficDecision,
     change: NetworkChange,
     events: list[RankEvent],
 ) -> None:
@@ -244,9 +247,14 @@ async def run_job(
     from controller.launch.ranks import SILENCE_SECONDS, run_ranks
     from controller.run_log import run_log
 
-    specs = rank_specs(
-        request.plan, decision.placement, decision.placement_file, decision.graph_file
-    )
+    plan, silence_seconds = request.plan, SILENCE_SECONDS
+    specs: Sequence[ProgramSpec]
+    if isinstance(decision, Decision):
+        specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
+        silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
+    else:
+        assert isinstance(plan.job, TorchrunJob)
+        specs = script_specs(plan, plan.job)
 
     def on_event(event: RankEvent) -> None:
         events.append(event)
@@ -266,7 +274,7 @@ async def run_job(
             specs,
             on_event,
             on_line=on_line,
-            silence_seconds=max(SILENCE_SECONDS, SLOWER_STEPS * decision.placement.step_seconds),
+            silence_seconds=silence_seconds,
             held_seconds=lambda: change.held_seconds,
         )
 
@@ -283,39 +291,24 @@ def make_report(
     trace: Path | None = None,
 ) -> RunReport:
     plan, decision = request.plan, proposal.decision
-    placement, steps = decision.placement, step_times(events)
-    files = {"graph": decision.graph_file, "placement": decision.placement_file, "trace": trace}
-    return RunReport(
+    report = RunReport(
         plan_name=plan.name,
         plan_digest=next(iter(proposal.desired.values())).plan_digest,
         generations={server: state.generation for server, state in proposal.desired.items()},
         changes=changes,
-        engine=placement.engine,
-        sharing=placement.sharing,
-        operators=len(placement.operators),
-        devices=placement.devices_used,
-        server_pairs=tuple(sorted(placement.server_pairs)),
-        considered=sharing_rows(decision.compared, placement),
-        predicted_step_seconds=placement.step_seconds,
-        bound_seconds=placement.bound_seconds,
-        gap=placement.gap,
-        single_device_seconds=placement.single_device_seconds,
+        sharing=decision.allocation.sharing,
         links=links,
         calibrated=calibrated,
-        step_seconds=steps,
-        measured_step_seconds=typical_step(steps),
-        losses=losses(events),
-        first_step=first_step(events),
-        resumed=resumed_checkpoint(events),
-        checkpoint=last_checkpoint(events),
         failure=None if failure is None else failure_row(failure),
-        traffic=traffic_rows(placement, events, len(steps)) if steps and not failure else (),
-        peak_memory_bytes={
-            placement.devices_used[e.rank]: e.peak_memory_bytes
-            for e in events
-            if isinstance(e, Finished)
-        },
         network="kept" if plan.network.on_exit == "keep" and not failure else "restored",
         stage_seconds=dict(tools.seconds),
-        files={name: str(file) for name, file in files.items() if file is not None},
+        files={},
     )
+    if isinstance(decision, TrafficDecision):
+        servers = [server.name for server in plan.cluster.servers]
+        rails = rail_rows(plan, events)
+        return of_script(report, servers, rails, decision.allocation_file, events)
+    files = {"graph": decision.graph_file, "placement": decision.placement_file}
+    if trace is not None:
+        files["trace"] = trace
+    return of_placed(report, decision.placement, decision.compared, files, events)

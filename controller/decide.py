@@ -21,7 +21,7 @@ from controller.launch.programs import run_to_end
 from controller.measured.calibration import with_setup_latency
 from controller.measured.digests import digest, optimizer_digest
 from controller.measured.profiles import profiled_graph
-from controller.plan import Plan, ReplayJob
+from controller.plan import PlacedJob, Plan, ReplayJob
 from optimizer.names import Sharing
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class Decision:
     placement: Placement
     considered: tuple[Placement, ...]
     one_nic: Placement | None = None
+
+    @property
+    def allocation(self) -> Placement:
+        return self.placement
+
+    @property
+    def predicted_step_seconds(self) -> float:
+        return self.placement.step_seconds
 
     @property
     def compared(self) -> tuple[Placement, ...]:
@@ -137,6 +145,7 @@ async def _graphs(
     ranks slow the user's graph down themselves."""
     if isinstance(plan.job, ReplayJob):
         return await asyncio.to_thread(_replay_graphs, plan.job, plan_file, cache)
+    assert isinstance(plan.job, PlacedJob), "a script is not placed"
     graph = await profiled_graph(plan, plan.job, plan_file, launcher, cache, say)
     return graph, graph
 

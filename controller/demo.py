@@ -155,11 +155,13 @@ def _summary(results: list[tuple[str, RunReport]]) -> Table:
     alone = dict(results)["best single device"].measured_step_seconds
     for name, report in results:
         measured, error = report.measured_step_seconds, report.prediction_error
+        predicted = report.predicted_step_seconds
         assert measured is not None and error is not None and alone is not None
+        assert predicted is not None
         made.add_row(
             name,
             str(len(report.devices)),
-            format_seconds(report.predicted_step_seconds),
+            format_seconds(predicted),
             format_seconds(measured),
             f"{error:+.1%}",
             f"{alone / measured:.2f}×",

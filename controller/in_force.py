@@ -1,4 +1,4 @@
-"""What servers have in force now: asked for, read back, and which placement it came from."""
+"""What servers have in force now: asked for, read back, and which allocation it came from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from agent.contract.messages import Observation, Observe, Verified, Verify
 from controller.errors import AgentProblem, AgentUnreachable
 from controller.report import RunReport
-from optimizer.placement import Placement, PlacementError, load_placement
+from optimizer.allocation import Allocation
+from optimizer.placement import load_placement
+from optimizer.traffic import load_allocation
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -51,7 +53,7 @@ async def read_back(
         return problem.answered
 
 
-def placement_of(journal: Journal, plan_name: str, plan_digest: str) -> Placement | None:
+def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocation | None:
     """The one that this decision was compiled from; None where its file is gone, or another
     controller decided."""
     for run in reversed(journal.runs(plan_name)):
@@ -59,9 +61,11 @@ def placement_of(journal: Journal, plan_name: str, plan_digest: str) -> Placemen
             report = RunReport.model_validate_json(run.report)
         except ValidationError:  # of another version
             continue
-        if report.plan_digest == plan_digest and "placement" in report.files:
+        if report.plan_digest == plan_digest:
             try:
+                if "allocation" in report.files:
+                    return load_allocation(Path(report.files["allocation"]))
                 return load_placement(Path(report.files["placement"]))
-            except (OSError, PlacementError):
+            except (OSError, KeyError, ValueError):
                 return None
     return None

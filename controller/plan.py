@@ -27,6 +27,7 @@ from controller.plan_values import (
     Threads,
     TimeLimit,
     TimeScale,
+    TrafficMatrix,
     VariableName,
     Version,
     Warmup,
@@ -131,7 +132,24 @@ class ReplayJob(FrozenSection):
     env: Mapping[VariableName, Text] = {}
 
 
-Job = Annotated[PlacedJob | ReplayJob, Field(discriminator="kind")]
+class TorchrunJob(FrozenSection):
+    """A script that places itself (DDP, FSDP, ...), `processes` of it on every server, as torchrun
+    starts it. traffic: how much each server sends to each other one, in any one unit; nothing where
+    all send alike."""
+
+    kind: Literal["torchrun"]
+    script: Text
+    arguments: tuple[Text, ...] = ()
+    processes: Count = 1
+    traffic: TrafficMatrix = Field(default_factory=dict)
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    threads: Threads = 1
+    python: Text | None = None
+    workdir: Text | None = None
+    env: Mapping[VariableName, Text] = {}
+
+
+Job = Annotated[PlacedJob | ReplayJob | TorchrunJob, Field(discriminator="kind")]
 
 
 class PlanLaunch(FrozenSection):

@@ -22,7 +22,7 @@ from optimizer.cluster_plan.values import MEASURED, shown
 from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from controller.plan import PlacedJob, Plan, PlanLaunch, ReplayJob
+    from controller.plan import Job, Plan, PlanLaunch, TorchrunJob
     from optimizer.cluster_plan.section import PlanNic
 
 # What a job can say in its environment to leave sockets for RDMA.
@@ -47,6 +47,25 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
     yield from _backend_mistakes(plan)
     yield from _rdma_mistakes(plan)
     yield from _latency_mistakes(plan)
+    if plan.job.kind == "torchrun":
+        yield from _traffic_mistakes(plan, plan.job)
+
+
+def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
+    names = {server.name for server in plan.cluster.servers}
+    for source, row in job.traffic.items():
+        for server in (source, *row):
+            if server not in names:
+                yield "job.traffic", f"{shown(server)} is no server of this plan"
+        if source in row:
+            yield f"job.traffic.{source}", "a server sends nothing to itself; leave it out"
+    if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
+        yield "job.traffic", "nobody sends anything; leave it out, or give 'even'"
+    if plan.network.calibrate:
+        yield (
+            "network.calibrate",
+            "measures what placed messages pay; a script has none: leave it out",
+        )
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -93,14 +112,16 @@ def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
 
 def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
     """A replay waits for the set-up latency of the cluster that it stands for."""
-    if plan.job.kind == "replay" and plan.cluster.setup_latency_seconds is None:
+    if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
         yield (
             "cluster.setup_latency",
             f"{MEASURED} is for kind: placed; a replay emulates it: give a duration, like 50us",
         )
 
 
-def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
+def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
+    if job.kind == "torchrun":
+        return
     if job.kind == "replay":
         if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
             yield (
@@ -128,7 +149,7 @@ def _job_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
         )
 
 
-def _launch_mistakes(launch: PlanLaunch, job: PlacedJob | ReplayJob) -> Iterator[Mistake]:
+def _launch_mistakes(launch: PlanLaunch, job: Job) -> Iterator[Mistake]:
     """What is on the servers is looked at there, before anything is changed."""
     for name in ("key", "known_hosts"):
         path: str | None = getattr(launch, name)
@@ -141,11 +162,16 @@ def _launch_mistakes(launch: PlanLaunch, job: PlacedJob | ReplayJob) -> Iterator
         )
 
 
-def _code_mistakes(job: PlacedJob | ReplayJob, base: Path) -> Iterator[Mistake]:
+def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     """Where the job's code is on this machine too, as in a lab."""
     if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
         yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
     if job.kind == "replay":
+        return
+    if job.kind == "torchrun":
+        folder = Path(job.workdir or Path.cwd())
+        if not _exists(folder / job.script, Path.is_file):
+            yield "job.script", f"{shown(job.script)} is no file (looked in {folder})"
         return
     module, _, function = job.model.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), function)):

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from optimizer.cluster_plan.values import Text, name_of_at_most, quantity, shown, whole
+from optimizer.cluster_plan.values import (
+    Text,
+    name_of_at_most,
+    quantity,
+    server_name,
+    shown,
+    whole,
+)
 from optimizer.quantities import parse_fraction, parse_seconds
 
 # YAML 1.1 reads these as text: it wants a dot before, and a sign after, the exponent's letter.
@@ -32,6 +39,40 @@ def _absolute_folder(text: str) -> str:
             "/shared/checkpoints"
         )
     return text
+
+
+def _traffic(value: object) -> dict[str, dict[str, float]]:
+    """`even` is an empty mapping: nothing is stated."""
+    if value == "even":
+        return {}
+    if not isinstance(value, dict) or not value:
+        raise ValueError(
+            f"found {shown(value)}; accepted: 'even', or a mapping of each sending server to a "
+            "mapping of receiving servers to how much they get, in any one unit"
+        )
+    return {
+        server_name(_text_of(source)): _traffic_row(f"of {source}", row)
+        for source, row in value.items()
+    }
+
+
+def _traffic_row(where: str, row: object) -> dict[str, float]:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: found {shown(row)}; accepted: a mapping of servers to numbers")
+    found = {}
+    for destination, weight in row.items():
+        name = server_name(_text_of(destination))
+        number = _number(weight)
+        if number < 0:
+            raise ValueError(f"{where} to {name}: {number:g} is negative")
+        found[name] = number
+    return found
+
+
+def _text_of(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"found {shown(value)}; accepted: a server's name")
+    return value
 
 
 def _version(value: object) -> object:
@@ -103,6 +144,7 @@ VariableName = Annotated[Text, AfterValidator(_variable_name)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 Folder = Annotated[Text, AfterValidator(_absolute_folder)]
 Version = BeforeValidator(_version)
+TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_traffic)]
 Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
 Threads = Annotated[int, BeforeValidator(whole(1, 1024))]

@@ -41,7 +41,7 @@ class Preview(Frozen):
     kind: Literal["preview"] = "preview"
     plan_file: str
     plan: Any
-    predicted_step_seconds: float
+    predicted_step_seconds: float | None
     servers: dict[str, ServerPreview]
 
     def parsed(self) -> Plan:
@@ -54,7 +54,7 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
     return Preview(
         plan_file=str(plan_file.resolve()),
         plan=document,
-        predicted_step_seconds=proposal.decision.placement.step_seconds,
+        predicted_step_seconds=proposal.decision.predicted_step_seconds,
         servers={
             server: ServerPreview(content_digest=state.content_digest,
                                   changes=proposal.previewed[server].changes)

@@ -13,6 +13,8 @@ from agent.contract.job import Finished, RankEvent, Resumed, Saved, StepDone
 from agent.contract.measurement import LinkMeasurement
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from controller.errors import PlacewireError
     from optimizer.placement import Placement
 
@@ -56,6 +58,18 @@ class SharingRow(Frozen):
     chosen: bool
 
 
+class RailRow(Frozen):
+    """What a script's server sent on one rail, all headers counted. share: of all that it sent."""
+
+    server: str
+    rail: str
+    nic: str
+    sent_bytes: int
+    share: float
+    planned_share: float
+    within_tolerance: bool
+
+
 class CheckpointRow(Frozen):
     """step: how many steps were done."""
 
@@ -77,24 +91,26 @@ class RunReport(Frozen):
     first, which warms caches and connections up; a step takes as long as its slowest rank.
     step_seconds and losses begin with step first_step, which is not 0 where the job was resumed.
     checkpoint: the last one that is whole. failure: None where the job came to its end. files:
-    where the graph, the placement and, if there is one, the trace of this run are."""
+    where the graph, the placement and, if there is one, the trace of this run are. A script that
+    places itself has no operators and no prediction; rails: how it used its NICs."""
 
     version: Literal[1] = 1
     plan_name: str
     plan_digest: str
     generations: Mapping[str, int]
     changes: Mapping[str, int]
-    engine: str
+    engine: str | None = None
     sharing: str
-    operators: int
-    devices: tuple[str, ...]
-    server_pairs: tuple[tuple[str, str], ...]
-    considered: tuple[SharingRow, ...]
-    predicted_step_seconds: float
-    bound_seconds: float
-    gap: float
-    single_device_seconds: float | None
+    operators: int = 0
+    devices: tuple[str, ...] = ()
+    server_pairs: tuple[tuple[str, str], ...] = ()
+    considered: tuple[SharingRow, ...] = ()
+    predicted_step_seconds: float | None = None
+    bound_seconds: float | None = None
+    gap: float | None = None
+    single_device_seconds: float | None = None
     links: tuple[LinkMeasurement, ...]
+    rails: tuple[RailRow, ...] = ()
     calibrated: tuple[CalibratedRow, ...] = ()
     first_step: int = 0
     resumed: CheckpointRow | None = None
@@ -112,7 +128,7 @@ class RunReport(Frozen):
     @property
     def prediction_error(self) -> float | None:
         """(measured - predicted) / predicted"""
-        if self.measured_step_seconds is None:
+        if self.measured_step_seconds is None or self.predicted_step_seconds is None:
             return None
         return self.measured_step_seconds / self.predicted_step_seconds - 1
 
@@ -194,3 +210,59 @@ def sharing_rows(considered: Sequence[Placement], chosen: Placement) -> tuple[Sh
         )
         for p in considered
     )
+
+
+def of_placed(
+    report: RunReport,
+    placement: Placement,
+    compared: Sequence[Placement],
+    files: Mapping[str, Path],
+    events: Sequence[RankEvent],
+) -> RunReport:
+    """The same, with what was predicted for a placed job and what its ranks said."""
+    steps = step_times(events)
+    return report.model_copy(
+        update={
+            "engine": placement.engine,
+            "operators": len(placement.operators),
+            "devices": placement.devices_used,
+            "server_pairs": tuple(sorted(placement.server_pairs)),
+            "considered": sharing_rows(compared, placement),
+            "predicted_step_seconds": placement.step_seconds,
+            "bound_seconds": placement.bound_seconds,
+            "gap": placement.gap,
+            "single_device_seconds": placement.single_device_seconds,
+            "step_seconds": steps,
+            "measured_step_seconds": typical_step(steps),
+            "losses": losses(events),
+            "first_step": first_step(events),
+            "resumed": resumed_checkpoint(events),
+            "checkpoint": last_checkpoint(events),
+            "traffic": traffic_rows(placement, events, len(steps))
+            if steps and report.failure is None
+            else (),
+            "peak_memory_bytes": _peaks(placement.devices_used, events),
+            "files": {name: str(file) for name, file in files.items()},
+        }
+    )
+
+
+def of_script(
+    report: RunReport,
+    servers: Sequence[str],
+    rails: tuple[RailRow, ...],
+    allocation_file: Path,
+    events: Sequence[RankEvent],
+) -> RunReport:
+    """The same, with how a script used the network. servers: by rank."""
+    return report.model_copy(
+        update={
+            "rails": rails,
+            "peak_memory_bytes": _peaks(servers, events),
+            "files": {"allocation": str(allocation_file)},
+        }
+    )
+
+
+def _peaks(names: Sequence[str], events: Sequence[RankEvent]) -> dict[str, int]:
+    return {names[e.rank]: e.peak_memory_bytes for e in events if isinstance(e, Finished)}

@@ -16,7 +16,7 @@ from agent.contract.state import DesiredState
 from controller.bandwidth_check import require_delivered
 from controller.change import NetworkChange, preview
 from controller.errors import UsageError
-from controller.in_force import placement_of
+from controller.in_force import allocation_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,12 +100,12 @@ async def roll_back(
     async with NetworkChange(tools.agents, journal, desired) as change:
         with tools.stage("stage"):
             await change.stage()
-        placement = placement_of(journal, plan.name, chosen.plan_digest)
-        if placement is None:
+        allocation = allocation_of(journal, plan.name, chosen.plan_digest)
+        if allocation is None:
             show.say("what was promised is not known here any more: read back, not measured")
         else:
             with tools.stage("measure"):
-                links = await change.while_held(measure_until_sure(tools, plan, placement))
+                links = await change.while_held(measure_until_sure(tools, plan, allocation))
             require_delivered(links)
         await change.commit()
         await change.keep()

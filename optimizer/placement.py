@@ -73,6 +73,16 @@ class Placement(Frozen):
         return frozenset((a, b) for a, b in pairs if a != b)
 
     @cached_property
+    def talks(self) -> frozenset[tuple[str, str, str]]:
+        """(source server, destination server, rail) of all messages between servers."""
+        return frozenset(
+            (message.source.rsplit("/", 1)[0], message.destination.rsplit("/", 1)[0], rail)
+            for message in self.messages
+            for rail, share in message.rails.items()
+            if share > 0
+        )
+
+    @cached_property
     def rates(self) -> NDArray[np.float64]:
         """float64[S, S, R]; 0 where nothing was allocated."""
         names = {s.name: i for i, s in enumerate(self.cluster.servers)}

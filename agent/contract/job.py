@@ -1,9 +1,10 @@
 """What a launcher gives a rank, and what the rank says while it runs.
 
-A rank is started as `python -m agent.job SPEC.json`; it writes one JSON event a line to standard
-output and free text to standard error. It exits 0 when all steps are done. On standard input it may
-be told, one `Hold` a line, for how long it may run on without hearing more; where it is never told,
-it runs to its end.
+A job is placed, operator by operator, or replayed; or it is a script of the user's own that
+places itself, started on every server as torchrun would. A program of it is started as
+`python -m agent.job SPEC.json`; it writes one JSON event a line to standard output and free text to
+standard error. It exits 0 when all steps are done. On standard input it may be told, one `Hold` a
+line, for how long it may run on without hearing more; where it is never told, it runs to its end.
 """
 
 from __future__ import annotations
@@ -58,16 +59,40 @@ class TraceSpec(Frozen):
         return Path(self.folder) / f"rank{rank}.json"
 
 
-class RankSpec(Frozen):
+class ProgramSpec(Frozen):
+    """What every program of a job is told. device: its `server/index`. rail_interfaces are in the
+    order of the cluster's rails, the same on every rank. threads pins torch's thread counts."""
+
+    rank: int
+    world_size: int
+    device: str
+    master_address: str
+    master_tcp_port: int
+    rail_interfaces: tuple[RailInterface, ...]
+    backend: Literal["gloo", "nccl"] = "gloo"
+    threads: int = 1
+
+
+class ScriptSpec(ProgramSpec):
+    """One server's part of a script, of `processes` processes; rank and world_size count servers,
+    device is the server's first. rail_shares: of what is sent, summing to 1, in the order of
+    rail_interfaces."""
+
+    kind: Literal["torchrun"] = "torchrun"
+    script: str
+    arguments: tuple[str, ...] = ()
+    processes: Annotated[int, Field(ge=1)] = 1
+    rail_shares: tuple[float, ...]
+
+
+class RankSpec(ProgramSpec):
     """One rank of a placed or replayed job; or of a calibration, which has one for every server of
     the placement's cluster that has a device, and its first device.
 
-    rank order is the order of placement.devices_used; device is this rank's `server/index`.
-    rail_interfaces are in the order of the cluster's rails, the same on every rank: gloo's device k
-    is rail k, and a part on rail k has a tag that is k modulo the number of rails. model and
-    graph_file: exactly one is set, for a calibration none. time_scale multiplies operator times in
-    a replay. threads pins torch's thread counts. sockets_per_rail: connections of a pair, per rail
-    and direction.
+    rank order is the order of placement.devices_used. gloo's device k is rail k, and a part on rail
+    k has a tag that is k modulo the number of rails. model and graph_file: exactly one is set, for
+    a calibration none. time_scale multiplies operator times in a replay. sockets_per_rail:
+    connections of a pair, per rail and direction.
     urgent_first: whether the send order of `job` sharing is kept, or messages leave as they come.
     timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
     that gives no sign of life for so long is lost. wait_seconds: how long a living rank may keep
@@ -75,14 +100,7 @@ class RankSpec(Frozen):
     """
 
     kind: Literal["placed", "replay", "calibrate"]
-    rank: int
-    world_size: int
-    device: str
-    master_address: str
-    master_tcp_port: int
-    rail_interfaces: tuple[RailInterface, ...]
     placement_file: str
-    backend: Literal["gloo", "nccl"] = "gloo"
     sockets_per_rail: Annotated[int, Field(ge=1, le=16)] = 1
     urgent_first: bool = True
     model: str | None = None
@@ -93,13 +111,22 @@ class RankSpec(Frozen):
     optimizer: OptimizerSpec = OptimizerSpec()
     steps: int
     seed: int = 0
-    threads: int = 1
     time_scale: float = 1.0
     checkpoint: CheckpointSpec | None = None
     trace: TraceSpec | None = None
     timeout_seconds: float = 120.0
     loss_seconds: float = 20.0
     wait_seconds: float = 600.0
+
+
+_SPEC: TypeAdapter[RankSpec | ScriptSpec] = TypeAdapter(
+    Annotated[RankSpec | ScriptSpec, Field(discriminator="kind")]
+)
+
+
+def parse_spec(document: str | bytes) -> RankSpec | ScriptSpec:
+    """Raises pydantic.ValidationError on anything else."""
+    return _SPEC.validate_json(document)
 
 
 class Hold(Frozen):
@@ -168,6 +195,15 @@ class StepDone(Frozen):
     loss: float | None = None
 
 
+class Carried(Frozen):
+    """Bytes that a script's server has sent on each rail since it began, all headers counted."""
+
+    event: Literal["carried"] = "carried"
+    rank: int
+    seconds: float
+    sent_bytes: Mapping[str, int]
+
+
 class Traffic(Frozen):
     """Payload bytes that this rank sent over all steps, by destination device and rail."""
 
@@ -180,7 +216,7 @@ class Finished(Frozen):
     """peak_memory_bytes: of the process at any time, capture included. step_memory_bytes: the most
     that its steps from the second on took beside program_memory_bytes, which is what is there
     between two steps apart from parameters, buffers and optimizer state; None where there were no
-    two steps. On a GPU both are the GPU's.
+    two steps. On a GPU both are the GPU's. Of a script: the most that one of its processes took.
     """
 
     event: Literal["finished"] = "finished"
@@ -201,7 +237,7 @@ class Failed(Frozen):
     lost_rank: int | None = None
 
 
-RankEvent = Started | Resumed | Calibrated | StepDone | Saved | Finished | Failed
+RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed
 _EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 

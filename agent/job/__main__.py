@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agent.contract.job import Failed, RankEvent, RankSpec
+from agent.contract.job import Failed, RankEvent, RankSpec, ScriptSpec, parse_spec
 from agent.job.events import Events, end_on_signals
 from agent.job.hold import follow_hold
 from optimizer.capture.allocator import prepare_allocator
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
         print(f"{__doc__}\n\nusage: python -m agent.job SPEC.json", file=sys.stderr)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     try:
-        spec = RankSpec.model_validate_json(Path(arguments[0]).read_bytes())
+        spec = parse_spec(Path(arguments[0]).read_bytes())
     except (OSError, ValidationError) as error:
         print(f"error: {arguments[0]}: {error}", file=sys.stderr)
         return 2
@@ -30,12 +30,18 @@ def main(arguments: list[str]) -> int:
     return run(spec, events)
 
 
-def run(spec: RankSpec, events: Events) -> int:
-    prepare_allocator()
+def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
+    if isinstance(spec, RankSpec):
+        prepare_allocator()
     from agent.job.messages import JobError
 
     try:
-        _program_of(spec)(spec, events.emit)
+        if isinstance(spec, ScriptSpec):
+            from agent.job.script import run_script
+
+            run_script(spec, events)
+        else:
+            _program_of(spec)(spec, events.emit)
     except JobError as error:
         events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
         return 1

@@ -24,7 +24,10 @@ class Events:
         self._heard = True
 
     def emit(self, event: RankEvent) -> None:
-        line = event.model_dump_json().encode() + b"\n"
+        self.say(event.model_dump_json().encode() + b"\n")
+
+    def say(self, line: bytes) -> None:
+        """A whole line that is no event: what a process of a script printed."""
         with self._lock:
             try:
                 while line and self._heard:

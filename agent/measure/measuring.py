@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
-from agent.measure.counters import read_counters
+from agent.counters import read_counters
 from agent.measure.iperf3_clients import run_transfers
 from agent.measure.iperf3_servers import Iperf3Servers
 from agent.measure.processes import Processes

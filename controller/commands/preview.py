@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(
                 {
                     "plan": plan.name,
-                    "predicted_step_seconds": proposal.decision.placement.step_seconds,
+                    "predicted_step_seconds": proposal.decision.predicted_step_seconds,
                     "changes": {
                         server: [change.model_dump() for change in answer.changes]
                         for server, answer in proposal.previewed.items()

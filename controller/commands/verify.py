@@ -94,14 +94,14 @@ def _require_as_decided(
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
     from controller.apply import measure_until_sure
-    from controller.in_force import placement_of
+    from controller.in_force import allocation_of
 
-    placement = placement_of(tools.journal, plan.name, digest)
-    if placement is None:
+    allocation = allocation_of(tools.journal, plan.name, digest)
+    if allocation is None:
         tools.show.say("what was promised is not known here any more: read back, not measured")
         return ()
     with tools.stage("measure"):
-        links = await measure_until_sure(tools, plan, placement)
+        links = await measure_until_sure(tools, plan, allocation)
     if late := [link for link in links if not link.within_tolerance]:
         raise VerificationFailed(
             f"{len(late)} of {len(links)} promised rates are not delivered",

@@ -1,4 +1,4 @@
-"""A placement as one desired network state per server. Pure; converts units; decides nothing.
+"""Allocated bandwidth as one desired network state per server. Pure; converts; decides nothing.
 
 What each server gets (DESIGN of the network, docs/architecture.md):
   every NIC      a bridge with the NIC as its port, the address on the bridge, a routing table and a
@@ -35,9 +35,9 @@ from agent.contract.state import DesiredState
 from controller.compile.queues import JobQueue, everything_else, job_queues
 from controller.compile.units import burst_bits, wire_rate
 from controller.plan import Plan
+from optimizer.allocation import Allocation
 from optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
 from optimizer.cluster_plan.section import PlanNic, PlanServer
-from optimizer.placement import Placement
 
 _LONGEST_NAME = 15
 _DIGEST_CHARACTERS = 5
@@ -49,7 +49,7 @@ _NIC_SYSCTLS = (("arp_ignore", "1"),)
 
 def compile_network(
     plan: Plan,
-    placement: Placement,
+    allocation: Allocation,
     capabilities: Mapping[str, Capabilities],
     generations: Mapping[str, int],
 ) -> dict[str, DesiredState]:
@@ -59,11 +59,11 @@ def compile_network(
     through. The digest names the whole decision, so that servers on different decisions can be
     told apart.
     """
-    queues = job_queues(plan, placement)
+    queues = job_queues(plan, allocation)
     states = {
         server.name: _server_state(
             plan,
-            placement,
+            allocation,
             server,
             [queue for queue in queues if queue.source == server.name],
             capabilities[server.name],
@@ -105,7 +105,7 @@ def bridge_name(nic: PlanNic) -> str:
 
 def _server_state(
     plan: Plan,
-    placement: Placement,
+    allocation: Allocation,
     server: PlanServer,
     job: Sequence[JobQueue],
     capabilities: Capabilities,
@@ -145,7 +145,7 @@ def _server_state(
         queues=tuple(
             queue
             for nic in shaped
-            for queue in _queues(nic, on[nic.rail], everything_else(placement, server.name, nic))
+            for queue in _queues(nic, on[nic.rail], everything_else(allocation, server.name, nic))
         ),
         flows=tuple(
             Flow(bridge=bridge_name(nic), destination=address, queue_id=queue)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from agent.contract.entries import FIRST_PAIR_QUEUE
 from controller.compile.units import wire_rate
 from controller.plan import Plan
+from optimizer.allocation import Allocation
 from optimizer.cluster_plan.payload import (
     ACKNOWLEDGEMENT_FRACTION,
     DEFAULT_FRACTION,
@@ -24,7 +25,6 @@ from optimizer.cluster_plan.payload import (
     payload_fraction,
 )
 from optimizer.cluster_plan.section import PlanNic
-from optimizer.placement import Placement
 from optimizer.recompute.network import ceilings, usable_rates
 
 # Under `job` all destinations share one queue per NIC.
@@ -45,13 +45,13 @@ class JobQueue:
     purpose: str
 
 
-def job_queues(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
+def job_queues(plan: Plan, allocation: Allocation) -> tuple[JobQueue, ...]:
     """Of all servers: by server, rail and destination, in plan order."""
-    if placement.sharing == "unshaped":
+    if allocation.sharing == "unshaped":
         return ()
-    if placement.sharing == "job":
-        return _queue_per_nic(plan, placement)
-    return _queue_per_pair(plan, placement)
+    if allocation.sharing == "job":
+        return _queue_per_nic(plan, allocation)
+    return _queue_per_pair(plan, allocation)
 
 
 def pair_queue(plan: Plan, destination: str) -> int:
@@ -60,8 +60,8 @@ def pair_queue(plan: Plan, destination: str) -> int:
     return FIRST_PAIR_QUEUE + names.index(destination)
 
 
-def _queue_per_pair(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
-    highest = ceilings(placement) if placement.sharing == "guarantee" else {}
+def _queue_per_pair(plan: Plan, allocation: Allocation) -> tuple[JobQueue, ...]:
+    highest = ceilings(allocation) if allocation.sharing == "guarantee" else {}
     return tuple(
         JobQueue(
             source=source,
@@ -72,28 +72,22 @@ def _queue_per_pair(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
             destinations=(destination,),
             purpose=f"to {destination}",
         )
-        for source, destination, rail, rate in placement.rates_bits_per_second
+        for source, destination, rail, rate in allocation.rates_bits_per_second
         if rate > 0
     )
 
 
-def _queue_per_nic(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
+def _queue_per_nic(plan: Plan, allocation: Allocation) -> tuple[JobQueue, ...]:
     """Also where a server only receives: its acknowledgements must not wait for a neighbour."""
-    talks = set[tuple[str, str, str]]()
-    for message in placement.messages:
-        source, destination = (
-            end.rsplit("/", 1)[0] for end in (message.source, message.destination)
-        )
-        for rail, share in message.rails.items():
-            if share > 0:
-                talks |= {(source, rail, destination), (destination, rail, source)}
+    sent = allocation.talks
+    talks = sent | {(destination, source, rail) for source, destination, rail in sent}
     found = []
     for server in plan.cluster.servers:
         for nic in server.nics:
             peers = tuple(
                 peer.name
                 for peer in plan.cluster.servers
-                if (server.name, nic.rail, peer.name) in talks
+                if (server.name, peer.name, nic.rail) in talks
             )
             if peers:
                 found.append(
@@ -101,7 +95,7 @@ def _queue_per_nic(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
                         source=server.name,
                         rail=nic.rail,
                         queue_id=JOB_QUEUE,
-                        minimum=placement.entitled
+                        minimum=allocation.entitled
                         * payload_capacity(nic.rate_bits_per_second, nic.mtu_bytes),
                         maximum=nic.rate_bits_per_second * payload_fraction(nic.mtu_bytes),
                         destinations=peers,
@@ -111,11 +105,11 @@ def _queue_per_nic(plan: Plan, placement: Placement) -> tuple[JobQueue, ...]:
     return tuple(found)
 
 
-def everything_else(placement: Placement, server: str, nic: PlanNic) -> int:
+def everything_else(allocation: Allocation, server: str, nic: PlanNic) -> int:
     """Wire bits per second that queue 0 is promised: all that the job does not count on."""
     whole = nic.rate_bits_per_second
-    counted_on = usable_rates(placement)[server, nic.rail]
-    if placement.sharing == "job":
-        counted_on = placement.entitled * payload_capacity(whole, nic.mtu_bytes)
+    counted_on = usable_rates(allocation)[server, nic.rail]
+    if allocation.sharing == "job":
+        counted_on = allocation.entitled * payload_capacity(whole, nic.mtu_bytes)
     left = whole * (1 - ACKNOWLEDGEMENT_FRACTION) - wire_rate(counted_on, nic.mtu_bytes)
     return int(max(whole * DEFAULT_FRACTION, left))

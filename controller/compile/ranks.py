@@ -7,7 +7,7 @@ from pathlib import Path
 from agent.contract.checkpoint import CheckpointSpec
 from agent.contract.job import OptimizerSpec, RailInterface, RankSpec, TraceSpec
 from controller.compile.network import bridge_name
-from controller.plan import PlacedJob, Plan, ReplayJob
+from controller.plan import Job, PlacedJob, Plan, ReplayJob, TorchrunJob
 from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 
@@ -26,6 +26,7 @@ def rank_specs(
     devices = placement.devices_used
     master = servers[devices[0].split("/")[0]].management
     job = plan.job
+    assert not isinstance(job, TorchrunJob), "a script has no ranks of ours"
     return tuple(
         RankSpec(
             kind=job.kind,
@@ -93,8 +94,8 @@ def _checkpoint(job: PlacedJob) -> CheckpointSpec | None:
     )
 
 
-def trace_spec(job: PlacedJob | ReplayJob) -> TraceSpec | None:
-    if job.trace is None:
+def trace_spec(job: Job) -> TraceSpec | None:
+    if isinstance(job, TorchrunJob) or job.trace is None:
         return None
     return TraceSpec(folder=job.trace.folder, steps=job.trace.steps)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from agent.contract.measurement import Transfer
 from controller.compile.queues import JobQueue, job_queues
 from controller.plan import Plan
-from optimizer.placement import Placement
+from optimizer.allocation import Allocation
 from optimizer.recompute.fairness import equal_shares
 
 FIRST_TCP_PORT = 42000
@@ -37,10 +37,10 @@ class Promise:
     queue_id: int
 
 
-def promises(plan: Plan, placement: Placement) -> tuple[Promise, ...]:
+def promises(plan: Plan, allocation: Allocation) -> tuple[Promise, ...]:
     """A TCP port of its own for each transfer into one server."""
-    queues = job_queues(plan, placement)
-    if placement.sharing == "job":
+    queues = job_queues(plan, allocation)
+    if allocation.sharing == "job":
         promised = [row for rail in plan.rails for row in _of_one_job(rail, queues)]
     else:
         promised = [(queue, queue.destinations[0], queue.minimum) for queue in queues]
@@ -59,7 +59,7 @@ def promises(plan: Plan, placement: Placement) -> tuple[Promise, ...]:
             destination_address=address[destination, queue.rail],
             tcp_port=port,
             promised_bits_per_second=rate,
-            paced=placement.sharing == "job" and arriving[queue.rail, destination] > 1,
+            paced=allocation.sharing == "job" and arriving[queue.rail, destination] > 1,
         )
         found.append(Promise(transfer, queue.maximum, queue.queue_id))
     return tuple(found)

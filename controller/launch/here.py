@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from agent.contract.job import RankSpec
+from agent.contract.job import ProgramSpec
 from controller.launch.launcher import RANK_PROGRAM
 from controller.launch.local import LocalRank, start_rank
 
@@ -14,7 +14,7 @@ from controller.launch.local import LocalRank, start_rank
 class HereStarter:
     """Whatever server a rank's device is on, the rank runs here, in this folder."""
 
-    async def start(self, spec: RankSpec) -> LocalRank:
+    async def start(self, spec: ProgramSpec) -> LocalRank:
         return await start_rank(
             spec,
             lambda file: [sys.executable, *RANK_PROGRAM, file],

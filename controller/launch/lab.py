@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import RankSpec
+from agent.contract.job import ProgramSpec
 from controller.errors import JobFailed, UsageError
 from controller.lab import Lab
 from controller.lab.processes import end, programs_inside, running_seconds
@@ -53,7 +53,7 @@ class LabLauncher:
         if not self._workdir.is_dir():
             raise UsageError("job.workdir is no folder", where=str(self._workdir))
 
-    async def start(self, spec: RankSpec) -> LocalRank:
+    async def start(self, spec: ProgramSpec) -> LocalRank:
         rank = await start_rank(
             spec,
             lambda file: self._command(server_of(spec), [*self._program, file]),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from agent.contract.job import Hold, RankSpec
+from agent.contract.job import Hold, ProgramSpec
 from controller.errors import UsageError
 from controller.launch.programs import Ended, run_to_end
 
@@ -54,7 +54,7 @@ class LeftRank:
 class Starter(Protocol):
     """What starts ranks."""
 
-    async def start(self, spec: RankSpec) -> RankProcess:
+    async def start(self, spec: ProgramSpec) -> RankProcess:
         """On the server that spec.device names. A rank outlives this process, for as long as it was
         told that it may."""
 
@@ -110,7 +110,7 @@ class NoLauncher:
             "this machine that runs the job too",
         )
 
-    async def start(self, spec: RankSpec) -> NoReturn:
+    async def start(self, spec: ProgramSpec) -> NoReturn:
         self.require_ready()
 
     async def run(
@@ -140,5 +140,5 @@ class NoLauncher:
         return
 
 
-def server_of(spec: RankSpec) -> str:
+def server_of(spec: ProgramSpec) -> str:
     return spec.device.split("/")[0]

@@ -10,14 +10,14 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import Hold, RankSpec
+from agent.contract.job import Hold, ProgramSpec
 from controller.errors import JobFailed
 from controller.launch.launcher import server_of
 from controller.launch.programs import LONGEST_LINE_BYTES, lines_of
 
 
 async def start_rank(
-    spec: RankSpec,
+    spec: ProgramSpec,
     command: Callable[[str], Sequence[str]],
     *,
     workdir: Path,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from agent.contract.job import Failed, Finished, Hold, RankEvent, RankSpec, parse_rank_event
+from agent.contract.job import Failed, Finished, Hold, ProgramSpec, RankEvent, parse_rank_event
 from controller.errors import JobFailed
 from controller.launch.launcher import RankProcess, Starter
 
@@ -57,7 +57,7 @@ class _Followed:
 
 async def run_ranks(
     launcher: Starter,
-    specs: Sequence[RankSpec],
+    specs: Sequence[ProgramSpec],
     on_event: Callable[[RankEvent], None],
     *,
     on_line: OnLine = lambda rank, text, is_error: None,

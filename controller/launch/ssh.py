@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import paramiko
 
-from agent.contract.job import Hold, RankSpec
+from agent.contract.job import Hold, ProgramSpec
 from controller.errors import JobFailed, LaunchFailed, UsageError
 from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
 from controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
@@ -73,7 +73,7 @@ class SshLauncher:
             if problem is not None:
                 raise problem
 
-    async def start(self, spec: RankSpec) -> SshProgram:
+    async def start(self, spec: ProgramSpec) -> SshProgram:
         on = self._servers[server_of(spec)]
 
         files = _files_of(spec)
@@ -285,11 +285,11 @@ class SshProgram:
                 self._loop.call_soon_threadsafe(stream.feed_data, data)
 
 
-def _files_of(spec: RankSpec) -> dict[str, tuple[str, bytes]]:
+def _files_of(spec: ProgramSpec) -> dict[str, tuple[str, bytes]]:
     """By the field that names it: how a file is called on the server, and what is in it."""
     found = {}
     for field in ("placement_file", "graph_file"):
-        if (path := getattr(spec, field)) is not None:
+        if (path := getattr(spec, field, None)) is not None:
             endings = "".join(Path(path).suffixes[-2:])
             found[field] = f"{field.removesuffix('_file')}{endings}", Path(path).read_bytes()
     return found

@@ -24,7 +24,7 @@ from optimizer.names import is_cpu
 if TYPE_CHECKING:
     from controller.launch.launcher import Launcher, LeftRank
     from controller.launch.programs import Ended
-    from controller.plan import PlacedJob, Plan, ReplayJob
+    from controller.plan import Job, PlacedJob, Plan
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
     return say if len(asked) == 1 else lambda line: say(f"{one.device_type}: {line}")
 
 
-def import_roots(job: PlacedJob | ReplayJob, plan_file: Path) -> list[str]:
+def import_roots(job: Job, plan_file: Path) -> list[str]:
     """Where the job's modules are looked for: its working directory, then beside the plan."""
     return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
 

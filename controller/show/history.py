@@ -41,11 +41,12 @@ def runs_table(runs: Sequence[Run]) -> Table:
         except ValidationError:
             made.add_row(_when(run.unix_seconds), run.plan_name, *[""] * 6, "other version")
             continue
+        predicted = report.predicted_step_seconds
         measured, error = report.measured_step_seconds, report.prediction_error
         made.add_row(
             _when(run.unix_seconds), run.plan_name, report.sharing,
             str(len(report.devices)), str(len(report.step_seconds)),
-            format_seconds(report.predicted_step_seconds),
+            "" if predicted is None else format_seconds(predicted),
             "" if measured is None else format_seconds(measured),
             "" if error is None else f"{error:+.1%}",
             "failed" if report.failure else "done",

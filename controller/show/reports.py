@@ -23,14 +23,31 @@ def traffic_table(report: RunReport) -> Table:
     return made
 
 
+def rails_table(report: RunReport) -> Table:
+    made = table(
+        "What each NIC sent, and its part of that",
+        words=("server", "NIC", "rail"),
+        figures=("sent", "part", "planned", ""),
+    )
+    for row in report.rails:
+        made.add_row(
+            row.server, row.nic, row.rail, format_bytes(row.sent_bytes),
+            f"{row.share:.0%}", f"{row.planned_share:.0%}",
+            "as planned" if row.within_tolerance else "[bold red]off[/bold red]",
+        )  # fmt: skip
+    return made
+
+
 def steps_table(report: RunReport) -> Table:
     made = table(f"{report.plan_name}: predicted and measured", words=("", "step", "what"))
-    made.add_row("bound", format_seconds(report.bound_seconds), "no placement can be faster")
-    made.add_row(
-        "predicted",
-        format_seconds(report.predicted_step_seconds),
-        f"{len(report.devices)} devices, {report.sharing}, gap {report.gap:.1%}",
-    )
+    if report.bound_seconds is not None:
+        made.add_row("bound", format_seconds(report.bound_seconds), "no placement can be faster")
+    if report.predicted_step_seconds is not None:
+        made.add_row(
+            "predicted",
+            format_seconds(report.predicted_step_seconds),
+            f"{len(report.devices)} devices, {report.sharing}, gap {report.gap or 0.0:.1%}",
+        )
     if report.measured_step_seconds is not None and report.prediction_error is not None:
         steps = len(report.step_seconds)
         made.add_row(

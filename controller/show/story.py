@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from agent.contract.job import Failed, Finished, RankEvent, Resumed, Saved, Started, StepDone
+from agent.contract.job import (
+    Carried,
+    Failed,
+    Finished,
+    RankEvent,
+    Resumed,
+    Saved,
+    Started,
+    StepDone,
+)
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
+from controller.rail_use import REMEDY, complaints
 from controller.report import CalibratedRow, RunReport
 from controller.run_log import rank_mark
 from controller.show.changes import previewed_lines
@@ -23,14 +33,16 @@ from controller.show.placements import (
     why,
 )
 from controller.show.rates import calibrated_table, link_errors, links_table
-from controller.show.reports import steps_table, traffic_table
+from controller.show.reports import rails_table, steps_table, traffic_table
 from controller.show.status import show_job, show_servers
 from controller.show.steps import Step, Steps
+from controller.traffic import TrafficDecision
 from optimizer.quantities import format_bytes
 
 if TYPE_CHECKING:
     from controller.decide import Decision
     from controller.job_status import JobStatus
+    from optimizer.traffic import TrafficAllocation
 
 _STAGES = {
     "agents": "waiting for every agent",
@@ -64,7 +76,10 @@ class Show:
         line = Text(f"{elapsed:6.1f} s  ", style="dim")
         self.console.print(line + Text("  " + text[:90], style=""))
 
-    def decision(self, decision: Decision) -> None:
+    def decision(self, decision: Decision | TrafficDecision) -> None:
+        if isinstance(decision, TrafficDecision):
+            self._traffic(decision.allocation)
+            return
         placement, notes = decision.placement, decision.graph_notes
         self._steps = Steps(len(placement.devices_used))
         self.console.print()
@@ -74,6 +89,15 @@ class Show:
         if len(decision.compared) > 1:
             self.console.print(considered_table(decision))
         self.console.print()
+
+    def _traffic(self, allocation: TrafficAllocation) -> None:
+        """Of a job that places itself."""
+        pairs = len({(source, destination) for source, destination, _ in allocation.talks})
+        rails = ", ".join(allocation.cluster.rails)
+        self.say(
+            f"the job places itself: {pairs} pairs of servers send over rails {rails}; network "
+            f"sharing: {allocation.sharing}"
+        )
 
     def changes(self, previewed: Mapping[str, Previewed]) -> None:
         if not any(preview.changes for preview in previewed.values()):
@@ -117,6 +141,9 @@ class Show:
                 f"rank {event.rank} done, {format_bytes(event.peak_memory_bytes)} at most"
                 + _of_steps(event)
             )
+        elif isinstance(event, Carried):
+            sent = "  ".join(f"{r} {format_bytes(b)}" for r, b in event.sent_bytes.items())
+            self.progress(f"server {event.rank} after {event.seconds:.0f} s has sent {sent}")
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
 
@@ -126,9 +153,16 @@ class Show:
 
     def report(self, report: RunReport) -> None:
         self.console.print()
+        if report.rails:
+            self.console.print(rails_table(report))
+            for line in complaints(report.rails):
+                self.say(f"[bold red]{line}[/bold red]")
+            if complaints(report.rails):
+                self.say(REMEDY)
         if report.traffic:
             self.console.print(traffic_table(report))
-        self.console.print(steps_table(report))
+        if report.predicted_step_seconds is not None:
+            self.console.print(steps_table(report))
         self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from optimizer.placement import Placement
+from optimizer.allocation import Allocation
 
 # A busy neighbour of one NIC is this many flows in each direction.
 NEIGHBOUR_FLOWS = 8
@@ -17,35 +17,35 @@ NicKey = tuple[str, str]
 PairKey = tuple[str, str, str]
 
 
-def nic_rates(placement: Placement) -> dict[NicKey, float]:
+def nic_rates(allocation: Allocation) -> dict[NicKey, float]:
     return {
         (server.name, nic.rail): nic.rate_bits_per_second
-        for server in placement.cluster.servers
+        for server in allocation.cluster.servers
         for nic in server.nics
     }
 
 
-def neighbours(placement: Placement) -> dict[NicKey, float]:
+def neighbours(allocation: Allocation) -> dict[NicKey, float]:
     """What others want of each NIC, in each direction."""
     return {
         (server.name, nic.rail): nic.background_bits_per_second
-        for server in placement.cluster.servers
+        for server in allocation.cluster.servers
         for nic in server.nics
     }
 
 
-def usable_rates(placement: Placement) -> dict[NicKey, float]:
+def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
     """What the job may count on: what others leave, and at least what is kept for it; where nothing
     is kept, what one flow gets beside the neighbour's."""
-    kept = 1 / (1 + NEIGHBOUR_FLOWS) if placement.sharing == "unshaped" else placement.entitled
-    others = neighbours(placement)
-    return {key: max(rate - others[key], kept * rate) for key, rate in nic_rates(placement).items()}
+    kept = 1 / (1 + NEIGHBOUR_FLOWS) if allocation.sharing == "unshaped" else allocation.entitled
+    others, rates = neighbours(allocation), nic_rates(allocation)
+    return {key: max(rate - others[key], kept * rate) for key, rate in rates.items()}
 
 
-def widest_rates(placement: Placement) -> dict[PairKey, float]:
+def widest_rates(allocation: Allocation) -> dict[PairKey, float]:
     """Each pair with its two NICs to itself."""
-    usable = usable_rates(placement)
-    servers = [server.name for server in placement.cluster.servers]
+    usable = usable_rates(allocation)
+    servers = [server.name for server in allocation.cluster.servers]
     return {
         (s, t, rail): min(rate, usable[t, rail])
         for (s, rail), rate in usable.items()
@@ -54,20 +54,20 @@ def widest_rates(placement: Placement) -> dict[PairKey, float]:
     }
 
 
-def even_rates(placement: Placement) -> dict[PairKey, float]:
+def even_rates(allocation: Allocation) -> dict[PairKey, float]:
     """Each NIC split evenly over the other servers on its rail."""
-    on_rail = Counter(rail for _, rail in usable_rates(placement))
+    on_rail = Counter(rail for _, rail in usable_rates(allocation))
     return {
         (s, t, rail): rate / (on_rail[rail] - 1)
-        for (s, t, rail), rate in widest_rates(placement).items()
+        for (s, t, rail), rate in widest_rates(allocation).items()
     }
 
 
-def ceilings(placement: Placement) -> dict[PairKey, float]:
+def ceilings(allocation: Allocation) -> dict[PairKey, float]:
     """Under `guarantee`: how far each pair may borrow above its minimum. A receiver's spare rate is
     divided in proportion to the minimums, so that no receiver is asked for more than it has."""
-    usable = usable_rates(placement)
-    least = {(s, t, rail): rate for s, t, rail, rate in placement.rates_bits_per_second}
+    usable = usable_rates(allocation)
+    least = {(s, t, rail): rate for s, t, rail, rate in allocation.rates_bits_per_second}
     received: dict[NicKey, float] = defaultdict(float)
     for (_, t, rail), rate in least.items():
         received[t, rail] += rate
@@ -79,13 +79,13 @@ def ceilings(placement: Placement) -> dict[PairKey, float]:
     return highest
 
 
-def undisturbed_rates(placement: Placement) -> dict[PairKey, float]:
+def undisturbed_rates(allocation: Allocation) -> dict[PairKey, float]:
     """What each pair gets where transfers never meet (model `thesis`)."""
-    if placement.sharing == "guarantee":
-        return ceilings(placement)
-    if placement.sharing in ("job", "unshaped"):
-        return widest_rates(placement)
-    return {(s, t, rail): rate for s, t, rail, rate in placement.rates_bits_per_second}
+    if allocation.sharing == "guarantee":
+        return ceilings(allocation)
+    if allocation.sharing in ("job", "unshaped"):
+        return widest_rates(allocation)
+    return {(s, t, rail): rate for s, t, rail, rate in allocation.rates_bits_per_second}
 
 
 def over_rails(rates: Mapping[PairKey, float]) -> dict[tuple[str, str], float]:

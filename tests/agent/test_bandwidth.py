@@ -22,8 +22,8 @@ import pytest
 import keeping
 from agent.contract.measurement import Transfer, TransferResult
 from agent.contract.messages import Listening, StartServers, StopServers
+from agent.counters import parse_devices
 from agent.keeper import Keeper
-from agent.measure.counters import parse_devices
 from agent.measure.iperf3_clients import parse_result, run_transfers, window
 from agent.measure.iperf3_servers import Iperf3Servers
 from agent.measure.measuring import Iperf3Measuring

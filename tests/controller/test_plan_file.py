@@ -40,6 +40,11 @@ def _drop(*path: Any) -> Edit:
     return edit
 
 
+def _torchrun(**more: Any) -> Edit:
+    """A script, with something wrong."""
+    return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
+
+
 NIC = ("cluster", "servers", 1, "nics", 0)
 SERVER = ("cluster", "servers", 1)
 
@@ -136,6 +141,14 @@ MISTAKES = {
     "no env": (_set("job", "env", to="A=1"), "job.env", "a mapping of names to texts"),
     "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
     "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
+    "no script": (_torchrun(script="none.py"), "job.script", "no file"),
+    "traffic of nobody": (_torchrun(traffic={"s9": {"s1": 1}}), "job.traffic", "'s9' is no server"),
+    "traffic to oneself": (_torchrun(traffic={"s1": {"s1": 1}}), "job.traffic.s1", "to itself"),
+    "no traffic": (_torchrun(traffic={"s1": {"s2": 0}}), "job.traffic", "nobody sends"),
+    "traffic below 0": (_torchrun(traffic={"s1": {"s2": -1}}), "job.traffic", "is negative"),
+    "traffic of a word": (_torchrun(traffic="odd"), "job.traffic", "accepted: 'even'"),
+    "traffic of a number": (_torchrun(traffic={"s1": 3}), "job.traffic", "a mapping of servers"),
+    "steps of a script": (_torchrun(steps=3), "job.steps", "script, arguments"),
     "no such module": (_set("job", "model", to="examples.nix:f"), "job.model", "not found"),
     "no such function": (
         _set("job", "model", to="examples.models.mlp:nix"),

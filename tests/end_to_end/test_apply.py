@@ -160,6 +160,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document["cluster"]["setup_latency"] = "0.5us"
     document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
     document["network"]["sharing"] = "auto"
+    document["solve"]["time_limit"] = "6s"
     plan = str(cluster.plan(document, "replay"))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
     assert done.code == 0, done.told
@@ -388,6 +389,7 @@ def killed_in_the_middle(cluster: TestCluster, words: str) -> str:
     """The plan that a controller died over when it said this."""
     document = cluster.document()
     document["job"]["steps"] = 500
+    document["network"]["lease"] = "10s"
     plan = str(cluster.plan(document, "long"))
     before = cluster.snapshots()
     done = cluster.run("apply", plan, "--yes", on_line=once(words, lambda process: process.kill()))
@@ -420,3 +422,24 @@ def test_what_a_killed_controller_left_is_undone_at_once_by_the_next(
 def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched: None) -> None:
     done = cluster.run("apply", str(cluster.plan(cluster.document())))
     assert done.code == 2 and "--yes" in done.output, done.told
+
+
+def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None) -> None:
+    """DistributedDataParallel, as torchrun would start it: its bytes are on both NICs."""
+    document, report_file = cluster.document(), cluster.folder / "script.run.json"
+    document["job"] = {
+        "kind": "torchrun", "script": "examples/ddp.py", "arguments": ["--steps", "12"],
+    }  # fmt: skip
+    del document["solve"]
+    plan = str(cluster.plan(document, "script"))
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+    assert done.code == 0, done.told
+    report = read_report(report_file)
+    assert report["sharing"] == "job" and report["links"] and report["network"] == "restored"
+    assert {(row["server"], row["nic"]) for row in report["rails"]} == {
+        (server, nic) for server in SERVERS for nic in ("nic0", "nic1")
+    }
+    assert all(row["within_tolerance"] for row in report["rails"]), report["rails"]
+    sums = {line.rsplit(" ", 1)[1] for line in done.output.splitlines() if "sum to" in line}
+    assert len(sums) == 1
+    assert cluster.run("history", plan).code == 0

@@ -35,7 +35,6 @@ def training(cluster: TestCluster, folder: Path, *, steps: int, every: int = 4) 
     document = cluster.document()
     document["solve"]["time_limit"] = "2s"
     document["network"]["lease"] = f"{LEASE_SECONDS}s"
-    document["network"]["verify"]["seconds"] = 1
     document["job"] |= {
         "model": MODEL, "batch": BATCH, "steps": steps,
         "checkpoint": {"folder": str(folder), "every": every},

@@ -1,0 +1,50 @@
+"""A script of the user's own as one ScriptSpec per server, and what each rail is to carry of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.contract.job import RailInterface, ScriptSpec
+from controller.compile.network import bridge_name
+from controller.compile.ranks import RENDEZVOUS_TCP_PORT
+from controller.plan import Plan, TorchrunJob
+
+
+def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
+    """One per server, in plan order."""
+    shares = rail_shares(plan)
+    servers = plan.cluster.servers
+    return tuple(
+        ScriptSpec(
+            rank=rank,
+            world_size=len(servers),
+            device=f"{server.name}/0",
+            master_address=servers[0].management,
+            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            rail_interfaces=tuple(
+                RailInterface(rail=nic.rail, interface=bridge_name(nic), address=nic.ip)
+                for rail in shares
+                for nic in server.nics
+                if nic.rail == rail
+            ),
+            rail_shares=tuple(shares.values()),
+            backend=plan.backend,
+            threads=job.threads,
+            script=job.script,
+            arguments=job.arguments,
+            processes=job.processes,
+        )
+        for rank, server in enumerate(servers)
+    )
+
+
+def rail_shares(plan: Plan) -> Mapping[str, float]:
+    """Of what a server sends, by rail, summing to 1: in proportion to the slowest NIC of each rail.
+    Only rails that every server is on: all processes cut their traffic alike."""
+    slowest = {
+        rail: min(rates)
+        for rail in plan.rails
+        if len(rates := [n.rate_bits_per_second for s in plan.cluster.servers for n in s.nics
+                         if n.rail == rail]) == len(plan.cluster.servers)
+    }  # fmt: skip
+    return {rail: rate / sum(slowest.values()) for rail, rate in slowest.items()}
