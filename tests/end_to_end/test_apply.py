@@ -428,9 +428,10 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     """DistributedDataParallel, as torchrun would start it: its bytes are on both NICs."""
     document, report_file = cluster.document(), cluster.folder / "script.run.json"
     document["job"] = {
-        "kind": "torchrun", "script": "examples/ddp.py", "arguments": ["--steps", "12"],
+        "kind": "torchrun", "script": "examples/ddp.py",
+        "arguments": ["--steps", "48", "--width", "128"],
     }  # fmt: skip
-    del document["solve"]
+    del document["solve"], document["network"]["sharing"]
     plan = str(cluster.plan(document, "script"))
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
     assert done.code == 0, done.told
