@@ -90,6 +90,7 @@ def _applied(folder: Path, case: Case) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(report.read_text())
     if not found["server_pairs"]:
         raise RuntimeError(f"{case}: all on one server: this shows nothing")
+    print(f"    {' '.join(_row(case, found, _error(found)))}", file=sys.stderr, flush=True)
     return found
 
 
