@@ -37,7 +37,7 @@ def proposal(changes: dict[str, tuple[Change, ...]], *, generation: int = 1) -> 
         server: Previewed(changes=some, refusals=(), lease=lease)
         for server, some in changes.items()
     }
-    decision = SimpleNamespace(placement=SimpleNamespace(step_seconds=0.5))
+    decision = SimpleNamespace(predicted_step_seconds=0.5)
     return Proposal(cast(Any, decision), desired, previewed)
 
 
