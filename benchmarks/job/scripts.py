@@ -1,0 +1,193 @@
+"""Item 8: an ordinary script of DistributedDataParallel, by torchrun and by `controller apply`.
+
+A lab's servers have two NICs. Plain, the script is told one of them, as gloo wants it; applied, it
+is the same script on a network that was shaped and measured.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.job.replays import ROOT
+from benchmarks.table import Table
+
+# Large frames: a megabyte of small ones takes these cores three times as long to switch.
+NIC_RATE, MTU_BYTES, RAILS = "40Mbit", 9000, ("a", "b")
+SCRIPT = "examples/ddp.py"
+# Buckets of unequal size, several in a step.
+ARGUMENTS = ("--steps", "24", "--width", "384", "--bucket-mb", "0.6", "--all-reduce-mb", "4")
+SERVERS = (2, 4)
+PORT = 29600
+LIMIT_SECONDS = 400
+
+
+@dataclass(frozen=True)
+class Run:
+    """sent_bytes: by rail, of all servers together. Seconds: as the script's rank 0 says."""
+
+    sent_bytes: Mapping[str, int]
+    one_seconds: float
+    several_seconds: float
+    step_seconds: float
+
+    @property
+    def shares(self) -> list[float]:
+        return [self.sent_bytes[rail] / sum(self.sent_bytes.values()) for rail in RAILS]
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    rows = []
+    for servers in SERVERS:
+        with tempfile.TemporaryDirectory() as name:
+            plan = _written(Path(name), servers)
+            _controller("lab", "up", str(plan))
+            try:
+                plain = _plain(plan, servers)
+                applied = _applied(plan)
+            finally:
+                _controller("lab", "down", str(plan))
+        rows += [_row(servers, "torchrun, one NIC", plain), _row(servers, "applied", applied)]
+    yield Table(
+        title="8. An ordinary script, by torchrun and applied",
+        columns=(
+            "servers", "started", *(f"sent on {rail}" for rail in RAILS),
+            "all-reduce of 4 MB, s", "eight of 0.5 MB at once, s", "step, s",
+        ),
+        rows=rows,
+        notes=(
+            f"{SCRIPT} {' '.join(ARGUMENTS)}: DistributedDataParallel over gloo, one process a "
+            f"server. A lab of two NICs of {NIC_RATE}/s a server, MTU {MTU_BYTES}. gloo gives a "
+            "collective to one NIC: one alone cannot be faster on two. Medians; a step's is of "
+            "those after the first third.",
+        ),
+    )  # fmt: skip
+
+
+def _row(servers: int, how: str, run: Run) -> Sequence[str]:
+    return (
+        str(servers), how, *(f"{share:.1%}" for share in run.shares),
+        f"{run.one_seconds:.2f}", f"{run.several_seconds:.2f}", f"{run.step_seconds:.2f}",
+    )  # fmt: skip
+
+
+def _plain(plan: Path, servers: int) -> Run:
+    from controller.lab import find_lab
+
+    lab = find_lab(_NAME)
+    assert lab is not None
+    before = _sent(lab, servers)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(servers),
+        "--nproc-per-node", "1", "--master-addr", "10.9.0.1", "--master-port", str(PORT),
+    ]  # fmt: skip
+    started = []
+    try:
+        for k in range(servers):
+            own = [*command, "--node-rank", str(k), SCRIPT, *ARGUMENTS]
+            started.append(
+                subprocess.Popen(
+                    lab.inside_server(f"s{k + 1}", own),
+                    cwd=ROOT,
+                    env={**lab.environment, "GLOO_SOCKET_IFNAME": "nic0", "OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"torchrun failed\n{said[0][-2000:]}")
+    after = _sent(lab, servers)
+    return _run(said[0], {rail: after[rail] - before[rail] for rail in RAILS})
+
+
+def _sent(lab: Any, servers: int) -> dict[str, int]:
+    """Bytes that the NICs of each rail have sent, of all servers together."""
+    total = dict.fromkeys(RAILS, 0)
+    for k in range(servers):
+        shown = subprocess.run(
+            ["ip", "-n", lab.namespace(f"s{k + 1}"), "-j", "-s", "link"],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        for link in json.loads(shown.stdout):
+            for number, rail in enumerate(RAILS):
+                if link["ifname"] == f"nic{number}":
+                    total[rail] += link["stats64"]["tx"]["bytes"]
+    return total
+
+
+def _applied(plan: Path) -> Run:
+    report_file = plan.with_suffix(".run.json")
+    said = _controller("apply", str(plan), "--yes", "--out", str(report_file))
+    report = json.loads(report_file.read_text())
+    sent = dict.fromkeys(RAILS, 0)
+    for row in report["rails"]:
+        sent[row["rail"]] += row["sent_bytes"]
+    return _run(said, sent)
+
+
+def _run(said: str, sent_bytes: Mapping[str, int]) -> Run:
+    steps = [float(found) for found in re.findall(r"step \d+: ([\d.]+) s", said)]
+    late = sorted(steps[len(steps) // 3 :])
+    one, several = re.findall(r"all-reduce.*?: ([\d.]+) s", said)
+    return Run(sent_bytes, float(one), float(several), late[len(late) // 2])
+
+
+_NAME = "scripts"
+
+
+def _written(folder: Path, servers: int) -> Path:
+    document = {
+        "version": 1,
+        "name": _NAME,
+        "cluster": {
+            "setup_latency": "500us",
+            "intra_server_bandwidth": "10Gbit",
+            "servers": [
+                {
+                    "name": f"s{k}",
+                    "management": f"10.9.0.{k}",
+                    "devices": [{"type": "cpu", "memory": "1GiB"}],
+                    "nics": [
+                        {
+                            "name": f"nic{r}", "rail": rail, "address": f"10.7.{r}.{k}/24",
+                            "rate": NIC_RATE, "mtu": MTU_BYTES, "take_over": True,
+                        }
+                        for r, rail in enumerate(RAILS)
+                    ],
+                }
+                for k in range(1, servers + 1)
+            ],
+        },
+        "job": {"kind": "torchrun", "script": SCRIPT, "arguments": list(ARGUMENTS)},
+    }  # fmt: skip
+    file = folder / "scripts.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def _controller(*arguments: str) -> str:
+    """What it said. Raises RuntimeError with the last of it where it fails."""
+    command = [sys.executable, "-m", "controller.cli", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-2000:]}"
+        )
+    return done.stdout
