@@ -4,8 +4,9 @@
 
 1 placements against one rank, to the last bit; 2 bytes, counters, rails; 3 predictions; 4 sharings
 by replay; 5 one rank against eager, capture, memory, Standard Evaluation; 7 one rank on CUDA, where
-there is a device; 8 an ordinary script on every NIC. --report writes the tables of these items into FOLDER/job.md and leaves what it
-has of other items. Figures of time want a machine that does nothing else.
+there is a device; 8 an ordinary script on every NIC. --report writes the tables of these items into
+FOLDER/job.md and leaves what it has of other items. Figures of time want a machine that does
+nothing else.
 """
 
 from __future__ import annotations
