@@ -8,6 +8,7 @@ import random
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,9 +16,11 @@ from pydantic import ValidationError
 from yarl import URL
 
 from agent.contract.config import AgentConfig
+from agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from agent.contract.frozen import Frozen
 from agent.contract.messages import POLL_SECONDS, Hello, Poll, Reply, Welcome
 from agent.contract.state import Refusal
+from agent.identity import keep, new_key, seconds_to_half_life
 from agent.service import Service
 
 log = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class Link:
         hello: Callable[[], Hello],
         context: ssl.SSLContext,
     ) -> None:
+        self._config = config
         self._url = config.controller_url.rstrip("/")
         self._service = service
         self._hello = hello
@@ -97,10 +101,32 @@ class Link:
             raise LinkRefusedError(f"its welcome is not understood: {error}") from error
         log.info("linked to %s", self._url)
         self._alone = False
+        await self._renew_if_due(http)
         poll = Poll(session=self._session_id)
         while True:
             document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
             self._take_all(http, document)
+
+    async def _renew_if_due(self, http: aiohttp.ClientSession) -> None:
+        """From half of its life on; connections that are made from then on have the new one. What
+        goes wrong here is told, and tried again with the next connection: the old one still holds.
+        """
+        file = Path(self._config.certificate_file)
+        if self._config.key_file != self._config.certificate_file:
+            return  # brought by hand: whoever brought it renews it
+        try:
+            if await asyncio.to_thread(seconds_to_half_life, file) > 0:
+                return
+            key = await asyncio.to_thread(new_key, self._config.server)
+            asked = CertificateRequest(request_pem=key.request_pem)
+            document = await self._post(http, "/v1/certificate", asked, ANSWER_SECONDS)
+            chain = CertificateAnswer.model_validate(document).chain_pem
+            await asyncio.to_thread(keep, file, key.key_pem, chain, like=file.parent)
+            self._context.load_cert_chain(file)
+        except (OSError, ValueError, LinkRefusedError) as error:
+            log.warning("the certificate could not be renewed: %s", error)
+        else:
+            log.info("the certificate was renewed")
 
     def _take_all(self, http: aiohttp.ClientSession, document: Any) -> None:
         """Raises LinkRefusedError where that is no list of requests."""

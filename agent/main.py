@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("status", "show the lease on disk and the network as it is"),
         ("doctor", "look for what stands in the way, and say what to do; changes nothing"),
         ("restore", "bring back the baseline, while no daemon runs"),
+        ("enrol", "get this server's first certificate, for a token on standard input"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
@@ -33,6 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if name in ("status", "doctor"):
             command.add_argument("--json", action="store_true", help="print JSON")
+        if name == "enrol":
+            command.add_argument(
+                "controller", metavar="HOST:PORT", help="where `controller enrol` waits"
+            )
     options = parser.parse_args(arguments)
     return _dispatch(options)
 
@@ -55,6 +60,8 @@ def _dispatch(options: argparse.Namespace) -> int:
             from agent.doctor.doctor import doctor
 
             return doctor(config, as_json=options.json)
+        if options.command == "enrol":
+            return _enrol(config, options.controller)
         from agent import offline
 
         if options.command == "status":
@@ -63,6 +70,19 @@ def _dispatch(options: argparse.Namespace) -> int:
     except (AlreadyRunningError, StoreError, EffectError, OSError) as error:
         print(f"agent: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _enrol(config: AgentConfig, place: str) -> int:
+    """The token is read, not given: arguments stand in the list of processes."""
+    from agent.enrol import EnrolmentError, enrol
+
+    try:
+        enrol(config, place, sys.stdin.readline())
+    except EnrolmentError as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"{config.server}: enrolled; {config.certificate_file}")
+    return 0
 
 
 def load_config(path: Path) -> AgentConfig:

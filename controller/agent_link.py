@@ -17,6 +17,7 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from agent.contract.messages import (
     POLL_SECONDS,
     PROTOCOL_VERSION,
@@ -28,8 +29,8 @@ from agent.contract.messages import (
     Welcome,
 )
 from agent.contract.state import Refusal
-from controller.ca import peer_name
-from controller.errors import AgentUnreachable
+from controller.ca import AGENT_LIFETIME_SECONDS, Authority, peer_name, peer_serial
+from controller.errors import AgentUnreachable, UsageError
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -90,7 +91,8 @@ class Conversation:
 class Link:
     """conversations by server; arrival is set whenever an agent says hello."""
 
-    def __init__(self) -> None:
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
         self.conversations: dict[str, Conversation] = {}
         self.arrival = asyncio.Event()
         self._closing = False
@@ -100,6 +102,7 @@ class Link:
         application.router.add_post("/v1/hello", self._on_hello)
         application.router.add_post("/v1/poll", self._on_poll)
         application.router.add_post("/v1/replies", self._on_reply)
+        application.router.add_post("/v1/certificate", self._on_renewal)
         return application
 
     def close(self) -> None:
@@ -110,7 +113,7 @@ class Link:
 
     async def _on_hello(self, request: web.Request) -> web.Response:
         hello = await _parsed(request, Hello)
-        name = _peer(request)
+        name = self._admitted(request)
         if hello.server != name:
             raise _refused(
                 f"claims to be {hello.server!r}",
@@ -130,7 +133,7 @@ class Link:
 
     async def _on_poll(self, request: web.Request) -> web.Response:
         poll = await _parsed(request, Poll)
-        conversation = self.conversations.get(_peer(request) or "")
+        conversation = self.conversations.get(self._admitted(request))
         if conversation is None or conversation.session != poll.session:
             raise _unknown_session()
         conversation.open_polls += 1
@@ -157,7 +160,7 @@ class Link:
     async def _on_reply(self, request: web.Request) -> web.Response:
         """A reply to something that nobody waits for any more is taken and dropped."""
         reply = await _parsed(request, Reply)
-        conversation = self.conversations.get(_peer(request) or "")
+        conversation = self.conversations.get(self._admitted(request))
         if conversation is not None:
             conversation.heard = time.monotonic()
             asked = conversation.pending.get(reply.id)
@@ -165,9 +168,29 @@ class Link:
                 asked.answer.set_result(reply)
         return web.Response(status=204)
 
+    async def _on_renewal(self, request: web.Request) -> web.Response:
+        """A new certificate for the name of the one that asks."""
+        asked = await _parsed(request, CertificateRequest)
+        server = self._admitted(request)
+        try:
+            chain = self._authority.sign(
+                asked.request_pem, server, lifetime_seconds=AGENT_LIFETIME_SECONDS
+            )
+        except UsageError as error:
+            raise _refused(error.what, error.where, "install the same release") from error
+        return _response(CertificateAnswer(chain_pem=chain.decode()))
 
-def _peer(request: web.Request) -> str | None:
-    return peer_name(request.get_extra_info("peercert"))
+    def _admitted(self, request: web.Request) -> str:
+        """The name in the certificate. Raises where it was denied since it was issued."""
+        certificate = request.get_extra_info("peercert")
+        name = peer_name(certificate) or ""
+        if peer_serial(certificate) in self._authority.revocations.denied:
+            raise _refused(
+                "its certificate is denied",
+                name,
+                "`controller enrol` gives the server a new one, if it is to come back",
+            )
+        return name
 
 
 async def _parsed(request: web.Request, kind: type[Message]) -> Message:

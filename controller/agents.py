@@ -41,7 +41,7 @@ class Agents:
         cls, host: str, tcp_port: int, authority: Authority
     ) -> AsyncIterator[Agents]:
         """Serves the link while the block runs. Raises UsageError if it cannot listen there."""
-        link = Link()
+        link = Link(authority)
         runner = web.AppRunner(
             link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
         )

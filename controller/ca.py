@@ -10,11 +10,13 @@ from __future__ import annotations
 import datetime
 import os
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from controller.errors import UsageError
+from controller.revocations import Revocations
 from optimizer.cluster_plan.values import server_name
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 CONTROLLER_NAME = "controller"
 Kind = Literal["agent", "controller"]
 
+# Renewed at half of it, whenever the link is up then: as long as a cluster may lie idle.
+AGENT_LIFETIME_SECONDS = 30 * 86_400.0
 _AUTHORITY_LIFETIME_SECONDS = 10 * 365 * 86_400.0
 # Clocks of servers differ; a certificate must be valid on a slow one at once.
 _CLOCK_SKEW_SECONDS = 300.0
@@ -43,6 +47,14 @@ class Authority:
     ) -> None:
         self._key, self._certificate = key, certificate
         self.certificate_file = directory / "authority.crt"
+        self.revocations = Revocations(directory)
+
+    @property
+    def sha256(self) -> str:
+        """Of its certificate in DER: by this an agent knows it that knows nobody yet."""
+        from cryptography.hazmat.primitives import hashes
+
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
@@ -88,36 +100,15 @@ class Authority:
         addresses: IP addresses that the certificate is valid for, beside the name. Raises
         UsageError where the name is no server's, or the folder cannot be written to.
         """
-        import ipaddress
-
-        from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import ExtendedKeyUsageOID
 
         try:
             server_name(name)  # it becomes part of two paths
         except ValueError as error:
             raise UsageError(str(error), where="the server's name") from error
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.DNSName(name)]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-        usage = {
-            "agent": ExtendedKeyUsageOID.CLIENT_AUTH,
-            "controller": ExtendedKeyUsageOID.SERVER_AUTH,
-        }[kind]
-        builder = (
-            _builder(name, key, self._certificate.subject, lifetime_seconds)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .add_extension(_key_usage(authority=False), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
-        )
+        chain = self._chain(name, key.public_key(), kind, lifetime_seconds, addresses)
         issued = Issued(directory / f"{name}.crt", directory / f"{name}.key")
-        chain = _sign(builder, self._key) + self.certificate_file.read_bytes()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _write_key(issued.key_file, key)
@@ -130,11 +121,74 @@ class Authority:
             ) from error
         return issued
 
+    def sign(self, request_pem: str, server: str, *, lifetime_seconds: float) -> bytes:
+        """A certificate for dialling, and the authority's behind it (PEM), for the key of a PKCS
+        #10 request. The request's own wishes count for nothing: who it is for is known by a token,
+        or by the certificate that it renews. Raises UsageError where it is none, or names another.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
 
-def server_context(authority_file: Path, issued: Issued) -> ssl.SSLContext:
-    """For the controller: only who has a certificate of this authority for dialling gets in."""
+        try:
+            request = x509.load_pem_x509_csr(request_pem.encode())
+            named = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            key = request.public_key()
+            valid = request.is_signature_valid
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"no request for a certificate: {error}", where=server) from error
+        if [one.value for one in named] != [server]:
+            raise UsageError("asks for a certificate of another name", where=server)
+        if not valid or not (
+            isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == ec.SECP256R1.name
+        ):
+            raise UsageError("the request is not signed by a P-256 key", where=server)
+        return self._chain(server, key, "agent", lifetime_seconds)
+
+    def _chain(
+        self,
+        name: str,
+        key: ec.EllipticCurvePublicKey,
+        kind: Kind,
+        lifetime_seconds: float,
+        addresses: tuple[str, ...] = (),
+    ) -> bytes:
+        import ipaddress
+
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        names: list[x509.GeneralName] = [x509.DNSName(name)]
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        usage = {
+            "agent": ExtendedKeyUsageOID.CLIENT_AUTH,
+            "controller": ExtendedKeyUsageOID.SERVER_AUTH,
+        }[kind]
+        serial = x509.random_serial_number()
+        builder = (
+            _builder(name, key, self._certificate.subject, lifetime_seconds, serial)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        if kind == "agent":
+            self.revocations.record(name, serial, time.time() + lifetime_seconds)
+        return _sign(builder, self._key) + self.certificate_file.read_bytes()
+
+
+def server_context(
+    authority_file: Path, issued: Issued, *, agents_only: bool = True
+) -> ssl.SSLContext:
+    """For the controller. agents_only: only who has a certificate of this authority for dialling
+    gets in; else anybody, as for enrolment."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority_file))
-    context.verify_mode = ssl.CERT_REQUIRED
+    if agents_only:
+        context.verify_mode = ssl.CERT_REQUIRED
     return _with_identity(context, issued)
 
 
@@ -151,6 +205,11 @@ def peer_name(certificate: dict[str, object] | None) -> str | None:
     return next((value for kind, value in names if kind == "DNS"), None)
 
 
+def peer_serial(certificate: dict[str, object] | None) -> str:
+    """Decimal, as Revocations keeps them; getpeercert() has it in hexadecimal."""
+    return str(int(str((certificate or {}).get("serialNumber", "0")), 16))
+
+
 def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(issued.certificate_file, issued.key_file)
@@ -165,7 +224,13 @@ def _found(certificate_file: Path, key_file: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = "Placewire authority"
     builder = (
-        _builder(name, key, _subject(name), _AUTHORITY_LIFETIME_SECONDS)
+        _builder(
+            name,
+            key.public_key(),
+            _subject(name),
+            _AUTHORITY_LIFETIME_SECONDS,
+            x509.random_serial_number(),
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
     )
@@ -181,18 +246,21 @@ def _subject(name: str) -> x509.Name:
 
 
 def _builder(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, lifetime_seconds: float
+    name: str,
+    public: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    lifetime_seconds: float,
+    serial: int,
 ) -> x509.CertificateBuilder:
     from cryptography import x509
 
     now = datetime.datetime.now(datetime.UTC)
-    public = key.public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(_subject(name))
         .issuer_name(issuer)
         .public_key(public)
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
         .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

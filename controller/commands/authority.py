@@ -1,15 +1,19 @@
-"""`controller authority issue SERVER`: an agent's certificate."""
+"""`controller authority issue SERVER`, `deny SERVER`: agents' certificates."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controller.commands.arguments import add_state_dir
 from controller.errors import UsageError
 
-PURPOSE = "certificates: an agent's own, issued by this controller's authority"
+if TYPE_CHECKING:
+    from controller.ca import Authority
+
+PURPOSE = "certificates: issue an agent's own, or deny those that it has"
 # No longer than the authority's own ten years.
 _MOST_DAYS = 3650
 
@@ -21,12 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue.add_argument("--out", type=Path, required=True, metavar="DIR")
     issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
     add_state_dir(issue)
+    deny = actions.add_parser("deny", help="turn away the certificates that SERVER has now")
+    deny.add_argument("server", metavar="SERVER", help="the server's name in the plan")
+    add_state_dir(deny)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from controller.ca import Authority
 
     authority = Authority.load(arguments.state_dir / "ca")
+    if arguments.action == "deny":
+        return _deny(authority, arguments.server)
     lifetime_seconds = arguments.days * 86_400
     issued = authority.issue(
         arguments.server, "agent", arguments.out, lifetime_seconds=lifetime_seconds
@@ -39,6 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     for file in (issued.certificate_file, issued.key_file, copied):
         print(file)
+    return 0
+
+
+def _deny(authority: Authority, server: str) -> int:
+    if not (count := authority.revocations.deny(server)):
+        raise UsageError(
+            f"no valid certificate of {server!r} was issued here",
+            remedy="look at the name; certificates that are denied already stay denied",
+        )
+    print(f"{server}: {count} certificates denied; `controller enrol` would give it a new one")
     return 0
 
 

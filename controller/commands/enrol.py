@@ -1,0 +1,128 @@
+"""`controller enrol SERVER[=ADDRESS] ...`: tokens for servers, then their first certificates."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.commands.arguments import add_state_dir
+from controller.commands.interrupts import interruptible
+from controller.commands.session import listening_place
+from controller.errors import AgentUnreachable, UsageError
+from optimizer.cluster_plan.values import server_name
+from optimizer.quantities import parse_seconds
+
+if TYPE_CHECKING:
+    from controller.enrolment import Enrolment
+
+PURPOSE = "let servers ask for their first certificate, each with a token that is good once"
+_LONGEST_SECONDS = 86_400.0
+_POLL_SECONDS = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "servers",
+        nargs="+",
+        metavar="SERVER[=ADDRESS]",
+        help="its name in the plan; with an address, only a request from there is answered",
+    )
+    parser.add_argument(
+        "--valid", type=_seconds, default=900.0, metavar="TIME", help="of tokens (default: 15m)"
+    )
+    parser.add_argument(
+        "--tokens", type=Path, metavar="DIR", help="write each token to DIR/SERVER.token, mode 0600"
+    )
+    parser.add_argument(
+        "--listen",
+        default="0.0.0.0:7441",
+        metavar="HOST:PORT",
+        help="where servers ask (default: %(default)s)",
+    )
+    add_state_dir(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return interruptible(_enrol(arguments))
+
+
+async def _enrol(arguments: argparse.Namespace) -> int:
+    from controller.ca import AGENT_LIFETIME_SECONDS, CONTROLLER_NAME, Authority, server_context
+    from controller.enrolment import Enrolment
+    from controller.enrolment_listener import listening
+
+    addresses = _addresses(arguments.servers)
+    host, port = listening_place(arguments.listen)
+    authority = Authority.load(arguments.state_dir / "ca")
+    enrolment = Enrolment(authority.sha256, addresses, time.monotonic() + arguments.valid)
+    with tempfile.TemporaryDirectory(prefix="placewire-") as scratch:
+        issued = authority.issue(
+            CONTROLLER_NAME, "controller", Path(scratch), lifetime_seconds=_LONGEST_SECONDS * 2
+        )
+        context = server_context(authority.certificate_file, issued, agents_only=False)
+    async with listening(
+        host,
+        port,
+        context,
+        authority,
+        enrolment,
+        lifetime_seconds=AGENT_LIFETIME_SECONDS,
+        on_enrolled=lambda server: print(f"{server}: enrolled", flush=True),
+        on_refused=lambda why: print(f"refused: {why}", flush=True),
+    ):
+        _hand_out(enrolment, arguments.tokens, port, arguments.valid)
+        while enrolment.missing and time.monotonic() < enrolment.expires_seconds:
+            await asyncio.sleep(_POLL_SECONDS)
+    if enrolment.missing:
+        raise AgentUnreachable(enrolment.missing, why="did not enrol while its token was valid")
+    return 0
+
+
+def _addresses(words: list[str]) -> dict[str, str | None]:
+    """By server. Raises UsageError."""
+    found: dict[str, str | None] = {}
+    for word in words:
+        name, given, address = word.partition("=")
+        try:
+            server_name(name)
+        except ValueError as error:
+            raise UsageError(str(error), where=word) from error
+        if name in found or (given and not address):
+            raise UsageError(f"{word!r}: give each server once, as SERVER or SERVER=ADDRESS")
+        found[name] = address or None
+    return found
+
+
+def _hand_out(enrolment: Enrolment, folder: Path | None, port: int, valid_seconds: float) -> None:
+    """On each server: `agent enrol`, with the token on standard input."""
+    print(
+        f"on each server, as root: agent enrol HOST:{port} < TOKEN; within {valid_seconds:.0f} s",
+        flush=True,
+    )
+    for server in enrolment.addresses:
+        token = enrolment.new_token(server).text
+        if folder is None:
+            print(f"{server}: {token}", flush=True)
+            continue
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = folder / f"{server}.token"
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as out:
+            os.fchmod(descriptor, 0o600)
+            out.write(token + "\n")
+        print(f"{server}: {file}", flush=True)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of at most 24h, like 15m")
+    return seconds

@@ -1,0 +1,79 @@
+"""Where servers without a certificate ask for their first one, while `controller enrol` waits."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from agent.contract.enrolment import (
+    LARGEST_REQUEST_BYTES,
+    CertificateAnswer,
+    CertificateRequest,
+)
+from controller.ca import Authority
+from controller.enrolment import Enrolment, EnrolmentRefusedError
+from controller.errors import UsageError
+
+# A request is one small document: whoever needs longer keeps a connection for its own sake.
+_READ_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def listening(
+    host: str,
+    tcp_port: int,
+    context: ssl.SSLContext,
+    authority: Authority,
+    enrolment: Enrolment,
+    *,
+    lifetime_seconds: float,
+    on_enrolled: Callable[[str], None],
+    on_refused: Callable[[str], None],
+) -> AsyncIterator[None]:
+    """Raises UsageError where that address is taken."""
+
+    async def give_authority(request: web.Request) -> web.Response:
+        return web.Response(text=authority.certificate_file.read_text())
+
+    async def give_certificate(request: web.Request) -> web.Response:
+        peer = request.remote or ""
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                asked = CertificateRequest.model_validate_json(await request.read())
+            server = enrolment.server_of(asked.token or "", peer, time.monotonic())
+            # Nothing else runs between here and `enrolled`: of two requests with one token the
+            # second finds it used.
+            chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
+            enrolment.enrolled.add(server)
+        except (EnrolmentRefusedError, UsageError) as error:
+            on_refused(f"{peer}: {error}")
+            raise web.HTTPForbidden(text="refused; the controller says why") from error
+        except (ValidationError, TimeoutError) as error:
+            on_refused(f"{peer}: what it sent is no request for a certificate")
+            raise web.HTTPBadRequest(text="no request for a certificate") from error
+        on_enrolled(server)
+        return web.json_response(CertificateAnswer(chain_pem=chain.decode()).model_dump())
+
+    application = web.Application(client_max_size=LARGEST_REQUEST_BYTES)
+    application.router.add_get("/v1/authority", give_authority)
+    application.router.add_post("/v1/certificate", give_certificate)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, tcp_port, ssl_context=context).start()
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen: {error.strerror or error}",
+                where=f"--listen {host}:{tcp_port}",
+                remedy="another `controller enrol` may be running; or give another port",
+            ) from error
+        yield
+    finally:
+        await runner.cleanup()
