@@ -1,11 +1,11 @@
 """The agent's figures on Open vSwitch's userspace datapath, one or more tables per item.
 
-    python -m benchmarks.agent [--items 2 4 5] [--report FOLDER]
+    python -m benchmarks.agent [--items 2 4 …] [--report FOLDER]
 
 2 faults on a real server; 4 bandwidth matrices of four servers with two NICs each; 5 one server
-with 256 queues and flows. It makes network namespaces, so it wants root, and a machine that does
-nothing else. --report writes the tables of these items into FOLDER/agent.md and leaves what it has
-of other items.
+with 256 queues and flows; 6 one controller and 500 agents. It makes network namespaces, so it wants
+root, and a machine that does nothing else. --report writes the tables of these items into
+FOLDER/agent.md and leaves what it has of other items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ HEAD = (
 )
 
 # Modules of this package, by item.
-ITEMS: Mapping[int, tuple[str, ...]] = {2: ("faults",), 4: ("bandwidth",), 5: ("scale",)}
+ITEMS: Mapping[int, tuple[str, ...]] = {
+    2: ("faults",),
+    4: ("bandwidth",),
+    5: ("scale",),
+    6: ("many",),
+}
 
 if __name__ == "__main__":
     assert __doc__ is not None
