@@ -19,10 +19,11 @@ from agent.contract.enrolment import (
     Token,
     parse_token,
 )
-from agent.identity import keep, new_key, write_private
+from agent.identity import keep, new_key, require_room, write_private
 from agent.link import CONTROLLER_NAME
 
 _SECONDS = 10.0
+_LONGEST_ANSWER_BYTES = 64 * 1024
 
 
 class EnrolmentError(Exception):
@@ -48,14 +49,21 @@ def enrol(config: AgentConfig, place: str, token_text: str) -> None:
         raise EnrolmentError(f"the token is for {token.server!r}, this server is {config.server!r}")
     where = (host.strip("[]"), int(port))
     authority_pem = _authority(where, token)
-    key = new_key(config.server)
-    answer = _certificate(where, authority_pem, key.request_pem, token)
-    state = Path(config.state_dir)
+    key, state = new_key(config.server), Path(config.state_dir)
+    # Before the token is spent: whether what it buys can be kept.
     try:
         write_private(Path(config.authority_file), authority_pem.encode(), like=state, mode=0o644)
+        require_room(Path(config.certificate_file), key.key_pem, like=state)
+    except OSError as error:
+        raise EnrolmentError(
+            f"{error.filename or state}: {error.strerror}; nothing was asked for yet, the token is "
+            "still good: run this as root where the agent is installed"
+        ) from error
+    answer = _certificate(where, authority_pem, key.request_pem, token)
+    try:
         keep(Path(config.certificate_file), key.key_pem, answer.chain_pem, like=state)
-    except ValueError as error:
-        raise EnrolmentError(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise EnrolmentError(f"{error}; `controller enrol` makes a new token") from error
 
 
 def _authority(where: tuple[str, int], token: Token) -> str:
@@ -65,15 +73,17 @@ def _authority(where: tuple[str, int], token: Token) -> str:
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     status, text = _ask(where, unverified, "GET", "/v1/authority")
     try:
-        found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
+        der = ssl.PEM_cert_to_DER_cert(text)
     except ValueError as error:
         raise EnrolmentError(f"{where[0]} does not answer as a controller that enrols") from error
+    found = hashlib.sha256(der).hexdigest()
     if status != 200 or not hmac.compare_digest(found, token.authority_sha256):
         raise EnrolmentError(
             f"{where[0]} is not the controller that made this token: its authority is another. "
             "Nothing was sent to it"
         )
-    return text
+    # Only what was compared is trusted, and not what else may stand in that text.
+    return ssl.DER_cert_to_PEM_cert(der)
 
 
 def _certificate(
@@ -100,8 +110,12 @@ def _ask(
         connection.sock = context.wrap_socket(plain, server_hostname=CONTROLLER_NAME)
         connection.request(method, path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        return response.status, response.read().decode()
+        return response.status, response.read(_LONGEST_ANSWER_BYTES).decode(errors="replace")
     except ssl.SSLError as error:
         raise EnrolmentError(f"{where[0]}: no safe connection: {error.reason}") from error
+    except (OSError, OverflowError, http.client.HTTPException) as error:
+        raise EnrolmentError(
+            f"{where[0]} port {where[1]}: {error}; is `controller enrol` waiting there?"
+        ) from error
     finally:
         connection.close()

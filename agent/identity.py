@@ -44,6 +44,14 @@ def keep(file: Path, key_pem: bytes, chain_pem: str, *, like: Path) -> None:
     write_private(file, key_pem + chain_pem.encode(), like=like)
 
 
+def require_room(file: Path, key_pem: bytes, *, like: Path) -> None:
+    """Writes the key beside the file, and removes it again. Raises OSError where the file could not
+    be written either."""
+    trial = file.with_name(file.name + ".key")
+    write_private(trial, key_pem, like=like)
+    trial.unlink()
+
+
 def write_private(file: Path, content: bytes, *, like: Path, mode: int = 0o600) -> None:
     fresh, owner = file.with_name(file.name + ".new"), like.stat()
     fresh.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from agent.contract.frozen import Frozen
 from agent.contract.messages import POLL_SECONDS, Hello, Poll, Reply, Welcome
 from agent.contract.state import Refusal
-from agent.identity import keep, new_key, seconds_to_half_life
+from agent.identity import keep, new_key, require_room, seconds_to_half_life
 from agent.service import Service
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ RECONNECT_SECONDS = (0.1, 0.6)
 REFUSED_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 REPLY_ATTEMPTS = 5
+LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
 
 
@@ -67,6 +69,7 @@ class Link:
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
         self._alone = False
+        self._looked_at_certificate = 0.0
 
     async def run(self) -> None:
         """Until cancelled. Requests under way go on while the controller is away."""
@@ -104,13 +107,15 @@ class Link:
         await self._renew_if_due(http)
         poll = Poll(session=self._session_id)
         while True:
+            if time.monotonic() - self._looked_at_certificate > LOOK_AT_CERTIFICATE_SECONDS:
+                await self._renew_if_due(http)
             document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
             self._take_all(http, document)
 
     async def _renew_if_due(self, http: aiohttp.ClientSession) -> None:
-        """From half of its life on; connections that are made from then on have the new one. What
-        goes wrong here is told, and tried again with the next connection: the old one still holds.
-        """
+        """From half of its life on, looked at now and then; connections that are made from then on
+        have the new one. What goes wrong here is told, and tried again: the old one still holds."""
+        self._looked_at_certificate = time.monotonic()
         file = Path(self._config.certificate_file)
         if self._config.key_file != self._config.certificate_file:
             return  # brought by hand: whoever brought it renews it
@@ -118,6 +123,7 @@ class Link:
             if await asyncio.to_thread(seconds_to_half_life, file) > 0:
                 return
             key = await asyncio.to_thread(new_key, self._config.server)
+            await asyncio.to_thread(require_room, file, key.key_pem, like=file.parent)
             asked = CertificateRequest(request_pem=key.request_pem)
             document = await self._post(http, "/v1/certificate", asked, ANSWER_SECONDS)
             chain = CertificateAnswer.model_validate(document).chain_pem

@@ -29,7 +29,7 @@ from agent.contract.messages import (
     Welcome,
 )
 from agent.contract.state import Refusal
-from controller.ca import AGENT_LIFETIME_SECONDS, Authority, peer_name, peer_serial
+from controller.ca import AGENT_LIFETIME_SECONDS, Authority, bearer_of
 from controller.errors import AgentUnreachable, UsageError
 
 Message = TypeVar("Message", bound=BaseModel)
@@ -174,7 +174,10 @@ class Link:
         server = self._admitted(request)
         try:
             chain = self._authority.sign(
-                asked.request_pem, server, lifetime_seconds=AGENT_LIFETIME_SECONDS
+                asked.request_pem,
+                server,
+                lifetime_seconds=AGENT_LIFETIME_SECONDS,
+                renews=bearer_of(request.get_extra_info("peercert")),
             )
         except UsageError as error:
             raise _refused(error.what, error.where, "install the same release") from error
@@ -182,15 +185,14 @@ class Link:
 
     def _admitted(self, request: web.Request) -> str:
         """The name in the certificate. Raises where it was denied since it was issued."""
-        certificate = request.get_extra_info("peercert")
-        name = peer_name(certificate) or ""
-        if peer_serial(certificate) in self._authority.revocations.denied:
+        bearer = bearer_of(request.get_extra_info("peercert"))
+        if self._authority.revocations.is_denied(bearer):
             raise _refused(
                 "its certificate is denied",
-                name,
+                bearer.name,
                 "`controller enrol` gives the server a new one, if it is to come back",
             )
-        return name
+        return bearer.name
 
 
 async def _parsed(request: web.Request, kind: type[Message]) -> Message:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.contract.job import ProgramSpec, RankEvent
+from agent.contract.job import Carried, ProgramSpec, RankEvent
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Previewed
 from agent.contract.state import DesiredState
@@ -257,6 +257,8 @@ async def run_job(
         specs = script_specs(plan, plan.job)
 
     def on_event(event: RankEvent) -> None:
+        if isinstance(event, Carried):  # of each server the last says all
+            events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
         events.append(event)
         tools.show.event(event)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from controller.errors import UsageError
-from controller.revocations import Revocations
+from controller.revocations import Bearer, Revocations
 from optimizer.cluster_plan.values import server_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONTROLLER_NAME = "controller"
 Kind = Literal["agent", "controller"]
 
-# Renewed at half of it, whenever the link is up then: as long as a cluster may lie idle.
+# Renewed from half of it on, whenever the link is up: a cluster may lie idle for 15 days.
 AGENT_LIFETIME_SECONDS = 30 * 86_400.0
 _AUTHORITY_LIFETIME_SECONDS = 10 * 365 * 86_400.0
 # Clocks of servers differ; a certificate must be valid on a slow one at once.
@@ -121,10 +121,18 @@ class Authority:
             ) from error
         return issued
 
-    def sign(self, request_pem: str, server: str, *, lifetime_seconds: float) -> bytes:
+    def sign(
+        self,
+        request_pem: str,
+        server: str,
+        *,
+        lifetime_seconds: float,
+        renews: Bearer | None = None,
+    ) -> bytes:
         """A certificate for dialling, and the authority's behind it (PEM), for the key of a PKCS
         #10 request. The request's own wishes count for nothing: who it is for is known by a token,
-        or by the certificate that it renews. Raises UsageError where it is none, or names another.
+        or by the certificate that it renews. Raises UsageError where it is none, names another, or
+        renews one that is denied.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -143,7 +151,7 @@ class Authority:
             isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == ec.SECP256R1.name
         ):
             raise UsageError("the request is not signed by a P-256 key", where=server)
-        return self._chain(server, key, "agent", lifetime_seconds)
+        return self._chain(server, key, "agent", lifetime_seconds, renews=renews)
 
     def _chain(
         self,
@@ -152,6 +160,7 @@ class Authority:
         kind: Kind,
         lifetime_seconds: float,
         addresses: tuple[str, ...] = (),
+        renews: Bearer | None = None,
     ) -> bytes:
         import ipaddress
 
@@ -177,7 +186,17 @@ class Authority:
             )
         )
         if kind == "agent":
-            self.revocations.record(name, serial, time.time() + lifetime_seconds)
+            try:
+                with self.revocations.locked():
+                    if renews is not None and self.revocations.is_denied(renews):
+                        raise UsageError("its certificate is denied", where=name)
+                    self.revocations.record(name, serial, time.time() + lifetime_seconds)
+            except OSError as error:
+                raise UsageError(
+                    f"the certificate cannot be noted: {error.strerror}",
+                    where=str(error.filename or self.certificate_file.parent),
+                    remedy="make room, or run as the user that owns the authority",
+                ) from error
         return _sign(builder, self._key) + self.certificate_file.read_bytes()
 
 
@@ -205,9 +224,15 @@ def peer_name(certificate: dict[str, object] | None) -> str | None:
     return next((value for kind, value in names if kind == "DNS"), None)
 
 
-def peer_serial(certificate: dict[str, object] | None) -> str:
-    """Decimal, as Revocations keeps them; getpeercert() has it in hexadecimal."""
-    return str(int(str((certificate or {}).get("serialNumber", "0")), 16))
+def bearer_of(certificate: dict[str, object] | None) -> Bearer:
+    """Of what getpeercert() gave."""
+    found = certificate or {}
+    begins = ssl.cert_time_to_seconds(str(found["notBefore"])) if found else 0.0
+    return Bearer(
+        name=peer_name(certificate) or "",
+        serial=str(int(str(found.get("serialNumber", "0")), 16)),
+        issued_unix=begins + _CLOCK_SKEW_SECONDS,
+    )
 
 
 def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:

@@ -24,6 +24,11 @@ from controller.errors import UsageError
 _READ_SECONDS = 5.0
 
 
+def _plain(address: str) -> str:
+    """An IPv4 address that a socket of both kinds shows as IPv6."""
+    return address.removeprefix("::ffff:")
+
+
 @asynccontextmanager
 async def listening(
     host: str,
@@ -42,7 +47,7 @@ async def listening(
         return web.Response(text=authority.certificate_file.read_text())
 
     async def give_certificate(request: web.Request) -> web.Response:
-        peer = request.remote or ""
+        peer = _plain(request.remote or "")
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 asked = CertificateRequest.model_validate_json(await request.read())

@@ -61,6 +61,16 @@ def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
             yield f"job.traffic.{source}", "a server sends nothing to itself; leave it out"
     if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
         yield "job.traffic", "nobody sends anything; leave it out, or give 'even'"
+    on = {s.name: {n.rail for n in s.nics} & set(plan.rails) for s in plan.cluster.servers}
+    if not set.intersection(*on.values()):
+        yield (
+            "cluster.servers",
+            "no rail is on every server: a script's processes need a common one",
+        )
+    for source, row in job.traffic.items():
+        for destination, weight in row.items():
+            if weight and not on.get(source, set()) & on.get(destination, set()):
+                yield f"job.traffic.{source}", f"shares no rail with {destination}"
     if plan.network.calibrate:
         yield (
             "network.calibrate",
@@ -115,7 +125,7 @@ def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
     if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
         yield (
             "cluster.setup_latency",
-            f"{MEASURED} is for kind: placed; a replay emulates it: give a duration, like 50us",
+            f"{MEASURED} is for kind: placed, others do not measure it: give a duration, like 50us",
         )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.contract.job import Carried, RankEvent
-from controller.compile.scripts import rail_shares
+from controller.compile.scripts import planned_shares
 from controller.plan import Plan
 from controller.report import RailRow
 
 # A NIC that carries so much less or more than its share is told, once that much was sent.
 TOLERANCE = 0.10
 ENOUGH_BYTES = 8 << 20
+# Of a rail with little or no share: connecting sends something there.
+LEAST = 0.02
 
 REMEDY = (
     "gloo gives each collective to one rail: a script whose steps have few of them, of unequal "
@@ -22,7 +24,7 @@ REMEDY = (
 
 def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
     """By server and rail, the last that each server told."""
-    shares = rail_shares(plan)
+    shares = planned_shares(plan)
     last = {event.rank: event for event in events if isinstance(event, Carried)}
     rows = []
     for rank, event in sorted(last.items()):
@@ -40,7 +42,7 @@ def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
                     share=share,
                     planned_share=shares[rail],
                     within_tolerance=total < ENOUGH_BYTES
-                    or abs(share - shares[rail]) <= TOLERANCE * shares[rail],
+                    or abs(share - shares[rail]) <= max(TOLERANCE * shares[rail], LEAST),
                 )
             )
     return tuple(rows)

@@ -75,14 +75,14 @@ class ProgramSpec(Frozen):
 
 class ScriptSpec(ProgramSpec):
     """One server's part of a script, of `processes` processes; rank and world_size count servers,
-    device is the server's first. rail_shares: of what is sent, summing to 1, in the order of
-    rail_interfaces."""
+    device is the server's first. rail_pattern: which of rail_interfaces each of gloo's contexts is
+    on, the same on every server."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
     arguments: tuple[str, ...] = ()
     processes: Annotated[int, Field(ge=1)] = 1
-    rail_shares: tuple[float, ...]
+    rail_pattern: tuple[int, ...]
 
 
 class RankSpec(ProgramSpec):

@@ -39,9 +39,8 @@ def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
         if isinstance(spec, ScriptSpec):
             from agent.job.script import run_script
 
-            run_script(spec, events)
-        else:
-            _program_of(spec)(spec, events.emit)
+            return run_script(spec, events)
+        _program_of(spec)(spec, events.emit)
     except JobError as error:
         events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
         return 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
+from typing import NoReturn
 
 from agent.contract.job import Failed, RankEvent
 
@@ -22,6 +24,8 @@ class Events:
         os.dup2(2, 1)
         self._lock = threading.Lock()
         self._heard = True
+        # What is to be cleared up before this process ends itself.
+        self.at_end: Callable[[], None] = lambda: None
 
     def emit(self, event: RankEvent) -> None:
         self.say(event.model_dump_json().encode() + b"\n")
@@ -34,6 +38,13 @@ class Events:
                     line = line[os.write(self._descriptor, line) :]
             except BrokenPipeError:
                 self._heard = False
+
+    def exit(self, status: int) -> NoReturn:
+        """From whatever thread, and whatever the others wait for."""
+        try:
+            self.at_end()
+        finally:
+            os._exit(status)
 
     def nobody_listens(self) -> None:
         """The other ends of standard output and error are closed: a print of the model's must not
@@ -57,6 +68,6 @@ def end_on_signals(events: Events, rank: int) -> None:
     def wait() -> None:
         number = signal.sigwait(_ENDING)
         events.emit(Failed(rank=rank, what=f"stopped by {signal.Signals(number).name}"))
-        os._exit(128 + number)
+        events.exit(128 + number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

@@ -76,7 +76,7 @@ class _Follower:
                 "checkpoint",
             )
         )
-        os._exit(1)
+        self._events.exit(1)
 
 
 def _now() -> float:

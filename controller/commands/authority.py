@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from controller.commands.arguments import add_state_dir
 from controller.errors import UsageError
+from optimizer.cluster_plan.values import server_name
 
 if TYPE_CHECKING:
     from controller.ca import Authority
@@ -52,12 +53,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _deny(authority: Authority, server: str) -> int:
-    if not (count := authority.revocations.deny(server)):
+    try:
+        server_name(server)
+        count = authority.revocations.deny(server)
+    except (OSError, ValueError) as error:
         raise UsageError(
-            f"no valid certificate of {server!r} was issued here",
-            remedy="look at the name; certificates that are denied already stay denied",
-        )
-    print(f"{server}: {count} certificates denied; `controller enrol` would give it a new one")
+            f"nothing was denied: {error}",
+            where=server,
+            remedy="look at the name, and at the authority's folder in --state-dir",
+        ) from error
+    print(
+        f"{server}: denied, all that it was issued until now ({count} are noted here and valid); "
+        "`controller enrol` would give it a new one"
+    )
     return 0
 
 

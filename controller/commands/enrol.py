@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import os
 import tempfile
 import time
@@ -92,9 +93,14 @@ def _addresses(words: list[str]) -> dict[str, str | None]:
             server_name(name)
         except ValueError as error:
             raise UsageError(str(error), where=word) from error
-        if name in found or (given and not address):
-            raise UsageError(f"{word!r}: give each server once, as SERVER or SERVER=ADDRESS")
-        found[name] = address or None
+        if name in found:
+            raise UsageError(f"{name!r} is named twice")
+        try:
+            found[name] = str(ipaddress.IPv4Address(address)) if given else None
+        except ValueError as error:
+            raise UsageError(
+                f"{address!r} is no IPv4 address", where=word, remedy="like s1=10.9.0.1"
+            ) from error
     return found
 
 
@@ -109,13 +115,27 @@ def _hand_out(enrolment: Enrolment, folder: Path | None, port: int, valid_second
         if folder is None:
             print(f"{server}: {token}", flush=True)
             continue
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = folder / f"{server}.token"
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as out:
-            os.fchmod(descriptor, 0o600)
+        print(f"{server}: {_written(folder / f'{server}.token', token)}", flush=True)
+
+
+def _written(file: Path, token: str) -> Path:
+    """A new file, of this user alone. Raises UsageError."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file.parent.stat().st_uid != os.geteuid():
+            raise PermissionError(1, "the folder is another user's", str(file.parent))
+        file.unlink(missing_ok=True)
+        # Neither a file nor a link that somebody put there meanwhile.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(file, flags, 0o600), "w") as out:
             out.write(token + "\n")
-        print(f"{server}: {file}", flush=True)
+    except OSError as error:
+        raise UsageError(
+            f"a token cannot be written: {error.strerror}",
+            where=f"--tokens {error.filename or file.parent}",
+            remedy="give a folder of your own",
+        ) from error
+    return file
 
 
 def _seconds(text: str) -> float:

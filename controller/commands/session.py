@@ -117,6 +117,7 @@ def _ssh_launcher(plan: Plan, launch: PlanLaunch) -> Launcher:
             environment={"PYTHONUNBUFFERED": "1", **job.env},
         ),
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
+        script=job.script if job.kind == "torchrun" else None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from agent.contract.job import RailInterface, ScriptSpec
 from controller.compile.network import bridge_name
+from controller.compile.rail_pattern import pattern_shares, rail_pattern
 from controller.compile.ranks import RENDEZVOUS_TCP_PORT
 from controller.plan import Plan, TorchrunJob
 
@@ -13,6 +14,7 @@ from controller.plan import Plan, TorchrunJob
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
     """One per server, in plan order."""
     shares = rail_shares(plan)
+    pattern = rail_pattern(tuple(shares.values()))
     servers = plan.cluster.servers
     return tuple(
         ScriptSpec(
@@ -27,7 +29,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
                 for nic in server.nics
                 if nic.rail == rail
             ),
-            rail_shares=tuple(shares.values()),
+            rail_pattern=pattern,
             backend=plan.backend,
             threads=job.threads,
             script=job.script,
@@ -36,6 +38,13 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
         )
         for rank, server in enumerate(servers)
     )
+
+
+def planned_shares(plan: Plan) -> Mapping[str, float]:
+    """Of what a server sends, by rail: as near to the rails' rates as whole collectives come."""
+    shares = rail_shares(plan)
+    pattern = rail_pattern(tuple(shares.values()))
+    return dict(zip(shares, pattern_shares(pattern, len(shares)), strict=True))
 
 
 def rail_shares(plan: Plan) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ until the time has passed that they were last told they have.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections import deque
@@ -16,7 +17,15 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from agent.contract.job import Failed, Finished, Hold, ProgramSpec, RankEvent, parse_rank_event
+from agent.contract.job import (
+    Carried,
+    Failed,
+    Finished,
+    Hold,
+    ProgramSpec,
+    RankEvent,
+    parse_rank_event,
+)
 from controller.errors import JobFailed
 from controller.launch.launcher import RankProcess, Starter
 
@@ -44,6 +53,7 @@ class _Followed:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     exit: asyncio.Task[int] | None = None
     exited_seconds: float = 0.0
+    told_seconds: float = math.inf
 
     @property
     def status(self) -> int | None:
@@ -168,7 +178,9 @@ class _Job:
                 rank.finished = True
             elif isinstance(event, Failed):
                 rank.failure = rank.failure or event
-            self.events.append(event)
+                rank.told_seconds = min(rank.told_seconds, time.monotonic())
+            if not isinstance(event, Carried):  # many, and only the last is of interest
+                self.events.append(event)
             self._on_event(event)
 
     async def _read_errors(self, rank: _Followed) -> None:
@@ -199,8 +211,9 @@ def _culprit(failed: Sequence[_Followed], ranks: Mapping[int, _Followed]) -> _Cu
 
 
 def _blame(rank: _Followed) -> tuple[bool, float]:
-    """Who was killed failed by itself; of the others, the first to go."""
-    return (rank.status is None or rank.status >= 0, rank.exited_seconds)
+    """Who was killed failed by itself; of the others, the first to say so, or to go."""
+    first = min(rank.exited_seconds, rank.told_seconds)
+    return (rank.status is None or rank.status >= 0, first)
 
 
 def _job_failed(culprit: _Culprit) -> JobFailed:

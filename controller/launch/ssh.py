@@ -36,11 +36,12 @@ _MOST_AT_ONCE = 16
 _END_SECONDS = 3
 _DRAIN_SECONDS = 5.0
 _LOOK = """
-import importlib.metadata as m, importlib.util as u, json, sys
+import importlib.metadata as m, importlib.util as u, json, os, sys
 import agent.contract.job
 print(json.dumps({
     "placewire": m.version("placewire"), "torch": m.version("torch"),
-    "model": len(sys.argv) < 2 or u.find_spec(sys.argv[1]) is not None,
+    "model": not sys.argv[1] or u.find_spec(sys.argv[1]) is not None,
+    "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
 }))
 """
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
@@ -48,7 +49,7 @@ _LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
 
 class SshLauncher:
     """addresses: of the servers' sshd, by name. model: the module that ranks import, where they
-    import one. program: a rank's, what python runs."""
+    import one; script: the file that they run, where they run one. program: a rank's, what python runs."""
 
     on_servers = True
 
@@ -59,12 +60,14 @@ class SshLauncher:
         around: Surroundings,
         *,
         model: str | None = None,
+        script: str | None = None,
         program: Sequence[str] = RANK_PROGRAM,
     ) -> None:
         self._servers = {
             server: SshServer(server, address, login) for server, address in addresses.items()
         }
-        self._around, self._model, self._program = around, model, tuple(program)
+        self._around, self._program = around, tuple(program)
+        self._model, self._script = model or "", script or ""
         self._leaders: set[tuple[str, int]] = set()
 
     def require_ready(self) -> None:
@@ -165,7 +168,7 @@ class SshLauncher:
         return found
 
     def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:
-        words = ["-c", _LOOK, *([self._model] if self._model else [])]
+        words = ["-c", _LOOK, self._model, self._script]
         try:
             status, said, complaint = on.run_program(self._around, words)
         except LaunchFailed as error:
@@ -194,6 +197,12 @@ class SshLauncher:
                 where=on.name,
                 remedy="bring it to that server, and name its folder (job.workdir, or PYTHONPATH "
                 "in job.env)",
+            )
+        if not found["script"]:
+            return UsageError(
+                f"script {self._script!r} is not found there",
+                where=on.name,
+                remedy="bring it to that server; job.script is looked for in job.workdir",
             )
         return None
 

@@ -116,7 +116,8 @@ async def _of_type(
 ) -> Path:
     file = cache / f"graph-{digest(_question(asked))}.json.gz"
     if file.is_file():
-        changed = await _changed(asked, launcher, asked.servers[0], file)
+        async with turns[asked.servers[0]]:
+            changed = await _changed(asked, launcher, asked.servers[0], file)
         if not changed:
             say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
             return file

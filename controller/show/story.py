@@ -54,6 +54,8 @@ _STAGES = {
     "job": "running the job",
 }
 
+_CARRIED_EVERY_SECONDS = 60.0
+
 
 class Show:
     """to_error: everything goes to standard error, so that standard output stays JSON."""
@@ -63,6 +65,7 @@ class Show:
         self._every_change = every_change
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
+        self._told_carried: dict[int, float] = {}
 
     def stage(self, name: str) -> None:
         self.say(f"[bold]{_STAGES[name]}[/bold]")
@@ -142,10 +145,16 @@ class Show:
                 + _of_steps(event)
             )
         elif isinstance(event, Carried):
-            sent = "  ".join(f"{r} {format_bytes(b)}" for r, b in event.sent_bytes.items())
-            self.progress(f"server {event.rank} after {event.seconds:.0f} s has sent {sent}")
+            self._carried(event)
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
+
+    def _carried(self, event: Carried) -> None:
+        """Now and then: what it comes to is in the report."""
+        if event.seconds - self._told_carried.get(event.rank, 0.0) >= _CARRIED_EVERY_SECONDS:
+            self._told_carried[event.rank] = event.seconds
+            sent = ", ".join(f"{format_bytes(b)} on {r}" for r, b in event.sent_bytes.items())
+            self.progress(f"rank {event.rank}'s server has sent {sent}")
 
     def printed(self, rank: int, text: str) -> None:
         """By a rank, beside its events."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import agent.job.script
 from agent.contract.job import (
     Carried,
     Failed,
@@ -20,7 +21,7 @@ from agent.contract.job import (
     ScriptSpec,
     parse_rank_event,
 )
-from agent.job.rail_pattern import MOST_CONTEXTS, rail_pattern
+from agent.contract.measurement import InterfaceCounters
 from agent.job.script import script_environment
 from ranks import REPOSITORY, free_port
 
@@ -34,7 +35,7 @@ def spec(script: Path, **more: object) -> ScriptSpec:
         "master_address": "127.0.0.1",
         "master_tcp_port": free_port(),
         "rail_interfaces": [RailInterface(rail=r, interface="lo", address="") for r in rails],
-        "rail_shares": (0.5, 0.5),
+        "rail_pattern": (0, 1, 1, 0),
         "script": str(script),
     }
     return ScriptSpec.model_validate({**document, **more})
@@ -52,7 +53,7 @@ def start(of: ScriptSpec, folder: Path) -> subprocess.Popen[bytes]:
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[object], list[str]]:
     """Exit status, events, and what was printed beside them."""
     try:
-        out, _ = process.communicate(timeout=90)
+        out, _ = process.communicate(timeout=300)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -61,38 +62,45 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[object], list[st
     return process.returncode, events, [line for line in lines if not line.startswith("{")]
 
 
-def test_two_equal_rails_take_turns_by_thue_and_morse() -> None:
-    assert rail_pattern((0.5, 0.5)) == (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
-    assert rail_pattern((1.0,)) == (0,)
-
-
-@pytest.mark.parametrize("rails", [2, 3, 4])
-@pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7])
-def test_whatever_comes_every_so_often_meets_every_rail_alike(rails: int, period: int) -> None:
-    """Each collective of a step, over all steps: no rail gets all the large ones."""
-    pattern = rail_pattern((1 / rails,) * rails)
-    assert len(pattern) <= MOST_CONTEXTS
-    for first in range(period):
-        met = [pattern[(first + period * k) % len(pattern)] for k in range(len(pattern) * period)]
-        counts = [met.count(rail) for rail in range(rails)]
-        assert max(counts) == min(counts), (period, first)
-
-
-@pytest.mark.parametrize("shares", [(0.7, 0.3), (0.25, 0.75), (0.5, 0.25, 0.25)])
-def test_unequal_rails_get_their_shares(shares: tuple[float, ...]) -> None:
-    pattern = rail_pattern(shares)
-    for rail, share in enumerate(shares):
-        assert pattern.count(rail) / len(pattern) == pytest.approx(share, abs=1 / 8)
-
-
 def test_a_process_is_told_what_torchrun_would_tell_it() -> None:
-    of = spec(Path("x.py"), rank=1, world_size=3, processes=2, rail_shares=(0.5, 0.5))
-    found = script_environment(of, local=1)
+    of = spec(Path("x.py"), rank=1, world_size=3, processes=2)
+    found = script_environment(of, 1, {"PATH": "/bin", "RANK": "9"})
     assert found["RANK"] == "3" and found["LOCAL_RANK"] == "1" and found["WORLD_SIZE"] == "6"
     assert found["LOCAL_WORLD_SIZE"] == "2" and found["GROUP_RANK"] == "1"
     assert found["MASTER_ADDR"] == "127.0.0.1" and int(found["MASTER_PORT"]) > 0
-    assert found["GLOO_SOCKET_IFNAME"].split(",") == ["lo"] * 16
+    assert found["GLOO_SOCKET_IFNAME"].split(",") == ["lo"] * 4
     assert found["NCCL_SOCKET_IFNAME"] == "=lo,lo" and found["NCCL_IB_DISABLE"] == "1"
+    assert found["PATH"] == "/bin"
+
+
+def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:
+    given = {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "8", "NCCL_NSOCKS_PERTHREAD": "4"}
+    found = script_environment(spec(Path("x.py")), 0, given)
+    assert given.items() <= found.items()
+
+
+def test_a_rail_that_is_gone_for_a_moment_takes_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = {"a0": 100, "b0": 50}
+
+    def counters(names: tuple[str, ...]) -> tuple[InterfaceCounters, ...]:
+        return tuple(
+            InterfaceCounters(interface=n, receive_bytes=0, transmit_bytes=seen[n])
+            for n in names
+            if n in seen
+        )
+
+    monkeypatch.setattr(agent.job.script, "read_counters", counters)
+    interfaces = [RailInterface(rail=r, interface=f"{r}0", address="") for r in "ab"]
+    rails = agent.job.script._Rails(spec(Path("x.py"), rail_interfaces=interfaces))
+    seen["a0"] = 180
+    del seen["b0"]
+    assert rails.carried(0, 1.0).sent_bytes == {"a": 80, "b": 0}
+    seen["b0"] = 7  # made anew
+    assert rails.carried(0, 2.0).sent_bytes == {"a": 80, "b": 7}
+    seen["b0"] = 20
+    assert rails.carried(0, 3.0).sent_bytes == {"a": 80, "b": 20}
 
 
 def test_an_ordinary_script_trains_and_is_told_about(tmp_path: Path) -> None:
@@ -125,6 +133,19 @@ def test_a_process_that_fails_ends_the_others_and_is_named(
     assert "process 1 of" in failed.what and said in failed.what
 
 
+def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> None:
+    """A helper in a session of its own, whose parent is gone: as experiment trackers do."""
+    script, told = tmp_path / "starting.py", tmp_path / "pid"
+    script.write_text(
+        "import subprocess, sys\n"
+        "helper = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(told)!r}, 'w').write(str(helper.pid))\n"
+    )
+    code, events, _ = finish(start(spec(script), tmp_path))
+    assert code == 0 and any(isinstance(event, Finished) for event in events)
+    assert not Path(f"/proc/{told.read_text()}").exists()
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_whoever_ends_it_ends_its_processes(tmp_path: Path, how: signal.Signals) -> None:
     script, told = tmp_path / "waiting.py", tmp_path / "pid"
@@ -153,7 +174,7 @@ def test_whoever_ends_it_ends_its_processes(tmp_path: Path, how: signal.Signals)
 
 def test_a_rail_that_is_not_there_is_named(tmp_path: Path) -> None:
     rails = [RailInterface(rail="a", interface="none0", address="")]
-    of = spec(tmp_path / "x.py", rail_interfaces=rails, rail_shares=(1.0,))
+    of = spec(tmp_path / "x.py", rail_interfaces=rails, rail_pattern=(0,))
     code, events, _ = finish(start(of, tmp_path))
     assert code == 1
     (failed,) = [event for event in events if isinstance(event, Failed)]

@@ -45,6 +45,13 @@ def _torchrun(**more: Any) -> Edit:
     return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
 
 
+def _script_without_a_common_rail(document: dict[str, Any]) -> None:
+    _torchrun()(document)
+    servers = document["cluster"]["servers"]
+    servers[0]["nics"].pop(0)
+    servers[2]["nics"].pop(1)
+
+
 NIC = ("cluster", "servers", 1, "nics", 0)
 SERVER = ("cluster", "servers", 1)
 
@@ -148,6 +155,7 @@ MISTAKES = {
     "traffic below 0": (_torchrun(traffic={"s1": {"s2": -1}}), "job.traffic", "is negative"),
     "traffic of a word": (_torchrun(traffic="odd"), "job.traffic", "accepted: 'even'"),
     "traffic of a number": (_torchrun(traffic={"s1": 3}), "job.traffic", "a mapping of servers"),
+    "no common rail": (_script_without_a_common_rail, "cluster.servers", "on every server"),
     "steps of a script": (_torchrun(steps=3), "job.steps", "script, arguments"),
     "no such module": (_set("job", "model", to="examples.nix:f"), "job.model", "not found"),
     "no such function": (

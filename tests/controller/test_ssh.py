@@ -300,6 +300,9 @@ def test_ready_where_code_and_model_are(login: Login) -> None:
     SshLauncher(addresses, login, around(), model="examples.models.mlp").require_ready()
     with pytest.raises(UsageError, match=r"'examples\.no_such' is not found there"):
         SshLauncher(addresses, login, around(), model="examples.no_such").require_ready()
+    SshLauncher(addresses, login, around(), script="examples/ddp.py").require_ready()
+    with pytest.raises(UsageError, match=r"script 'none\.py' is not found there"):
+        SshLauncher(addresses, login, around(), script="none.py").require_ready()
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,6 @@ def test_operators_sum_to_the_whole_step(measured: OperatorGraph) -> None:
     assert notes["sum_of_medians_seconds"] * notes["calibration"] == pytest.approx(
         measured.seconds.sum()
     )
-    # How far from 1 is the benchmark's question: here, other tests may run meanwhile.
-    assert notes["calibration"] > 0
     assert notes["threads"] == 1 and notes["samples"] == 5 and notes["warm_up_steps"] >= 2
     assert notes["processor"] and notes["torch"].startswith("2.13")
     assert notes["loss"] in measured.ids

@@ -19,9 +19,12 @@ _EQUAL = 0.02
 
 
 def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
-    """Rails by number, for shares that sum to 1. Equal ones: by the sum of the digits of k to the
-    base of their number (for two, the sequence of Thue and Morse). Others: as evenly spaced as
-    their shares allow, and then the same backwards."""
+    """Rails by number, for shares above 0 that sum to 1.
+
+    Equal ones: by the sum of the digits of k to the base of their number (for two, the sequence of
+    Thue and Morse). Others: evenly spaced, over an odd length, which shares no factor with the
+    commonest periods. A rail whose share is too small for one place in that gets none.
+    """
     rails = len(shares)
     if rails == 1:
         return (0,)
@@ -30,11 +33,27 @@ def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
         while length * rails <= MOST_CONTEXTS:
             length *= rails
         return tuple(_digit_sum(k, rails) % rails for k in range(length))
-    forwards: list[int] = []
-    for k in range(1, MOST_CONTEXTS // 2 + 1):
-        behind = [share * k - forwards.count(rail) for rail, share in enumerate(shares)]
-        forwards.append(behind.index(max(behind)))
-    return (*forwards, *reversed(forwards))
+    tried = [_spaced(shares, length) for length in range(3, MOST_CONTEXTS, 2)]
+    return min(tried, key=lambda pattern: _error(pattern, shares))
+
+
+def pattern_shares(pattern: Sequence[int], rails: int) -> tuple[float, ...]:
+    """By rail: what a long script sends there."""
+    return tuple(pattern.count(rail) / len(pattern) for rail in range(rails))
+
+
+def _spaced(shares: Sequence[float], length: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for k in range(1, length + 1):
+        behind = [share * k - found.count(rail) for rail, share in enumerate(shares)]
+        found.append(behind.index(max(behind)))
+    return tuple(found)
+
+
+def _error(pattern: Sequence[int], shares: Sequence[float]) -> float:
+    """How far the worst rail is off, in parts of its share."""
+    given = pattern_shares(pattern, len(shares))
+    return max(abs(found - share) / share for found, share in zip(given, shares, strict=True))
 
 
 def _digit_sum(number: int, base: int) -> int:
