@@ -49,7 +49,8 @@ _LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
 
 class SshLauncher:
     """addresses: of the servers' sshd, by name. model: the module that ranks import, where they
-    import one; script: the file that they run, where they run one. program: a rank's, what python runs."""
+    import one; script: the file that they run, where they run one. program: a rank's, what python
+    runs."""
 
     on_servers = True
 

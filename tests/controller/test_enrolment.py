@@ -9,6 +9,8 @@ import os
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,11 +30,12 @@ from agent.link import Link, tls_context
 from agent.service import Service
 from controller.agents import Agents
 from controller.ca import Authority, server_context
+from controller.cli import main
 from controller.enrolment import Enrolment, EnrolmentRefusedError
 from controller.enrolment_listener import listening
 from controller.errors import UsageError
 from controller.revocations import Bearer
-from plans import capabilities
+from plans import ROOT, capabilities
 
 LIFETIME_SECONDS = 3600.0
 LEASE = LeaseState(phase="idle", generation=0, highest_generation=0)
@@ -316,6 +319,68 @@ async def test_from_half_of_its_life_on_the_link_renews_the_certificate(
         assert seconds_to_half_life(file) > 10 * 86_400, caplog.text
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert await hello_status(site, config) == 200, "the new one opens the link"
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", *words]
+
+
+def agent_enrol(config_file: Path, place: str, token: str) -> subprocess.CompletedProcess[str]:
+    words = command("agent.main", "enrol", "--config", str(config_file), place)
+    return subprocess.run(
+        words, input=token + "\n", capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_two_commands_and_what_they_tell(site: Site) -> None:
+    """`controller enrol` here, `agent enrol` there; then `authority deny`."""
+    state, place = site.folder / "state", f"127.0.0.1:{site.port}"
+    config_file = site.folder / "agent.json"
+    config_file.write_text(site.config("s1").model_dump_json())
+    words = ["enrol", "s1=127.0.0.1", "--listen", place, "--state-dir", str(state)]
+    nobody = agent_enrol(config_file, place, Token("s1", "0" * 64, "x").text)
+    assert nobody.returncode == 1 and "is `controller enrol` waiting there?" in nobody.stderr
+    waiting = subprocess.Popen(
+        command("controller.cli", *words, "--tokens", str(site.folder / "tokens")),
+        stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        assert waiting.stdout is not None
+        assert "agent enrol" in waiting.stdout.readline()
+        file = site.folder / "tokens" / "s1.token"
+        assert waiting.stdout.readline() == f"s1: {file}\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        done = agent_enrol(config_file, place, file.read_text())
+        assert done.returncode == 0, done.stderr
+        said, _ = waiting.communicate(timeout=60)
+    finally:
+        waiting.kill()
+    assert waiting.returncode == 0 and said == "s1: enrolled\n"
+    secret = parse_token(file.read_text()).secret
+    assert secret not in said + done.stdout + done.stderr
+    deny = command("controller.cli", "authority", "deny", "s1", "--state-dir", str(state))
+    denied = subprocess.run(deny, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "1 are noted here" in denied.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["s1=node1.example"], "no IPv4 address"),
+        (["s1", "s1"], "named twice"),
+        (["S1"], "is not a name"),
+        (["s1", "--valid", "3 weeks"], "--valid"),
+        (["s1", "--tokens", "/proc/none"], "a token cannot be written"),
+    ],
+)
+def test_a_wrong_argument_is_said(
+    site: Site, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--listen", f"127.0.0.1:{site.port}", "--state-dir", str(site.folder / "state")]
+    with pytest.raises(SystemExit) as ended:
+        main(["enrol", *words, *place])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_a_key_is_not_kept_with_another_s_certificate(site: Site) -> None:
