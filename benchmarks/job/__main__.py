@@ -11,6 +11,8 @@ nothing else.
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Mapping
 
 from benchmarks.report import run
@@ -31,4 +33,6 @@ ITEMS: Mapping[int, tuple[str, ...]] = {
 
 if __name__ == "__main__":
     assert __doc__ is not None
+    # What was made goes again however this ends.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     run("benchmarks.job", __doc__, ITEMS, HEAD)

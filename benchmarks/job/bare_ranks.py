@@ -103,22 +103,17 @@ def replay(
     steps: int,
     *,
     limit_seconds: float = _LIMIT_SECONDS,
-    pinned: bool = False,
     **spec: Any,
 ) -> Told:
-    """Raises RuntimeError where a rank fails. pinned: each rank to the core of its number. spec:
-    fields of RankSpec that differ."""
+    """Raises RuntimeError where a rank fails. spec: fields of RankSpec that differ."""
     with tempfile.TemporaryDirectory() as folder:
         files = _specs(network, graph, placement, Path(folder), steps, spec)
         ranks = [
             subprocess.Popen(
-                [
-                    *network.prefix(server), *(("taskset", "-c", str(core)) if pinned else ()),
-                    sys.executable, "-m", "agent.job", str(file),
-                ],
+                [*network.prefix(server), sys.executable, "-m", "agent.job", str(file)],
                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
-            for core, (server, file) in enumerate(files.items())
+            for server, file in files.items()
         ]  # fmt: skip
         try:
             said = [rank.communicate(timeout=limit_seconds)[0] for rank in ranks]

@@ -27,13 +27,20 @@ def run(*command: str) -> str:
 class Namespaces:
     """rates_bits_per_second: by rail and server, wire rates; None for a NIC that nothing limits.
 
+    offloads: whether segments are left to the NIC, as real ones do it: HTB then sees large ones,
+    and the processor does a tenth of the work. Without, frames are of a real NIC's size.
+
     Server number k (from 1, in order) has address 10.77.R.k on NIC `nicRAIL`, R the rail's number.
     """
 
     def __init__(
-        self, rates_bits_per_second: Mapping[str, Mapping[str, float | None]], label: str = ""
+        self,
+        rates_bits_per_second: Mapping[str, Mapping[str, float | None]],
+        label: str = "",
+        *,
+        offloads: bool = False,
     ) -> None:
-        self._rates = rates_bits_per_second
+        self._rates, self._offloads = rates_bits_per_second, offloads
         self.servers = tuple(
             dict.fromkeys(s for rail in rates_bits_per_second.values() for s in rail)
         )
@@ -95,7 +102,7 @@ class Namespaces:
             "ip", "link", "add", nic, "netns", name,
             "type", "veth", "peer", port, "netns", self._switch,
         )  # fmt: skip
-        for namespace, end in ends:
+        for namespace, end in () if self._offloads else ends:
             # Frames of a real NIC's size, which the counters count and HTB shapes.
             run(
                 "ip", "netns", "exec", namespace,
