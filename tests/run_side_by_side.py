@@ -1,9 +1,11 @@
 """`make test`: what needs a quiet machine, and all else beside it on what that leaves.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
-held up, and most of the time they use no processor. The others run in the idle scheduling class, in
-a session of their own of the least weight: whenever one of the first wants a core it has it. Their
-output comes last. Ctrl-C ends both, each with its own clearing up.
+held up, and most of the time they use no processor, so they run in two lanes. One is for those that
+make a lab: one at a time, for what a lab sets is the machine's. The others run in the idle
+scheduling class, in a session of their own of the least weight: whenever one of the first wants a
+core it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends
+all, each with its own clearing up.
 """
 
 from __future__ import annotations
@@ -23,22 +25,46 @@ INTERRUPTED = 130
 _POLL_SECONDS = 0.2
 
 
-def run_side_by_side(first: Sequence[str], beside: Sequence[str]) -> int:
-    """Both commands at once, `beside` in the idle class; 0, or the exit status of one that failed.
-    What `first` writes is seen at once, what `beside` writes from the end of `first` on."""
-    with tempfile.NamedTemporaryFile(prefix="beside-") as said, Path(said.name).open("rb") as lines:
-        running = [_start(beside, said, idle=True), _start(first, None)]
+def run_side_by_side(first: Sequence[str], second: Sequence[str], idle: Sequence[str]) -> int:
+    """The three commands at once; 0, or the exit status of one that failed. What `first` writes is
+    seen at once, what the others write in their order from the end of `first` on."""
+    with _Said() as second_said, _Said() as idle_said:
+        running = [
+            _start(first, None), _start(second, second_said.file),
+            _start(idle, idle_said.file, idle=True),
+        ]  # fmt: skip
         try:
-            running[1].wait()
-            while running[0].poll() is None:
-                _show(lines)
-                time.sleep(_POLL_SECONDS)
+            running[0].wait()
+            for process, said in zip(running[1:], (second_said, idle_said), strict=True):
+                while process.poll() is None:
+                    said.show()
+                    time.sleep(_POLL_SECONDS)
+                said.show()
         except KeyboardInterrupt:
             _interrupt(running)
+            second_said.show()
+            idle_said.show()
             return INTERRUPTED
-        finally:
-            _show(lines)
     return next((process.returncode for process in running if process.returncode), 0)
+
+
+class _Said:
+    """What a command writes, kept until it is shown."""
+
+    def __enter__(self) -> _Said:
+        self.file = tempfile.TemporaryFile(prefix="placewire-tests-")
+        self._shown = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def show(self) -> None:
+        """What is new; the command goes on writing at the file's own position."""
+        new = os.pread(self.file.fileno(), 1 << 24, self._shown)
+        self._shown += len(new)
+        sys.stdout.buffer.write(new)
+        sys.stdout.flush()
 
 
 def _start(
@@ -70,16 +96,12 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
             continue
 
 
-def _show(lines: IO[bytes]) -> None:
-    sys.stdout.buffer.write(lines.read())
-    sys.stdout.flush()
-
-
 def main(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", *arguments]
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
-    quiet = "network or timed"
-    return run_side_by_side([*pytest, "-m", quiet], [*pytest, "-m", f"not ({quiet})"])
+    marks = "(network or timed) and not lab", "lab", "not (network or timed or lab)"
+    first, lab, others = ([*pytest, "-m", mark] for mark in marks)
+    return run_side_by_side(first, lab, others)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two commands at once: both are shown whole, either's failure counts, an interrupt ends both."""
+"""Three commands at once: all are shown whole, any failure counts, an interrupt ends all."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ import pytest
 SCRIPT = Path(__file__).with_name("run_side_by_side.py")
 
 
-def started(first: str, beside: str) -> subprocess.Popen[str]:
-    """Two Python programs."""
+def started(*programs: str) -> subprocess.Popen[str]:
+    """Of Python: the first, the second and the idle one."""
     program = (
         "import sys; from run_side_by_side import run_side_by_side as run; "
-        f"sys.exit(run([sys.executable, '-c', {first!r}], [sys.executable, '-c', {beside!r}]))"
+        f"sys.exit(run(*([sys.executable, '-c', one] for one in {programs!r})))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", program], cwd=SCRIPT.parent, stdout=subprocess.PIPE, text=True
     )
 
 
-@pytest.mark.parametrize(("first", "beside", "code"), [(0, 0, 0), (3, 0, 3), (0, 4, 4)])
-def test_either_failure_counts(first: int, beside: int, code: int) -> None:
-    process = started(f"raise SystemExit({first})", f"raise SystemExit({beside})")
+@pytest.mark.parametrize("codes", [(0, 0, 0), (3, 0, 0), (0, 4, 0), (0, 0, 5)])
+def test_any_failure_counts(codes: tuple[int, int, int]) -> None:
+    process = started(*(f"raise SystemExit({code})" for code in codes))
     process.communicate(timeout=60)
-    assert process.returncode == code
+    assert process.returncode == max(codes)
 
 
-def test_output_beside_comes_last_and_is_whole() -> None:
+def test_what_the_others_say_comes_after_the_first_and_is_whole() -> None:
     first = "import time; time.sleep(0.5); print('first')"
-    idle = "print(os.sched_getscheduler(0) == os.SCHED_IDLE)"
-    beside = f"import os, time; time.sleep(0.2); {idle}; print('beside')"
-    said, _ = started(first, beside).communicate(timeout=60)
-    assert said.splitlines() == ["first", "True", "beside"]
+    second = "import time; print('second'); time.sleep(1); print('to its end')"
+    idle = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE); print('idle')"
+    said, _ = started(first, second, idle).communicate(timeout=60)
+    assert said.splitlines() == ["first", "second", "to its end", "True", "idle"]
 
 
-def test_what_runs_longer_beside_is_shown_to_its_end() -> None:
-    said, _ = started("print('first')", "import time; time.sleep(1); print('late')").communicate()
+def test_what_runs_longer_is_shown_to_its_end() -> None:
+    late = "import time; time.sleep(1); print('late')"
+    said, _ = started("print('first')", "", late).communicate(timeout=60)
     assert said.splitlines() == ["first", "late"]
 
 
-def test_an_interrupt_ends_both_and_lets_them_clear_up(tmp_path: Path) -> None:
+def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
     program = (
         "import pathlib, time\n"
         "try:\n"
@@ -53,7 +54,7 @@ def test_an_interrupt_ends_both_and_lets_them_clear_up(tmp_path: Path) -> None:
         "except KeyboardInterrupt:\n"
         "    time.sleep(0.3); pathlib.Path({name!r}).write_text('cleared up'); raise SystemExit(2)"
     )
-    files = [tmp_path / "first", tmp_path / "beside"]
+    files = [tmp_path / "first", tmp_path / "second", tmp_path / "idle"]
     process = started(*(program.format(name=str(file)) for file in files))
     until = time.monotonic() + 30
     while not all(file.exists() for file in files) and time.monotonic() < until:
@@ -61,4 +62,4 @@ def test_an_interrupt_ends_both_and_lets_them_clear_up(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
-    assert [file.read_text() for file in files] == ["cleared up", "cleared up"]
+    assert [file.read_text() for file in files] == ["cleared up"] * 3

@@ -26,7 +26,6 @@ from plans import plan, plan_document
 NAME = f"lab{os.getpid()}"
 SYSCTL = Path("/proc/sys/net/core/wmem_default")
 RATE = 40e6
-network = pytest.mark.network
 
 
 def document(servers: int = 2, rails: int = 1) -> dict[str, Any]:
@@ -162,7 +161,8 @@ def undisturbed(
     return rates
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_a_nic_sends_and_receives_at_its_rate_and_no_more(lab: Lab) -> None:
     (alone,) = undisturbed(lab, [(1, 2)], 0.92 * RATE)
     assert 0.92 * RATE < alone < 0.97 * RATE, "1448 of 1514 bytes are payload"
@@ -173,20 +173,23 @@ def test_a_nic_sends_and_receives_at_its_rate_and_no_more(lab: Lab) -> None:
     assert all(0.7 * RATE < rate < 0.9 * RATE for rate in both), both
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_a_rail_of_large_frames_carries_more_at_the_same_rate(lab: Lab) -> None:
     (alone,) = undisturbed(lab, [(1, 2)], 0.97 * RATE, rail=1)
     assert 0.97 * RATE < alone < RATE, "8948 of 9014 bytes are payload, 0.993"
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_two_senders_share_the_receiver_s_rate(lab: Lab) -> None:
     rates = undisturbed(lab, [(1, 3), (2, 3)], 0.2 * RATE)
     assert 0.85 * RATE < sum(rates) < 0.97 * RATE, rates
     assert min(rates) > 0.2 * RATE, rates
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_a_server_has_its_addresses_where_a_real_one_has_them(lab: Lab) -> None:
     argv = lab.inside_server("s2", ["ip", "-json", "address"])
     found = {
@@ -199,7 +202,8 @@ def test_a_server_has_its_addresses_where_a_real_one_has_them(lab: Lab) -> None:
     assert not [name for name in found if "settle" in name]
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_the_switches_send_through_a_large_buffer(lab: Lab) -> None:
     for server in lab.record.servers:
         assert send_buffer_bytes(server.namespace) >= SEND_BUFFER_BYTES
@@ -224,7 +228,8 @@ asyncio.run(main())
 """
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_its_agents_dial_the_controller_and_see_their_nics(lab: Lab) -> None:
     names = [server.name for server in lab.record.servers]
     state = str(lab.state_directory)
@@ -233,7 +238,8 @@ def test_its_agents_dial_the_controller_and_see_their_nics(lab: Lab) -> None:
     assert said.split() == ["nic010.7.0.1/24", "nic010.7.0.2/24", "nic010.7.0.3/24"]
 
 
-@network
+@pytest.mark.network
+@pytest.mark.lab
 def test_a_second_lab_of_that_name_is_refused_with_the_way_to_remove_it(lab: Lab) -> None:
     with pytest.raises(PlacewireError, match=f"controller lab down {NAME}"):
         lab_up(plan(document(3)))

@@ -20,7 +20,7 @@ from controller.lab.record import Recorder
 from controller.lab.system import MARKER
 from plans import plan, plan_document
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.lab]
 
 NAME = f"gone{os.getpid()}"
 SYSCTL = Path("/proc/sys/net/core/wmem_default")

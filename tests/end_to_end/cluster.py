@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from controller.lab.processes import start_ticks
 from plans import plan_document
 from snapshots import server_snapshot
 
@@ -64,8 +65,12 @@ class TestCluster:
         self.new = self.snapshots()
 
     def down(self) -> None:
+        spaces = [space for space in Path("/run/netns").iterdir() if self.name in space.name]
+        inside = [(pid, start_ticks(pid), words) for pid, words in processes_in(spaces)]
         done = self.run("lab", "down", self.name)
         assert done.code == 0, done.told
+        left = [words for pid, ticks, words in inside if ticks and start_ticks(pid) == ticks]
+        assert not left, left
 
     def make_anew_if_touched(self) -> None:
         """A test that failed must not fail those after it."""
@@ -141,21 +146,25 @@ class TestCluster:
 
     def processes(self, words: str, *servers: str) -> list[int]:
         """Pids of the programs of this name whose network is one of these servers'."""
-        spaces = {Path(f"/run/netns/{self.namespace(s)}").stat().st_ino for s in servers}
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                command = (entry / "cmdline").read_bytes()
-                if words.encode() in command and (entry / "ns/net").stat().st_ino in spaces:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
+        spaces = [Path("/run/netns") / self.namespace(server) for server in servers]
+        return [pid for pid, command in processes_in(spaces) if words in command]
 
     def ranks(self) -> list[int]:
         return self.processes("agent.job", *SERVERS)
+
+
+def processes_in(spaces: Iterable[Path]) -> list[tuple[int, str]]:
+    """Pid and command line of whatever has one of these network namespaces."""
+    inodes = {space.stat().st_ino for space in spaces}
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if (entry / "ns/net").stat().st_ino in inodes:
+                found.append((int(entry.name), command))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
 
 
 def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:

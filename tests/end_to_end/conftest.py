@@ -13,14 +13,14 @@ from snapshots import machine_snapshot
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """The lab stands for all of them; afterwards the machine is as it was."""
-    before = machine_snapshot()
+    before = machine_snapshot("e2e")
     cluster = TestCluster("e2e", tmp_path_factory.mktemp("plans"))
     try:
         cluster.up()
         yield cluster
     finally:
         cluster.down()
-    after = machine_snapshot()
+    after = machine_snapshot("e2e")
     for what in before:
         assert after[what] == before[what], what
 

@@ -89,39 +89,22 @@ def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
     }
 
 
-def machine_snapshot() -> Mapping[str, Any]:
-    """The root namespace and what a lab could leave on the machine."""
+def machine_snapshot(lab: str) -> Mapping[str, Any]:
+    """The root namespace and what the lab of this name could leave on the machine but processes,
+    which TestCluster.down() looks for."""
 
     def lines(*argv: str) -> list[str]:
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         return sorted(text.splitlines())
 
     return {
-        "namespaces": lines("ip", "netns", "list"),
+        "namespaces": [line for line in lines("ip", "netns", "list") if lab in line],
         "links": lines("ip", "-o", "-br", "link"),
         "addresses": lines("ip", "-o", "-br", "address"),
         "rules": lines("ip", "rule"),
         "routes": lines("ip", "route", "show", "table", "all"),
         "sysctls": lines("sysctl", "-a", "-r", r"^net\.(core\.[rw]mem|ipv4\.(ip_forward|conf))"),
-        "processes": _processes_elsewhere(),
         "runtime files": sorted(str(path) for path in Path("/run").glob("placewire*/**/*")),
         # A controller's own; what tests that run beside make has longer names.
         "temporary files": sorted(str(path) for path in Path("/tmp").glob("placewire-????????")),
     }
-
-
-def _processes_elsewhere() -> list[str]:
-    """Ours in other network namespaces than this test's own, which tests that run beside use, too.
-    A zombie has ended and waits for init to notice."""
-    ours = re.compile(r"ovs-vswitchd|ovsdb-server|agent\.main|agent\.job|iperf3|controller\.cli")
-    here = Path("/proc/self/ns/net").stat().st_ino
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            elsewhere = (process / "ns/net").stat().st_ino != here
-        except OSError:  # it ended meanwhile
-            continue
-        if elsewhere and ours.search(words):
-            found.append(words)
-    return sorted(found)

@@ -30,7 +30,7 @@ from trace_files import (
     transfers,
 )
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 MODEL = "examples.models.mlp:training_step"
 # Of what is only staged.
