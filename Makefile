@@ -25,6 +25,7 @@ setup-kernel: setup
 
 test-kernel: setup-kernel
 	deploy/kernel-machine/test.sh
+	$(BIN)/python deploy/kernel-machine/power_loss.py
 
 test-kernel-short: setup
 	deploy/kernel-machine/test.sh --short

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agent.contract.entries import FIRST_PAIR_QUEUE, Classifier, Flow
-from agent.contract.messages import Commit, Destroy, Stage, Verify
+from agent.contract.messages import POLL_SECONDS, Commit, Destroy, Stage, Verify
 from agent.contract.state import DesiredState
 from benchmarks.table import Table
 from keeping import PLAN
@@ -25,6 +25,7 @@ IDLE_SECONDS = 30.0
 
 def tables(_: Path | None) -> Iterable[Table]:
     with real_lab() as lab:
+        lab.controller.hold_polls(POLL_SECONDS)
         rows = _times(lab)
         rows += _at_rest(lab)
     yield Table(

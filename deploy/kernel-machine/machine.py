@@ -140,6 +140,19 @@ class Machine:
         """Its exit status; its output goes where this program's does."""
         return self._ssh(f"cd {HOME} && {command}", stdin=subprocess.DEVNULL)
 
+    def lose_power(self) -> None:
+        """Between two instructions. Comes back with what its disk has. Raises MachineError."""
+        try:
+            with Monitor(self._scratch / "qmp") as monitor:
+                monitor.ask("set-action", reboot="reset")
+                monitor.ask("system_reset")
+        except MonitorError as error:
+            raise MachineError(f"its power could not be taken: {error}", EXIT_NOT_UP) from error
+        self._ssh_end()
+        started = time.monotonic()
+        self.wait_until_up()
+        print(f"machine: up again after {time.monotonic() - started:.0f} s", flush=True)
+
     def end(self) -> None:
         self._qemu.terminate()
         try:

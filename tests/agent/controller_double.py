@@ -9,6 +9,7 @@ import itertools
 import socket
 import ssl
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class ControllerDouble:
         self.hellos: list[Any] = []
         self.replies: dict[str, Any] = {}
         self.deliveries = 1
+        # For how long a poll waits for something to answer.
+        self.poll_seconds = 1.0
         # What becomes of the next message: "lost", "cut", "reply lost"; "" again after it.
         self.spoil = ""
         self._name = uuid.uuid4().hex[:8]
@@ -136,9 +139,8 @@ class ControllerDouble:
 
     async def _poll(self, request: web.Request) -> web.Response:
         await request.json()
-        for _ in range(20):
-            if self._waiting:
-                break
+        until = time.monotonic() + self.poll_seconds
+        while not self._waiting and time.monotonic() < until:
             await asyncio.sleep(0.05)
         taken, self._waiting = self._waiting, []
         if taken and self.spoil in ("lost", "cut"):

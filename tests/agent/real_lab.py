@@ -53,6 +53,10 @@ class ControllerProcess:
         """See ControllerDouble.spoil; "twice" delivers every request twice from now on."""
         self._ask("spoil", what)
 
+    def hold_polls(self, seconds: float) -> None:
+        """See ControllerDouble.poll_seconds."""
+        self._ask("hold polls", seconds)
+
     @property
     def alive(self) -> bool:
         return self._process.is_alive()
@@ -79,6 +83,8 @@ def _serve(server: ServerUnderTest, pipe: Connection) -> None:
                 answer = double.send(words[1])
             elif words[0] == "reply":
                 answer = double.replies.get(words[1])
+            elif words[0] == "hold polls":
+                double.poll_seconds = words[1]
             elif words[0] == "spoil":
                 double.deliveries = 2 if words[1] == "twice" else 1
                 double.spoil = words[1]

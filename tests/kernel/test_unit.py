@@ -4,58 +4,41 @@ machine's own network namespace. One whole story, with the agent killed in betwe
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent.contract.config import AgentConfig
 from agent.contract.messages import Commit, Destroy, Observe, Preview, RunTransfers, Stage, Verify
-from controller_double import ControllerDouble, write_certificates
-from datapath import PATIENCE
-from server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, join_peer, wait_for
+from controller_double import ControllerDouble
+from server_under_test import ServerUnderTest, wait_for
 from states import desired_state
 from test_bandwidth import PAYLOAD, RATES, listen, transfer
+from whole_machine import (
+    PEER,
+    SETTINGS,
+    THE_MACHINE,
+    UNIT,
+    WholeMachine,
+    answer,
+    install,
+    join,
+    journal,
+    main_pid,
+    system,
+    whole_machine,
+)
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-UNIT = "placewire-agent"
-SHIPPED = Path("deploy") / f"{UNIT}.service"
-GROUP = Path("deploy/openvswitch-group.conf")
-SETTINGS = Path("/etc/placewire")
 CAP_NET_ADMIN = 12
-THE_MACHINE = "pwt-machine"  # the machine's own namespace, by a name
-PEER = "pwt-machine-peer"
-
-
-@dataclass
-class WholeMachine(ServerUnderTest):
-    """directory: where the distribution's Open vSwitch has its sockets."""
-
-    @property
-    def config(self) -> AgentConfig:
-        return AgentConfig(
-            server="s1",
-            controller_url=f"https://{CONTROLLER_ADDRESS}:7443",
-            certificate_file=str(SETTINGS / "agent.crt"),
-            key_file=str(SETTINGS / "agent.key"),
-            authority_file=str(SETTINGS / "ca.crt"),
-            state_dir="/var/lib/placewire",
-            protected=("mgmt", "eth0"),
-        )
 
 
 @pytest.fixture
 def machine() -> Iterator[WholeMachine]:
-    server = WholeMachine(Path("/var/run/openvswitch"), THE_MACHINE, PEER)
-    system("ip netns add " + PEER)
-    system(f"ip netns attach {THE_MACHINE} 1")
+    server = whole_machine()
     try:
-        join_peer(server)
+        join(server)
         install(server)
         yield server
     finally:
@@ -64,41 +47,6 @@ def machine() -> Iterator[WholeMachine]:
             process.kill()
         system("ip link delete mgmt; ip link delete nic0; ip link delete nic1", check=False)
         system(f"ip netns delete {PEER}; ip netns delete {THE_MACHINE}", check=False)
-
-
-def install(server: WholeMachine) -> None:
-    """As playbooks/agent.yaml does."""
-    system("getent group openvswitch || groupadd --system openvswitch")
-    system(
-        "id placewire 2>/dev/null || useradd --system --user-group --groups openvswitch "
-        "--shell /usr/sbin/nologin --home-dir /var/lib/placewire --no-create-home placewire"
-    )
-    for unit in ("ovsdb-server", "ovs-vswitchd"):
-        drop_in = Path(f"/etc/systemd/system/{unit}.service.d/placewire.conf")
-        drop_in.parent.mkdir(exist_ok=True)
-        shutil.copy(GROUP, drop_in)
-    SETTINGS.mkdir(exist_ok=True)
-    write_certificates(SETTINGS)
-    (SETTINGS / "agent.json").write_text(server.config.model_dump_json())
-    system(f"chown -R root:placewire {SETTINGS}; chmod 750 {SETTINGS}; chmod 640 {SETTINGS}/*")
-    shutil.copy(SHIPPED, "/etc/systemd/system/")
-    system("systemctl daemon-reload; systemctl restart openvswitch-switch")
-
-
-def system(command: str, *, check: bool = True) -> str:
-    done = subprocess.run(
-        command, shell=True, capture_output=True, text=True, timeout=60 * PATIENCE
-    )
-    assert not check or done.returncode == 0, f"{command}: {done.stderr}"
-    return done.stdout.strip()
-
-
-def journal() -> str:
-    return system(f"journalctl --unit {UNIT} --output cat --no-pager")
-
-
-def main_pid() -> int:
-    return int(system(f"systemctl show --property MainPID --value {UNIT}"))
 
 
 def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) -> None:
@@ -140,13 +88,6 @@ def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) ->
     said = journal()
     assert not re.search(r"Traceback|[Pp]ermission denied|not permitted", said), said
     print("\n" + system(f"systemd-analyze security --no-pager {UNIT} | tail -1"))
-
-
-def answer(controller: ControllerDouble, request: Any) -> Any:
-    """A word of the journal where it is refused."""
-    reply = controller.ask(request)
-    assert reply.get("result") is not None, f"{reply}\n{journal()}"
-    return reply["result"]
 
 
 def measure(machine: WholeMachine, controller: ControllerDouble) -> float:

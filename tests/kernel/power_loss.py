@@ -1,0 +1,100 @@
+"""A machine that loses power, and what it comes back as.
+
+deploy/kernel-machine/power_loss.py runs these parts inside of it:
+
+python tests/kernel/power_loss.py before    one state is kept, another staged over it
+python tests/kernel/power_loss.py after     the kept one is back, whole, by the agent alone
+python tests/kernel/power_loss.py cables    the NICs, as hardware would have them at boot
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# As tests/conftest.py does, which only pytest loads.
+sys.path += [str(Path(__file__).parent.parent / folder) for folder in ("", "agent")]
+
+from agent.contract.messages import Commit, Destroy, Stage, Verify
+from controller_double import ControllerDouble
+from server_under_test import ServerUnderTest, wait_for
+from states import desired_state
+from whole_machine import (
+    PEER,
+    SETTINGS,
+    THE_MACHINE,
+    UNIT,
+    answer,
+    install,
+    join,
+    journal,
+    system,
+    whole_machine,
+)
+
+NICS = ("nic0", "nic1")
+KEPT, STAGED = (2_000_000, 3_000_000), (4_000_000, 5_000_000)
+# Over before the machine is up again.
+LEASE_SECONDS = 10
+CABLES = "placewire-test-cables.service"
+BACK_SECONDS = 60
+
+
+def before() -> None:
+    server = whole_machine()
+    join(server)
+    Path("/root/was.txt").write_text(_addresses())
+    install(server)
+    program = f"{sys.executable} {Path(__file__).resolve()} cables"
+    environment = " ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith("PLACEWIRE_"))
+    Path("/etc/systemd/system", CABLES).write_text(
+        "[Unit]\nBefore=openvswitch-switch.service placewire-agent.service\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nEnvironment={environment}\n"
+        f"ExecStart={program}\n[Install]\nWantedBy=multi-user.target\n"
+    )
+    system(f"systemctl daemon-reload; systemctl enable {CABLES} {UNIT}; hwclock --systohc")
+    system("sync")  # what is installed; of what follows the agent has to see to that
+    with ControllerDouble(ServerUnderTest(SETTINGS, THE_MACHINE, PEER)) as controller:
+        system(f"systemctl start {UNIT}")
+        controller.wait_for_agent()
+        assert answer(controller, Stage(desired=desired_state(1, KEPT), lease_seconds=600))
+        answer(controller, Commit(generation=1, lease_seconds=None))
+        staged = Stage(desired=desired_state(2, STAGED), lease_seconds=LEASE_SECONDS)
+        assert answer(controller, staged)["verified"]
+        assert all(_shaped(nic, STAGED) for nic in NICS)
+
+
+def after() -> None:
+    """Nobody speaks to the agent until everything is back."""
+    wait_for(lambda: all(_shaped(nic, KEPT) for nic in NICS), "what was kept", BACK_SECONDS)
+    wait_for(lambda: system("ip rule").count("10.7.") >= len(NICS), "the rules", BACK_SECONDS)
+    with ControllerDouble(ServerUnderTest(SETTINGS, THE_MACHINE, PEER)) as controller:
+        hello = controller.wait_for_agent()
+        assert (hello["lease"]["phase"], hello["lease"]["generation"]) == ("committed", 1), hello
+        verified = answer(controller, Verify(generation=1))
+        assert verified["deviations"] == verified["problems"] == [], verified
+        assert answer(controller, Destroy(plan_name="test-plan"))["verified"]
+    assert _addresses() == Path("/root/was.txt").read_text()
+    assert "Traceback" not in journal(), journal()
+
+
+def cables() -> None:
+    join(whole_machine())
+
+
+def _shaped(nic: str, rates: tuple[int, int]) -> bool:
+    """By the kernel's own account."""
+    classes = system(f"tc class show dev {nic}", check=False)
+    return all(f"ceil {rate // 1_000_000}Mbit" in classes for rate in rates)
+
+
+def _addresses() -> str:
+    return system("for nic in nic0 nic1; do ip -br -4 address show $nic; done")
+
+
+if __name__ == "__main__":
+    parts: dict[str, Callable[[], None]] = {"before": before, "after": after, "cables": cables}
+    parts[sys.argv[1]]()
+    print(f"power loss: {sys.argv[1]}: as it should be", flush=True)
