@@ -2,10 +2,10 @@
 
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
 held up, and most of the time they use no processor, so they run in two lanes. One is for those that
-make a lab: one at a time, for what a lab sets is the machine's. The others run in the idle
-scheduling class, in a session of their own of the least weight: whenever one of the first wants a
-core it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends
-all, each with its own clearing up.
+make a lab: one at a time, for what a lab sets is the machine's, and with temporary files of their
+own, for they look at what is left there. The others run in the idle scheduling class, in a session
+of their own of the least weight: whenever one of the first wants a core it has it. The first lane's
+output is seen at once, that of the others after it. Ctrl-C ends all, each with its own clearing up.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _POLL_SECONDS = 0.2
 def run_side_by_side(first: Sequence[str], second: Sequence[str], idle: Sequence[str]) -> int:
     """The three commands at once; 0, or the exit status of one that failed. What `first` writes is
     seen at once, what the others write in their order from the end of `first` on."""
-    with _Said() as second_said, _Said() as idle_said:
+    with _Said() as second_said, _Said() as idle_said, tempfile.TemporaryDirectory() as apart:
         running = [
-            _start(first, None), _start(second, second_said.file),
+            _start(first, None), _start(second, second_said.file, TMPDIR=apart),
             _start(idle, idle_said.file, idle=True),
         ]  # fmt: skip
         try:
@@ -68,12 +68,13 @@ class _Said:
 
 
 def _start(
-    command: Sequence[str], output: IO[bytes] | None, *, idle: bool = False
+    command: Sequence[str], output: IO[bytes] | None, *, idle: bool = False, **environment: str
 ) -> subprocess.Popen[bytes]:
     # A session of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-    )
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        env=os.environ | environment,
+    )  # fmt: skip
     if idle:
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,6 @@ def machine_snapshot(lab: str) -> Mapping[str, Any]:
         "routes": lines("ip", "route", "show", "table", "all"),
         "sysctls": lines("sysctl", "-a", "-r", r"^net\.(core\.[rw]mem|ipv4\.(ip_forward|conf))"),
         "runtime files": sorted(str(path) for path in Path("/run").glob("placewire*/**/*")),
-        # A controller's own; what tests that run beside make has longer names.
-        "temporary files": sorted(str(path) for path in Path("/tmp").glob("placewire-????????")),
+        # A controller's own; `make test` gives these tests a folder for theirs.
+        "temporary files": sorted(map(str, Path(tempfile.gettempdir()).glob("placewire-????????"))),
     }
