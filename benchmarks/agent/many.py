@@ -63,7 +63,7 @@ async def _measured(
         with Journal.open(folder / "journal") as journal:
             applied = [await _applied(agents, journal, number) for number in range(3)]
             idle = await _idle()
-            _tell(processes, f"drop {DROPPING // PROCESSES}")
+            _tell(processes, "drop")
             dropping = [
                 await _applied(agents, journal, 10 + number)
                 for number in range(CHANGES_WHILE_DROPPING)
@@ -90,7 +90,9 @@ async def _applied(agents: Agents, journal: Journal, number: int) -> float:
         await change.stage()
         await change.commit()
         await change.keep()
-    return time.monotonic() - began
+    took = time.monotonic() - began
+    print(f"    decision {number} on all: {took:.2f} s", file=sys.stderr, flush=True)
+    return took
 
 
 def _desired(agents: Agents, journal: Journal, number: int) -> dict[str, DesiredState]:
@@ -143,8 +145,8 @@ def _agents(folder: Path, url: str) -> Iterator[list[subprocess.Popen[str]]]:
     program = [sys.executable, "-m", "benchmarks.agent.many_agents", str(folder), url]
     processes = [
         subprocess.Popen(
-            [*program, str(k * each), str(each)], cwd=ROOT, stdin=subprocess.PIPE, text=True,
-            stderr=subprocess.DEVNULL,
+            [*program, str(k * each), str(each), str(DROPPING // PROCESSES)],
+            cwd=ROOT, stdin=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
         )
         for k in range(PROCESSES)
     ]  # fmt: skip

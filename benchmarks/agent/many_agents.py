@@ -1,8 +1,9 @@
 """Many agents in one process: the real link, service, keeper and store; networks in memory.
 
-    python -m benchmarks.agent.many_agents FOLDER URL FIRST COUNT
+    python -m benchmarks.agent.many_agents FOLDER URL FIRST COUNT DROPPABLE
 
-On standard input `drop N`: the first N lose their connection again and again; `steady`: no more.
+On standard input `drop`: the first DROPPABLE lose their connection again and again; `steady`: no
+more.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import create_autospec
+from urllib.parse import urlsplit
 
 from agent.contract.capabilities import Capabilities
 from agent.contract.config import AgentConfig
@@ -22,6 +25,7 @@ from agent.link import Link, tls_context
 from agent.measure.measuring import Iperf3Measuring
 from agent.reconcile.validate import ServerFacts
 from agent.service import Service
+from benchmarks.agent.cable import Cable
 from world import World
 
 # Seconds for which an agent is linked, and for which it is gone.
@@ -29,12 +33,15 @@ LINKED, GONE = (0.5, 4.0), (0.05, 1.5)
 
 
 class Agent:
-    def __init__(self, folder: Path, url: str, number: int) -> None:
+    """cable: its own, where it has one that can be cut."""
+
+    def __init__(self, folder: Path, url: str, number: int, cable: Cable | None) -> None:
         self.name = f"s{number}"
+        self._cable = cable
         own = folder / self.name
         config = AgentConfig(
             server=self.name,
-            controller_url=url,
+            controller_url=url if cable is None else cable.url,
             certificate_file=str(own / f"{self.name}.crt"),
             key_file=str(own / f"{self.name}.key"),
             authority_file=str(folder / "ca" / "authority.crt"),
@@ -64,36 +71,43 @@ class Agent:
 
     async def run(self) -> None:
         """Its requests go on while it is gone; its link remembers what it has answered."""
+        linked = asyncio.create_task(self._link.run())
+        try:
+            await self._drop_now_and_then()
+        finally:
+            linked.cancel()
+            with suppress(asyncio.CancelledError):
+                await linked
+
+    async def _drop_now_and_then(self) -> None:
         chance = random.Random(self.name)
         while True:
-            linked = asyncio.create_task(self._link.run())
-            try:
-                while not self.drops:
-                    await asyncio.sleep(0.1)
-                await asyncio.sleep(chance.uniform(*LINKED))
-            finally:
-                linked.cancel()
-                with suppress(asyncio.CancelledError):
-                    await linked
-            await asyncio.sleep(chance.uniform(*GONE))
+            await asyncio.sleep(chance.uniform(*LINKED))
+            if self.drops and self._cable is not None:
+                await self._cable.cut(chance.uniform(*GONE))
 
 
-async def serve(folder: Path, url: str, first: int, count: int) -> None:
-    agents = [Agent(folder, url, number) for number in range(first, first + count)]
+async def serve(folder: Path, url: str, first: int, count: int, droppable: int) -> None:
+    agents = []
+    for number in range(count):
+        cable = None
+        if number < droppable:
+            cable = Cable(urlsplit(url).hostname or "", urlsplit(url).port or 0)
+            await cable.listen()
+        agents.append(Agent(folder, url, first + number, cable))
     loop = asyncio.get_running_loop()
+    # Each agent has a thread or two when it is alone in its process.
+    loop.set_default_executor(ThreadPoolExecutor(max_workers=2 * count))
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop.add_reader(sys.stdin, lambda: lines.put_nowait(sys.stdin.readline()))
     running = [asyncio.create_task(agent.run()) for agent in agents]
     while line := await lines.get():
-        dropping = int(line.split()[1]) if line.startswith("drop") else 0
-        for agent in agents[:dropping]:
-            agent.drops = True
-        for agent in agents[dropping:]:
-            agent.drops = False
+        for agent in agents:
+            agent.drops = line.startswith("drop")
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6])))

@@ -20,7 +20,8 @@ from states import desired_state, queue
 QUEUES_PER_NIC = 128
 BITS_PER_SECOND = 100_000
 ROUNDS = 3
-IDLE_SECONDS = 30.0
+# The agent reads everything back once a minute, and once more when its own change has settled.
+SETTLED_SECONDS, IDLE_SECONDS = 10.0, 120.0
 
 
 def tables(_: Path | None) -> Iterable[Table]:
@@ -96,6 +97,7 @@ def _timed(ask: Callable[[], dict[str, object]]) -> tuple[dict, float]:
 def _at_rest(lab: RealLab) -> list[tuple[str, str, str]]:
     pid = lab.agent.pid
     mebibytes = _proportional_bytes(pid) / 2**20
+    time.sleep(SETTLED_SECONDS)
     before = _processor_seconds(pid)
     time.sleep(IDLE_SECONDS)
     linked = (_processor_seconds(pid) - before) / IDLE_SECONDS
