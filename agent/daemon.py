@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import uuid
 from pathlib import Path
 
 from agent.contract.config import AgentConfig
@@ -44,10 +45,11 @@ def run(config: AgentConfig) -> int:
         keeper = build_keeper(config, server)
         _resume(keeper)
         measuring = Iperf3Measuring()
+        instance = uuid.uuid4().hex
         link = Link(
             config,
             Service(config.server, keeper, measuring, lambda: diagnose(config)),
-            lambda: _hello(config, server, keeper),
+            lambda: _hello(config, server, keeper, instance),
             context,
         )
         asyncio.run(_serve(config, server, link, keeper, measuring))
@@ -61,10 +63,11 @@ def _resume(keeper: Keeper) -> None:
         log.exception("what is on disk could not be looked after; trying again")
 
 
-def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
+def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
+        instance=instance,
         capabilities=server.capabilities(),
         lease=keeper.lease,
         management=min(addresses_towards(config.controller_url), default=None),

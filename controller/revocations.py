@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ _SECOND = 1.0
 
 @dataclass(frozen=True)
 class Bearer:
-    """Who shows a certificate: its name, its serial number (decimal), when it was issued."""
+    """Who shows a certificate: its name, its serial number (decimal), when it was issued, and when
+    it expires."""
 
     name: str
     serial: str
     issued_unix: float
+    expires_unix: float = math.inf
 
 
 @dataclass(frozen=True)

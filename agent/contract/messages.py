@@ -33,11 +33,13 @@ POLL_SECONDS = 10.0
 
 class Hello(Frozen):
     """management: this server's address on the way to the controller; None: there is no way now.
-    protected: interfaces that its configuration forbids to touch."""
+    protected: interfaces that its configuration forbids to touch. instance: another one at each
+    start of an agent."""
 
     version: int = PROTOCOL_VERSION
     server: str
     agent_pid: int
+    instance: str = ""
     capabilities: Capabilities
     lease: LeaseState
     management: str | None = None
