@@ -16,6 +16,7 @@ from agent.contract.config import AgentConfig
 from agent.contract.messages import Hello
 from agent.contract.state import ApplyReport, Refusal
 from agent.doctor.doctor import diagnose
+from agent.drivers.neighbours import find_neighbours
 from agent.drivers.server import Server
 from agent.keeper import Keeper
 from agent.link import Link, tls_context
@@ -48,7 +49,7 @@ def run(config: AgentConfig) -> int:
         instance = uuid.uuid4().hex
         link = Link(
             config,
-            Service(config.server, keeper, measuring, lambda: diagnose(config)),
+            Service(config.server, keeper, measuring, lambda: diagnose(config), find_neighbours),
             lambda: _hello(config, server, keeper, instance),
             context,
         )

@@ -34,6 +34,7 @@ from agent.contract.messages import (
 from agent.contract.state import Refusal
 from controller.ca import AGENT_LIFETIME_SECONDS, Authority, bearer_of
 from controller.errors import AgentUnreachable, UsageError
+from controller.revocations import Bearer
 from controller.turned_away import TurnedAway
 
 Message = TypeVar("Message", bound=BaseModel)
@@ -43,6 +44,7 @@ _LARGEST_REPLY_BYTES = 64 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
 # An agent gives a message up after 5 s.
 READ_SECONDS = 10.0
+_APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
 # An agent whose poll is ended polls again at once.
 _PROOF_SECONDS = 1.0
 
@@ -57,16 +59,17 @@ class Asked:
 class Conversation:
     """With one server's agent, over all its connections.
 
-    address: where its latest hello came from; session: of that; an older one is told to say hello
-    again. rival: the address of another agent that said hello in its name.
+    address, serial: where its latest hello came from, and its certificate's number; session: of
+    that; an older one is told to say hello again. rivals: addresses of two agents of its name.
     heard: when a poll or reply last came or a poll last ended, on the monotonic clock.
     waiting: not handed over yet; pending: all without an answer, by id.
     """
 
     hello: Hello
     address: str = ""
+    serial: str = ""
     session: str = ""
-    rival: str | None = None
+    rivals: tuple[str, str] | None = None
     heard: float = 0.0
     open_polls: int = 0
     polls: int = 0
@@ -94,9 +97,9 @@ class Conversation:
         return (mine.instance, mine.agent_pid) == (hello.instance, hello.agent_pid)
 
     async def still_polls(self) -> bool:
-        """Whether whoever was greeted last is there: its open poll is ended, and it comes again. A
-        poll alone is no proof: a server that lost its power leaves one open."""
-        if not self.open_polls:
+        """Whether whoever was greeted last is there: an open poll of it is ended, and it comes
+        again. A poll alone is no proof: a server that lost its power leaves one open."""
+        if self.silent_seconds() > _PROOF_SECONDS:
             return False
         before, deadline = self.polls, time.monotonic() + _PROOF_SECONDS
         self.news.set()
@@ -104,7 +107,7 @@ class Conversation:
             await asyncio.sleep(0.01)
         return self.polls != before
 
-    def greet(self, hello: Hello, address: str) -> None:
+    def greet(self, hello: Hello, address: str, serial: str) -> None:
         """A hello: a response with requests in it may have been lost with the former connection."""
         if self.is_of(hello):
             self.waiting = list(self.pending.values())
@@ -114,7 +117,7 @@ class Conversation:
                     asked.answer.set_exception(
                         AgentUnreachable([hello.server], why="it restarted meanwhile")
                     )
-        self.hello, self.address = hello, address
+        self.hello, self.address, self.serial = hello, address, serial
         self.session, self.heard = uuid.uuid4().hex, time.monotonic()
         self.news.set()  # polls of the former session end
 
@@ -145,7 +148,8 @@ class Link:
             conversation.news.set()
 
     async def _on_hello(self, request: web.Request) -> web.Response:
-        name = self._admitted(request)
+        bearer = self._admitted(request)
+        name = bearer.name
         hello = await self._parsed(request, Hello)
         if hello.server != name:
             raise self._refused(
@@ -163,24 +167,25 @@ class Link:
                 hello.server,
                 f"the controller speaks version {PROTOCOL_VERSION}: install the same release",
             )
-        address = request.remote or ""
+        address, serial = request.remote or "", bearer.serial
         former = self.conversations.get(name)
         if former is not None and not former.is_of(hello) and await former.still_polls():
-            former.rival = address
+            former.rivals = (former.address, address)
+            self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
             raise self._refused(
                 request,
                 f"is a second {name!r}: the first, at {former.address}, is linked",
                 f"certificate of {name!r}",
-                f"give each server its own: `controller authority deny {name}`, then `controller "
-                "enrol` for both",
+                _APART,
             )
         conversation = self.conversations.setdefault(name, Conversation(hello))
-        conversation.greet(hello, address)
+        conversation.greet(hello, address, serial)
+        conversation.rivals = conversation.rivals or self._authority.revocations.copied(serial)
         self.arrival.set()
         return _response(Welcome(session=conversation.session))
 
     async def _on_poll(self, request: web.Request) -> web.Response:
-        name = self._admitted(request)
+        name = self._admitted(request).name
         poll = await self._parsed(request, Poll)
         conversation = self.conversations.get(name)
         if conversation is None or conversation.session != poll.session:
@@ -209,7 +214,7 @@ class Link:
 
     async def _on_reply(self, request: web.Request) -> web.Response:
         """A reply to something that nobody waits for any more is taken and dropped."""
-        name = self._admitted(request)
+        name = self._admitted(request).name
         reply = await self._parsed(request, Reply, _LARGEST_REPLY_BYTES)
         conversation = self.conversations.get(name)
         if conversation is not None:
@@ -221,14 +226,17 @@ class Link:
 
     async def _on_renewal(self, request: web.Request) -> web.Response:
         """A new certificate for the name of the one that asks."""
-        server = self._admitted(request)
+        bearer = self._admitted(request)
+        server = bearer.name
         asked = await self._parsed(request, CertificateRequest)
+        if self._authority.revocations.copied(bearer.serial) is not None:
+            raise self._refused(request, "two servers hold its certificate", server, _APART)
         try:
             chain = self._authority.sign(
                 asked.request_pem,
                 server,
                 lifetime_seconds=AGENT_LIFETIME_SECONDS,
-                renews=bearer_of(request.get_extra_info("peercert")),
+                renews=bearer,
             )
         except UsageError as error:
             raise self._refused(request, error.what, error.where, "install the same release") from (
@@ -236,16 +244,16 @@ class Link:
             )
         return _response(CertificateAnswer(chain_pem=chain.decode()))
 
-    def _admitted(self, request: web.Request) -> str:
-        """The name in the certificate, before anything else of the message is read. Raises where it
-        was denied, or has expired, since the connection was made."""
+    def _admitted(self, request: web.Request) -> Bearer:
+        """Whose certificate it is, before anything else of the message is read. Raises where it was
+        denied, or has expired, since the connection was made."""
         bearer = bearer_of(request.get_extra_info("peercert"))
         remedy = "`controller enrol` gives the server a new one, if it is to come back"
         if self._authority.revocations.is_denied(bearer):
             raise self._refused(request, "its certificate is denied", bearer.name, remedy)
         if bearer.expires_unix <= time.time():
             raise self._refused(request, "its certificate has expired", bearer.name, remedy)
-        return bearer.name
+        return bearer
 
     async def _parsed(
         self, request: web.Request, kind: type[Message], most_bytes: int = _LARGEST_MESSAGE_BYTES

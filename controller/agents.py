@@ -70,10 +70,10 @@ class Agents:
 
     @property
     def rivals(self) -> Mapping[str, tuple[str, str]]:
-        """By server that two agents say they are: the address of the one that is linked, and of
-        the last other one."""
+        """By server that two agents say they are, or said with a certificate that is still in use:
+        the addresses of both."""
         found = self._link.conversations.items()
-        return {server: (c.address, c.rival) for server, c in found if c.rival is not None}
+        return {server: c.rivals for server, c in found if c.rivals is not None}
 
     def present(self, server: str) -> bool:
         conversation = self._link.conversations.get(server)
