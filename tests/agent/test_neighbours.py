@@ -38,6 +38,7 @@ def test_a_cable_in_the_other_switch_is_heard(server: ServerUnderTest) -> None:
 
 
 def test_what_an_administrator_entered_stays_and_proves_nothing(server: ServerUnderTest) -> None:
+    server.sh("sysctl -qw net.ipv4.conf.all.arp_ignore=1", peer=True)
     server.sh("ip neighbour add 10.7.0.2 lladdr 02:00:00:00:00:99 dev nic0 nud permanent")
     before = known(server)
     assert answers(server, "10.7.0.2") == set()

@@ -6,6 +6,7 @@ The servers are in memory; the controllers are processes, and link, journal and 
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
@@ -19,7 +20,7 @@ from memory_cluster import MemoryCluster
 
 pytestmark = pytest.mark.slow
 
-POINTS = 120
+POINTS = 100
 # Of those that are killed from outside: anywhere in this time, most of which is the change.
 LONGEST_SECONDS = 0.6
 
@@ -62,13 +63,15 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
         assert steps["apply"] > 40 and steps["destroy"] >= 10, "each message, each note"
         assert len({*digests.values()}) == 2
 
-        for point in range(POINTS):
-            before, name = in_force(cluster), rng.choice(list(plans))
+        for point in itertools.count():
+            if sum(ends.values()) - ends["was quicker"] == POINTS:
+                break
+            before = in_force(cluster)
+            name = rng.choice([one for one in plans if digests[one] != before])
             what = rng.choice(["apply", "apply", "destroy"] if before else ["apply"])
             done = killed(cluster, rng, what, plans[name], steps[what])
             if done.code != -signal.SIGKILL:
                 assert done.code == 0, done.output
-                ends["was quicker"] += 1
             recovered = cluster.run("recover", plans[name], "--yes")
             assert recovered.code == 0, f"{point}: {recovered.output}"
             aim, after = digests[name] if what == "apply" else None, in_force(cluster)
@@ -78,11 +81,12 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
             assert re.search(r"decision \d+ was (kept|undone|destroyed|kept by another) 20", words)
             if "nothing was left" not in recovered.output:
                 assert "by recovery" in words, words
-            if before != aim and done.code == -signal.SIGKILL:
+            if done.code == -signal.SIGKILL:
                 ends[f"{what}: {'new' if after == aim else 'old'}"] += 1
-    print(ends)
+            else:
+                ends["was quicker"] += 1
     assert all(ends[f"{what}: {end}"] for what in ("apply", "destroy") for end in ("old", "new"))
-    assert sum(ends.values()) - ends["was quicker"] >= 60, "most of them change something"
+    assert ends["was quicker"] < POINTS / 4, ends
 
 
 def killed(cluster: MemoryCluster, rng: random.Random, what: str, plan: Path, steps: int) -> Done:
