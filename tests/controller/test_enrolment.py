@@ -254,6 +254,7 @@ async def test_what_is_no_request_is_refused_and_uses_nothing_up(site: Site, bod
             url, data=body, ssl=unverified
         ) as response:  # fmt: skip
             assert 400 <= response.status < 500
+        assert len(site.refused) == 1, "and noted"
         await site.enrol("s1", token)
 
 

@@ -26,7 +26,9 @@ import controller.agent_link
 import controller.tls_listener
 from agent.contract.messages import (
     Commit,
+    FindNeighbours,
     Hello,
+    Neighbours,
     Poll,
     Preview,
     Renew,
@@ -468,6 +470,16 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         reply: Reply = await asyncio.wait_for(again.answer, PATIENCE_SECONDS)
         assert reply.result is not None and reply.result["verified"], "as it was answered then"
         assert site.agent.picture() == after
+
+
+async def test_neighbours_are_asked_through_our_own_bridges_only(site: Site) -> None:
+    async with site.linked() as agents:
+        ask = FindNeighbours(interfaces=("pw-nic0", "mgmt"), addresses=("10.7.0.2",))
+        with pytest.raises(AgentRefused, match="mgmt: no bridge of what is in force here"):
+            await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)
+        ask = FindNeighbours(interfaces=("pw-nic0",), addresses=("10.7.0.2", "10.7.1.2"))
+        (found,) = (await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)).found
+        assert (found.interface, found.address) == ("pw-nic0", "10.7.0.2")
 
 
 # -- two agents of one name ------------------------------------------------------------------------

@@ -22,12 +22,14 @@ import pytest
 from agent.contract.enrolment import parse_token
 from agent.store import read_kept
 from cluster import ROOT, SERVERS, Finished, TestCluster, once
-from commands import commands
+from commands import Done, commands
 from controller.lab import Lab, find_lab
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 KILLED_APPLIES, KILLED_DESTROYS = 6, 4
+# Every server is one here: nobody is waited for who could say that it is another.
+AT_ONCE = {"controller.agents._ALL_DIAL_SECONDS": 0.0}
 ENROLMENT = "10.9.0.254:7441"
 
 
@@ -62,6 +64,9 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
     options = ("--network-only", "--yes")
     with commands(output, lab.inside_controller([]), lab.environment) as controllers:
 
+        def run(words: Sequence[str], **order: Any) -> Done:
+            return controllers.run(words, patches=AT_ONCE, **order)
+
         def digest() -> str | None:
             """Of what is in force by what agents have on disk; None: nothing."""
             leases = [read_kept(lab.directory / server / "agent").lease for server in SERVERS]
@@ -72,7 +77,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
         aims: list[str | None] = []
         steps = []
         for plan in plans:
-            done = controllers.run(["apply", plan, *options])
+            done = run(["apply", plan, *options])
             assert done.code == 0, done.output
             aims.append(digest())
             steps.append(done.steps or 0)
@@ -85,13 +90,13 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
                 aim, words, most = None, ["destroy", plans[which], "--yes"], 12
             else:
                 aim, words, most = aims[which], ["apply", plans[which], *options], steps[which]
-            done = controllers.run(words, dies_at=rng.randrange(2, most))
+            done = run(words, dies_at=rng.randrange(2, most))
             assert done.code == -signal.SIGKILL, f"{point}: {words} {done.output}"
-            recovered = controllers.run(["recover", plans[which], "--yes"])
+            recovered = run(["recover", plans[which], "--yes"])
             assert recovered.code == 0, f"{point}: {words} {recovered.output}"
             after = digest()
             assert after in (before, aim), f"{point}: {words} {recovered.output}"
-            told = controllers.run(["status", plans[which], "--json"])
+            told = run(["status", plans[which], "--json"])
             assert told.code == 0 and told.document["left_open"] is None, told.output
             servers = told.document["servers"].values()
             assert all(one["verified"] is False or not one["verified"]["deviations"]
@@ -100,7 +105,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             assert "on every server that answers: " in why and "; decision " in why, why
             ends.append("new" if after == aim else "old")
         assert len(ends) == 10 and set(ends) == {"new", "old"}, ends
-        assert controllers.run(["destroy", plans[0], "--yes"]).code == 0
+        assert run(["destroy", plans[0], "--yes"]).code == 0
 
 
 # -- secrets ---------------------------------------------------------------------------------------
