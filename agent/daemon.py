@@ -9,12 +9,14 @@ import asyncio
 import logging
 import os
 import signal
+import uuid
 from pathlib import Path
 
 from agent.contract.config import AgentConfig
 from agent.contract.messages import Hello
 from agent.contract.state import ApplyReport, Refusal
 from agent.doctor.doctor import diagnose
+from agent.drivers.neighbours import find_neighbours
 from agent.drivers.server import Server
 from agent.keeper import Keeper
 from agent.link import Link, tls_context
@@ -44,10 +46,11 @@ def run(config: AgentConfig) -> int:
         keeper = build_keeper(config, server)
         _resume(keeper)
         measuring = Iperf3Measuring()
+        instance = uuid.uuid4().hex
         link = Link(
             config,
-            Service(config.server, keeper, measuring, lambda: diagnose(config)),
-            lambda: _hello(config, server, keeper),
+            Service(config.server, keeper, measuring, lambda: diagnose(config), find_neighbours),
+            lambda: _hello(config, server, keeper, instance),
             context,
         )
         asyncio.run(_serve(config, server, link, keeper, measuring))
@@ -61,10 +64,11 @@ def _resume(keeper: Keeper) -> None:
         log.exception("what is on disk could not be looked after; trying again")
 
 
-def _hello(config: AgentConfig, server: Server, keeper: Keeper) -> Hello:
+def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
+        instance=instance,
         capabilities=server.capabilities(),
         lease=keeper.lease,
         management=min(addresses_towards(config.controller_url), default=None),

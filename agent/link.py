@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import ssl
@@ -19,8 +20,8 @@ from yarl import URL
 from agent.contract.config import AgentConfig
 from agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from agent.contract.frozen import Frozen
-from agent.contract.messages import POLL_SECONDS, Hello, Poll, Reply, Welcome
-from agent.contract.state import Refusal
+from agent.contract.messages import POLL_SECONDS, Hello, Poll, Previewed, Reply, Welcome
+from agent.contract.state import ApplyReport, Refusal
 from agent.identity import keep, new_key, require_room, seconds_to_half_life
 from agent.service import Service
 
@@ -36,6 +37,8 @@ ANSWER_SECONDS = 5.0
 REPLY_ATTEMPTS = 5
 LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
+# States of a large server with thousands of queues are a few megabytes.
+LARGEST_ANSWER_BYTES = 64 * 2**20
 
 
 class LinkRefusedError(Exception):
@@ -45,7 +48,7 @@ class LinkRefusedError(Exception):
 def tls_context(config: AgentConfig) -> ssl.SSLContext:
     """Raises OSError or ssl.SSLError naming what is wrong with the certificates."""
     context = ssl.create_default_context(cafile=config.authority_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(config.certificate_file, config.key_file)
     return context
 
@@ -68,7 +71,8 @@ class Link:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
-        self._alone = False
+        # Why there was no controller when that was last told.
+        self._alone = ""
         self._looked_at_certificate = 0.0
 
     async def run(self) -> None:
@@ -84,6 +88,7 @@ class Link:
                     pause += REFUSED_SECONDS
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     self._say_alone(error)
+                    pause += REFUSED_SECONDS if _is_tls(error) else 0.0
                 except Exception:
                     # A fault that passes (Open vSwitch restarts) or a mistake of ours: neither
                     # may end the daemon, whose timer undoes what must not last.
@@ -103,7 +108,7 @@ class Link:
         except ValidationError as error:
             raise LinkRefusedError(f"its welcome is not understood: {error}") from error
         log.info("linked to %s", self._url)
-        self._alone = False
+        self._alone = ""
         await self._renew_if_due(http)
         poll = Poll(session=self._session_id)
         while True:
@@ -140,10 +145,15 @@ class Link:
             self._take(http, envelope["id"], envelope.get("body"))
 
     def _say_alone(self, error: Exception) -> None:
-        """Once, not at every attempt: an agent is alone most of its life."""
-        if not self._alone:
-            log.info("no controller: %s", error)
-        self._alone = True
+        """Once, not at every attempt: an agent is alone most of its life. One that is not believed
+        is another matter than none."""
+        why = f"{type(error).__name__}: {error}" if _is_tls(error) else "nobody answers"
+        if why != self._alone:
+            if _is_tls(error):
+                log.warning("not spoken to: %s", error)
+            else:
+                log.info("no controller: %s", error)
+        self._alone = why
 
     async def _require_listener(self) -> None:
         """Raises OSError or TimeoutError where nobody listens."""
@@ -163,6 +173,8 @@ class Link:
         answer = self._replies.get(identifier)
         if answer is None:
             answer = await self._answer(body)
+            for refusal in _refusals(answer):
+                log.warning("refused: %s: %s; %s", refusal.where, refusal.what, refusal.remedy)
             self._replies[identifier] = answer
             if len(self._replies) > REMEMBERED_REPLIES:
                 self._replies.popitem(last=False)
@@ -209,10 +221,33 @@ class Link:
         ) as response:
             if response.status >= 400:
                 raise LinkRefusedError(f"{path}: {response.status} {await response.text()}")
+            data = await _whole(response.content)
             try:
-                return await response.json(content_type=None)
+                return json.loads(data) if data else None
             except (ValueError, RecursionError) as error:
                 raise LinkRefusedError(f"{path}: its answer is not JSON") from error
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """Raises LinkRefusedError where there is no end to it."""
+    data = bytearray()
+    async for part in content.iter_any():
+        data += part
+        if len(data) > LARGEST_ANSWER_BYTES:
+            raise LinkRefusedError(f"its answer has more than {LARGEST_ANSWER_BYTES} bytes")
+    return bytes(data)
+
+
+def _is_tls(error: Exception) -> bool:
+    """Somebody is there, and one of us does not believe the other."""
+    causes = (error, error.__cause__, getattr(error, "os_error", None))
+    return any(isinstance(one, ssl.SSLError | aiohttp.ClientSSLError) for one in causes)
+
+
+def _refusals(answer: Frozen) -> tuple[Refusal, ...]:
+    if isinstance(answer, Refusal):
+        return (answer,)
+    return answer.refusals if isinstance(answer, ApplyReport | Previewed) else ()
 
 
 def _envelopes(document: Any) -> list[dict[str, Any]]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
 from agent.contract.diagnosis import Diagnosis
 from agent.contract.frozen import Frozen
-from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from agent.contract.measurement import InterfaceCounters, Neighbour, Transfer, TransferResult
 from agent.contract.messages import (
     Commit,
     Counters,
     Destroy,
     Diagnose,
+    FindNeighbours,
     Listening,
+    Neighbours,
     Observe,
     Preview,
     ReadCounters,
@@ -61,10 +63,14 @@ def _nobody_looks() -> Diagnosis:
     raise EffectError("this agent was started without its doctor")
 
 
+def _nobody_answers(interfaces: Sequence[str], addresses: Sequence[str]) -> tuple[Neighbour, ...]:
+    raise EffectError("this agent was started without a way to ask its neighbours")
+
+
 class Service:
     """Requests may run at the same time: the keeper serialises what changes the network.
 
-    diagnose: as `agent doctor` looks.
+    diagnose: as `agent doctor` looks. find_neighbours: of (interfaces, addresses), who answers.
     """
 
     def __init__(
@@ -73,10 +79,14 @@ class Service:
         keeper: Keeper,
         measuring: Measuring,
         diagnose: Callable[[], Diagnosis] = _nobody_looks,
+        find_neighbours: Callable[
+            [Sequence[str], Sequence[str]], tuple[Neighbour, ...]
+        ] = _nobody_answers,
     ) -> None:
         self._server = server
         self._keeper = keeper
         self._measuring = measuring
+        self._neighbours = find_neighbours
         self._handlers: dict[type[Frozen], Callable[[Any], Awaitable[Frozen]]] = {
             Observe: lambda _: asyncio.to_thread(keeper.observe),
             Preview: lambda r: asyncio.to_thread(keeper.preview, r.desired),
@@ -90,6 +100,7 @@ class Service:
             RunTransfers: self._run_transfers,
             StopServers: self._stop_servers,
             ReadCounters: self._read_counters,
+            FindNeighbours: self._find_neighbours,
             Diagnose: lambda _: asyncio.to_thread(diagnose),
         }
 
@@ -122,6 +133,15 @@ class Service:
 
     async def _read_counters(self, request: ReadCounters) -> Counters:
         return Counters(counters=self._measuring.read_counters(request.interfaces))
+
+    async def _find_neighbours(self, request: FindNeighbours) -> Neighbours:
+        """Raises EffectError where an interface is no bridge of what is in force."""
+        desired = self._keeper.desired
+        ours = {bridge.name for bridge in desired.bridges} if desired is not None else set()
+        if others := [name for name in request.interfaces if name not in ours]:
+            raise EffectError(f"{', '.join(others)}: no bridge of what is in force here")
+        found = await asyncio.to_thread(self._neighbours, request.interfaces, request.addresses)
+        return Neighbours(found=found)
 
     def _unknown(self, body: Any, error: ValidationError) -> Refusal:
         name = body.get("request") if isinstance(body, dict) else None

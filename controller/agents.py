@@ -6,18 +6,20 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from agent.contract.messages import Envelope, Hello, Reply, Request
+from agent.contract.messages import Destroy, Envelope, Hello, Preview, Reply, Request, Stage
 from controller.agent_link import Asked, Conversation, Link
 from controller.ca import CONTROLLER_NAME, Authority, server_context
-from controller.errors import AgentProblem, AgentRefused, AgentUnreachable, UsageError
+from controller.errors import AgentProblem, AgentRefused, AgentUnreachable, CannotListen
+from controller.tls_listener import accepting
+from controller.turned_away import TurnedAway
 
 if TYPE_CHECKING:
     import ssl
@@ -27,38 +29,36 @@ ReplyType = TypeVar("ReplyType", bound=BaseModel)
 # Without an open poll for this long, an agent is taken for gone.
 SILENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
+# From the first moment in which we listen: agents dial again within 0.6 s.
+_ALL_DIAL_SECONDS = 1.0
+_TO_CHANGE = (Preview, Stage, Destroy)
+# Of those that were turned away, how many an error names.
+_MOST_TOLD = 4
 # This process lives as long as one command; its certificate need not outlive the longest job.
 _CERTIFICATE_SECONDS = 30 * 86_400.0
 
 
 class Agents:
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, turned_away: TurnedAway) -> None:
+        self._link, self._turned_away = link, turned_away
 
     @classmethod
     @asynccontextmanager
     async def listening(
-        cls, host: str, tcp_port: int, authority: Authority
+        cls, host: str, tcp_port: int, authority: Authority, turned_away: TurnedAway | None = None
     ) -> AsyncIterator[Agents]:
-        """Serves the link while the block runs. Raises UsageError if it cannot listen there."""
-        link = Link(authority)
+        """Serves the link while the block runs. turned_away: told of whoever is refused. Raises
+        CannotListen where it cannot listen there."""
+        turned_away = turned_away or TurnedAway()
+        link = Link(authority, turned_away)
         runner = web.AppRunner(
             link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
         )
         await runner.setup()
+        assert runner.server is not None, "set up"
         try:
-            site = web.TCPSite(
-                runner, host, tcp_port, ssl_context=_fresh_context(authority), reuse_address=True
-            )
-            try:
-                await site.start()
-            except OSError as error:
-                raise UsageError(
-                    f"cannot listen for agents: {error.strerror}",
-                    where=f"{host}:{tcp_port}",
-                    remedy="another controller may be running; wait for it, or give --listen",
-                ) from error
-            yield cls(link)
+            async with _accepting(host, tcp_port, authority, runner.server, turned_away):
+                yield cls(link, turned_away)
         finally:
             link.close()
             await runner.cleanup()
@@ -67,6 +67,13 @@ class Agents:
     def hello(self) -> Mapping[str, Hello]:
         """What each agent said of itself when it connected last, by server."""
         return {server: c.hello for server, c in self._link.conversations.items()}
+
+    @property
+    def rivals(self) -> Mapping[str, tuple[str, str]]:
+        """By server that two agents say they are, or said with a certificate that is still in use:
+        the addresses of both."""
+        found = self._link.conversations.items()
+        return {server: c.rivals for server, c in found if c.rivals is not None}
 
     def present(self, server: str) -> bool:
         conversation = self._link.conversations.get(server)
@@ -78,12 +85,16 @@ class Agents:
         while missing := [server for server in servers if not self.present(server)]:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise AgentUnreachable(missing, why=f"not dialled in within {timeout_seconds:g} s")
+                raise AgentUnreachable(missing, why=self._why_missing(timeout_seconds))
             self._link.arrival.clear()
             try:
                 await asyncio.wait_for(self._link.arrival.wait(), remaining)
             except TimeoutError:
                 continue
+
+    def _why_missing(self, timeout_seconds: float) -> str:
+        why, told = f"not dialled in within {timeout_seconds:g} s", self._turned_away.told
+        return f"{why}; turned away: {'; '.join(told[-_MOST_TOLD:])}" if told else why
 
     async def ask(
         self, server: str, request: Request, reply_type: type[ReplyType], timeout_seconds: float
@@ -110,7 +121,10 @@ class Agents:
         timeout_seconds: float,
     ) -> dict[str, ReplyType]:
         """All at once, by server; every outcome is awaited before anything is raised. The exception
-        carries the answers of those that did answer; unreachable goes before refused."""
+        carries the answers of those that did answer; unreachable goes before refused. Nobody is
+        asked for a change where one of them is two."""
+        if any(isinstance(request, _TO_CHANGE) for request in requests.values()):
+            await self._require_one_each(requests)
         outcomes = await asyncio.gather(
             *(
                 self.ask(server, request, reply_type, timeout_seconds)
@@ -124,6 +138,37 @@ class Agents:
         if failed:
             raise _gathered(failed, answered)
         return answered
+
+    async def _require_one_each(self, servers: Iterable[str]) -> None:
+        """Raises AgentProblem where a server's name is said by two agents. The second may come a
+        moment after the first."""
+        await asyncio.sleep(self._link.began + _ALL_DIAL_SECONDS - time.monotonic())
+        for server in servers:
+            if (both := self.rivals.get(server)) is not None:
+                raise AgentProblem(
+                    f"two agents say that they are this server: from {both[0]}, and from {both[1]}",
+                    where=server,
+                    remedy="one has a copy of the other's certificate; give each its own: "
+                    f"`controller authority deny {server}`, then `controller enrol` for both",
+                )
+
+
+@asynccontextmanager
+async def _accepting(
+    host: str, tcp_port: int, authority: Authority, server: web.Server, turned_away: TurnedAway
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(
+                accepting(host, tcp_port, _fresh_context(authority), server, turned_away.note)
+            )
+        except OSError as error:
+            raise CannotListen(
+                f"cannot listen for agents: {error.strerror}",
+                where=f"{host}:{tcp_port}",
+                remedy="another controller may be running; wait for it, or give --listen",
+            ) from error
+        yield
 
 
 async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: float) -> Reply:

@@ -42,6 +42,7 @@ from controller.rail_use import rail_rows
 from controller.report import CalibratedRow, RunReport, failure_row, of_placed, of_script
 from controller.traces import merge_traces
 from controller.traffic import TrafficDecision, decide_traffic
+from controller.wiring import require_as_wired
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -202,13 +203,15 @@ async def measure_until_sure(
     tools: Tools, plan: Plan, allocation: Allocation
 ) -> tuple[LinkMeasurement, ...]:
     """What is missed is measured again: a passing burst of somebody else's work must not undo a
-    good network, while what is really wrong is wrong each time."""
+    good network, while what is really wrong is wrong each time. Raises VerificationFailed at once
+    where NICs are on other rails than the plan says."""
     promised = promises(plan, allocation)
     for attempt in range(1, MOST_MEASUREMENTS + 1):
         links = await measure(tools.agents, plan, promised)
         tools.show.links(links)
         if all(link.within_tolerance for link in links):
             break
+        await require_as_wired(tools.agents, plan, links)
         if attempt < MOST_MEASUREMENTS:
             tools.show.say(
                 f"a promised rate was missed; measuring again, {attempt + 1} of {MOST_MEASUREMENTS}"

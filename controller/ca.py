@@ -232,6 +232,7 @@ def bearer_of(certificate: dict[str, object] | None) -> Bearer:
         name=peer_name(certificate) or "",
         serial=str(int(str(found.get("serialNumber", "0")), 16)),
         issued_unix=begins + _CLOCK_SKEW_SECONDS,
+        expires_unix=ssl.cert_time_to_seconds(str(found["notAfter"])) if found else 0.0,
     )
 
 

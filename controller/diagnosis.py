@@ -90,6 +90,15 @@ def versions_and_clocks(
     return found
 
 
+def copied(server: str, addresses: tuple[str, str]) -> Finding:
+    """addresses: of two agents that say that they are this server."""
+    return Finding(
+        severity="error", what=f"is said by two agents, at {addresses[0]} and {addresses[1]}",
+        where="agent", why="nobody can say which of them is asked, so neither is asked to change",
+        remedy=f"controller authority deny {server}, then controller enrol for both servers",
+    )  # fmt: skip
+
+
 def absent(server: str) -> Finding:
     return Finding(
         severity="error", what="does not dial in", where="agent",

@@ -39,9 +39,10 @@ async def listening(
     *,
     lifetime_seconds: float,
     on_enrolled: Callable[[str], None],
-    on_refused: Callable[[str], None],
+    on_refused: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
-    """Raises UsageError where that address is taken."""
+    """on_refused: told who is turned away, by address, and why. Raises UsageError where that
+    address is taken."""
 
     async def give_authority(request: web.Request) -> web.Response:
         return web.Response(text=authority.certificate_file.read_text())
@@ -57,11 +58,14 @@ async def listening(
             chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
             enrolment.enrolled.add(server)
         except (EnrolmentRefusedError, UsageError) as error:
-            on_refused(f"{peer}: {error}")
+            on_refused(peer, str(error))
             raise web.HTTPForbidden(text="refused; the controller says why") from error
         except (ValidationError, TimeoutError) as error:
-            on_refused(f"{peer}: what it sent is no request for a certificate")
+            on_refused(peer, "what it sent is no request for a certificate")
             raise web.HTTPBadRequest(text="no request for a certificate") from error
+        except web.HTTPRequestEntityTooLarge:
+            on_refused(peer, f"it sent more than {LARGEST_REQUEST_BYTES} bytes")
+            raise
         on_enrolled(server)
         return web.json_response(CertificateAnswer(chain_pem=chain.decode()).model_dump())
 

@@ -2,6 +2,7 @@
 
 PlacewireError
 ├── UsageError             2  the command line
+│   └── CannotListen          the address that agents dial is taken
 ├── PlanError              3  plan.yaml: every mistake with its YAML path
 ├── InfeasiblePlacement    4  no placement fits the cluster
 ├── AgentProblem           5  a server
@@ -62,6 +63,10 @@ class PlacewireError(Exception):
 
 class UsageError(PlacewireError):
     exit_code = 2
+
+
+class CannotListen(UsageError):
+    """Somebody has that address, perhaps another controller."""
 
 
 class PlanError(PlacewireError):

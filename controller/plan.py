@@ -21,7 +21,9 @@ from controller.plan_values import (
     MeasuredSeconds,
     Momentum,
     Norm,
+    PathText,
     PlanName,
+    SecretText,
     Seed,
     TcpPort,
     Threads,
@@ -96,9 +98,9 @@ class PlacedJob(FrozenSection):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: Threads = 1
     trace: PlanTrace | None = None
-    python: Text | None = None
-    workdir: Text | None = None
-    env: Mapping[VariableName, Text] = {}
+    python: PathText | None = None
+    workdir: PathText | None = None
+    env: Mapping[VariableName, SecretText] = {}
 
     @property
     def optimizer_document(self) -> dict[str, Any]:
@@ -121,15 +123,15 @@ class ReplayJob(FrozenSection):
     """Runs a graph file's timings with real transfers; time_scale slows its operators."""
 
     kind: Literal["replay"]
-    graph: Text
+    graph: PathText
     steps: Count
     time_scale: TimeScale = 1.0
     backend: Literal["auto", "gloo"] = "auto"
     threads: Threads = 1
     trace: PlanTrace | None = None
-    python: Text | None = None
-    workdir: Text | None = None
-    env: Mapping[VariableName, Text] = {}
+    python: PathText | None = None
+    workdir: PathText | None = None
+    env: Mapping[VariableName, SecretText] = {}
 
 
 class TorchrunJob(FrozenSection):
@@ -138,15 +140,15 @@ class TorchrunJob(FrozenSection):
     all send alike."""
 
     kind: Literal["torchrun"]
-    script: Text
+    script: PathText
     arguments: tuple[Text, ...] = ()
     processes: Count = 1
     traffic: TrafficMatrix = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: Threads = 1
-    python: Text | None = None
-    workdir: Text | None = None
-    env: Mapping[VariableName, Text] = {}
+    python: PathText | None = None
+    workdir: PathText | None = None
+    env: Mapping[VariableName, SecretText] = {}
 
 
 Job = Annotated[PlacedJob | ReplayJob | TorchrunJob, Field(discriminator="kind")]
@@ -162,8 +164,8 @@ class PlanLaunch(FrozenSection):
     kind: Literal["ssh"]
     user: Text | None = None
     port: TcpPort = 22
-    key: Text | None = None
-    known_hosts: Text | None = None
+    key: PathText | None = None
+    known_hosts: PathText | None = None
 
 
 class PlanSolve(FrozenSection):

@@ -32,8 +32,28 @@ def _variable_name(text: str) -> str:
     return text
 
 
+def _secret_text(value: object) -> str:
+    """As any text, but what was found is not told: it may be a password."""
+    if not isinstance(value, str):
+        hint = "; put it in quotes" if isinstance(value, int | float) else ""
+        raise ValueError(f"what was found is no text; accepted: a text{hint}")
+    if "\0" in value:
+        raise ValueError("a text must not contain a NUL character")
+    return value
+
+
+def _path(text: str) -> str:
+    """Whoever reads a plan sees where it reaches."""
+    if ".." in text.split("/"):
+        raise ValueError(
+            f"{shown(text)} leaves its folder; give a path without '..', below the folder that it "
+            "is looked for in, or an absolute one"
+        )
+    return text
+
+
 def _absolute_folder(text: str) -> str:
-    if not text.startswith("/") or ".." in text.split("/"):
+    if not _path(text).startswith("/"):
         raise ValueError(
             f"{shown(text)} is no absolute path; give the folder as every server sees it, like "
             "/shared/checkpoints"
@@ -142,6 +162,9 @@ _floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 
 VariableName = Annotated[Text, AfterValidator(_variable_name)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
+# Of a variable.
+SecretText = Annotated[str, BeforeValidator(_secret_text)]
+PathText = Annotated[Text, AfterValidator(_path)]
 Folder = Annotated[Text, AfterValidator(_absolute_folder)]
 Version = BeforeValidator(_version)
 TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_traffic)]

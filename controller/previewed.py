@@ -2,6 +2,9 @@
 
 `preview --out FILE` writes it, with the plan as it was then; `apply FILE` decides again (from the
 cache), asks every server again, and goes no further where either answer is another by now.
+
+The values of `job.env` are not in it: they may be secrets, and a preview is shown to others. They
+are taken from the plan's file when it is applied.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from agent.contract.state import Change
 from controller.errors import StalePreview, UsageError
 from controller.plan import Plan
 from controller.plan_file import parse_plan
+from optimizer.cluster_plan.documents import DocumentError, read_yaml
 
 if TYPE_CHECKING:
     from controller.apply import Proposal
@@ -35,7 +39,8 @@ class ServerPreview(Frozen):
 
 
 class Preview(Frozen):
-    """plan: as its file was parsed; plan_file: where it was, for the files that it names."""
+    """plan: as its file was parsed, without the values of `job.env`; plan_file: where it was, for
+    these, and for the files that it names."""
 
     version: Literal[1] = 1
     kind: Literal["preview"] = "preview"
@@ -45,15 +50,24 @@ class Preview(Frozen):
     servers: dict[str, ServerPreview]
 
     def parsed(self) -> Plan:
-        """Raises PlanError where what it needs beside it (a model, a graph) is gone."""
-        return parse_plan(self.plan, self.plan_file, base=Path(self.plan_file).parent)
+        """Raises PlanError where what it needs beside it (a model, a graph) is gone, UsageError
+        where the variables in the plan's file are others by now."""
+        env = _env_of(_document(Path(self.plan_file)))
+        if env.keys() != _env_of(self.plan).keys():
+            raise UsageError(
+                "the variables of job.env are others than when it was previewed",
+                where=self.plan_file,
+                remedy="look at it anew: `controller preview PLAN --out FILE`",
+            )
+        plan = _with_env(self.plan, env)
+        return parse_plan(plan, self.plan_file, base=Path(self.plan_file).parent)
 
 
 def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview:
     """document: the plan, as its file has it."""
     return Preview(
         plan_file=str(plan_file.resolve()),
-        plan=document,
+        plan=_with_env(document, dict.fromkeys(_env_of(document))),
         predicted_step_seconds=proposal.decision.predicted_step_seconds,
         servers={
             server: ServerPreview(content_digest=state.content_digest,
@@ -88,6 +102,27 @@ def read_preview(file: Path) -> Preview | None:
             where=f"{file} {'.'.join(str(part) for part in first['loc'])}",
             remedy="write it again: `controller preview PLAN --out FILE`",
         ) from error
+
+
+def _env_of(document: object) -> Mapping[str, object]:
+    job = document.get("job") if isinstance(document, dict) else None
+    env = job.get("env") if isinstance(job, dict) else None
+    return env if isinstance(env, dict) else {}
+
+
+def _with_env(document: object, env: Mapping[str, object]) -> object:
+    """The plan with these variables in place of its own, if it has a job that may have some."""
+    if not isinstance(document, dict) or not isinstance(document.get("job"), dict) or not env:
+        return document
+    return {**document, "job": {**document["job"], "env": dict(env)}}
+
+
+def _document(plan_file: Path) -> object:
+    """Nothing where it is gone: a plan without variables does not need it."""
+    try:
+        return read_yaml(plan_file)
+    except (OSError, DocumentError):
+        return None
 
 
 def require_as_previewed(preview: Preview, proposal: Proposal) -> None:

@@ -75,7 +75,10 @@ async def recover(plan: Plan, agents: Agents, journal: Journal) -> tuple[Decisio
     if missing and way != "undo":  # undone by their own leases
         raise AgentUnreachable(missing, why=f"decision {decision.id} is not ended there")
     ended = {"finish": "finished", "destroy": "destroyed", "undo": "restored"}[way]
-    journal.decide(decision.id, ended, detail="by recovery")
+    detail = "by recovery"
+    if way == "finish" and present:
+        detail += f", as decision {journal.decisions()[-1].id}"
+    journal.decide(decision.id, ended, detail=detail)
     return decision, way
 
 

@@ -1,12 +1,14 @@
-"""Which certificates were issued, and which of them no longer open the link."""
+"""Which certificates were issued, which of them no longer open the link, and which two servers
+hold."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,11 +19,13 @@ _SECOND = 1.0
 
 @dataclass(frozen=True)
 class Bearer:
-    """Who shows a certificate: its name, its serial number (decimal), when it was issued."""
+    """Who shows a certificate: its name, its serial number (decimal), when it was issued, and when
+    it expires."""
 
     name: str
     serial: str
     issued_unix: float
+    expires_unix: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,13 @@ class _Denied:
 
 
 class Revocations:
-    """Two files beside the authority: `issued.jsonl`, a line per certificate, and `denied.json`.
-    What reads one to write the other holds `locked`."""
+    """Three files beside the authority: `issued.jsonl`, a line per certificate, `denied.json`, and
+    `copied.json`. What reads one to write another holds `locked`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._issued, self._denied = directory / "issued.jsonl", directory / "denied.json"
+        self._copied = directory / "copied.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -79,15 +84,23 @@ class Revocations:
         with self.locked():
             now, denied = time.time(), self._read()
             mine = {one.serial for one in self._rows() if one.name == name and one.expires > now}
-            fresh = self._denied.with_suffix(".new")
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as out:
-                serials = sorted(denied.serials | mine)
-                json.dump({"serials": serials, "since": {**denied.since, name: now}}, out)
-                out.flush()
-                os.fsync(out.fileno())
-            fresh.replace(self._denied)
+            serials = sorted(denied.serials | mine)
+            _write(self._denied, {"serials": serials, "since": {**denied.since, name: now}})
         return len(mine)
+
+    def note_copied(self, serials: Collection[str], first: str, second: str) -> None:
+        """Two servers, at these addresses, hold one of these certificates each, and say that they
+        are one. It is known until they have others: who was turned away may come back later."""
+        if all(self.copied(serial) is not None for serial in serials):
+            return
+        with self.locked():
+            both = {serial: [first, second] for serial in serials}
+            _write(self._copied, self._read_copied() | both)
+
+    def copied(self, serial: str) -> tuple[str, str] | None:
+        """The two addresses."""
+        found = self._read_copied().get(serial)
+        return None if found is None else (found[0], found[1])
 
     def is_denied(self, bearer: Bearer) -> bool:
         denied = self._read()
@@ -101,6 +114,13 @@ class Revocations:
             return _Denied(frozenset(), {})
         return _Denied(frozenset(document["serials"]), document["since"])
 
+    def _read_copied(self) -> dict[str, list[str]]:
+        try:
+            found: dict[str, list[str]] = json.loads(self._copied.read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
     def _rows(self) -> Iterator[_Row]:
         try:
             lines = self._issued.read_text(errors="replace").splitlines()
@@ -111,3 +131,14 @@ class Revocations:
                 yield _Row(**json.loads(line))
             except (ValueError, TypeError):
                 continue  # torn: it was given to nobody
+
+
+def _write(file: Path, document: object) -> None:
+    """Whole or not at all."""
+    fresh = file.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        json.dump(document, out)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.replace(file)

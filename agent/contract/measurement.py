@@ -61,6 +61,13 @@ class LinkMeasurement(Frozen):
     error: str | None = None
 
 
+class Neighbour(Frozen):
+    """An address (a.b.c.d) that answered on an interface's wire."""
+
+    interface: str
+    address: str
+
+
 class InterfaceCounters(Frozen):
     interface: str
     transmit_bytes: int

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from agent.contract.capabilities import Capabilities
 from agent.contract.frozen import Frozen
-from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from agent.contract.measurement import InterfaceCounters, Neighbour, Transfer, TransferResult
 from agent.contract.numbers import Generation, LeaseSeconds, MeasurementSeconds, UnixSeconds
 from agent.contract.state import (
     ApplyReport,
@@ -33,11 +33,13 @@ POLL_SECONDS = 10.0
 
 class Hello(Frozen):
     """management: this server's address on the way to the controller; None: there is no way now.
-    protected: interfaces that its configuration forbids to touch."""
+    protected: interfaces that its configuration forbids to touch. instance: another one at each
+    start of an agent."""
 
     version: int = PROTOCOL_VERSION
     server: str
     agent_pid: int
+    instance: str = ""
     capabilities: Capabilities
     lease: LeaseState
     management: str | None = None
@@ -179,6 +181,18 @@ class Counters(Frozen):
     counters: tuple[InterfaceCounters, ...]
 
 
+class FindNeighbours(Frozen):
+    """Ask for these addresses (ARP) on the wire of each of these bridges of ours. -> Neighbours"""
+
+    request: Literal["find_neighbours"] = "find_neighbours"
+    interfaces: tuple[str, ...] = Field(max_length=64)
+    addresses: tuple[str, ...] = Field(max_length=512)
+
+
+class Neighbours(Frozen):
+    found: tuple[Neighbour, ...]
+
+
 class Diagnose(Frozen):
     """Look for what stands in the way; changes nothing. -> Diagnosis"""
 
@@ -198,6 +212,7 @@ Request = Annotated[
     | RunTransfers
     | StopServers
     | ReadCounters
+    | FindNeighbours
     | Diagnose,
     Field(discriminator="request"),
 ]
@@ -223,7 +238,7 @@ class Reply(Frozen):
 
 __all__ = [
     "ApplyReport", "Capabilities", "Commit", "Counters", "Destroy", "Envelope", "Envelopes",
-    "Hello", "Listening", "Observation", "Observe", "Poll", "Preview", "Previewed", "ReadCounters",
-    "Renew", "Reply", "Request", "Restore", "RunTransfers", "Stage", "StartServers", "StopServers",
-    "TransferResults", "Verified", "Verify", "Welcome",
+    "FindNeighbours", "Hello", "Listening", "Neighbours", "Observation", "Observe", "Poll",
+    "Preview", "Previewed", "ReadCounters", "Renew", "Reply", "Request", "Restore", "RunTransfers",
+    "Stage", "StartServers", "StopServers", "TransferResults", "Verified", "Verify", "Welcome",
 ]  # fmt: skip

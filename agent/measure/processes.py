@@ -1,10 +1,11 @@
-"""Child processes of a measurement: none outlives it."""
+"""Child processes of a measurement: none outlives it, however this process ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
@@ -18,9 +19,13 @@ class Processes:
 
     async def start(self, *command: str) -> Process:
         """Output and complaints are piped. Raises FileNotFoundError."""
+        if shutil.which(command[0]) is None:
+            raise FileNotFoundError(command[0])
+        # One that waits for a client would hold its TCP port for ever.
+        words = ("setpriv", "--pdeathsig", "KILL", "--", *command)
         # Shielded: cancelled in the middle of it, a process would run that nobody knows of.
         task = asyncio.create_task(
-            asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+            asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
         )
         self._starting.add(task)
         task.add_done_callback(self._started)

@@ -29,10 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
         from controller.apply import end_left_ranks
 
         servers = [server.name for server in plan.cluster.servers]
-        await tools.agents.wait_for(servers, timeout_seconds=10)
-        if not await confirmed(yes=arguments.yes):
-            raise UsageError("not confirmed; nothing was changed")
         with tools.journal.exclusive():
+            await tools.agents.wait_for(servers, timeout_seconds=10)
+            if not await confirmed(yes=arguments.yes):
+                raise UsageError("not confirmed; nothing was changed")
             try:
                 await end_left_ranks(tools)
             except LaunchFailed as problem:

@@ -49,7 +49,7 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
     """By server, and of this machine."""
     from agent.contract.diagnosis import Diagnosis
     from agent.contract.messages import Diagnose
-    from controller.diagnosis import absent, plan_findings, versions_and_clocks
+    from controller.diagnosis import absent, copied, plan_findings, versions_and_clocks
 
     servers = [server.name for server in plan.cluster.servers]
     missing: Sequence[str] = ()
@@ -74,7 +74,8 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
     found: dict[str, Sequence[Finding]] = {}
     for server in servers:
         own = answers[server].findings if server in answers else (absent(server),)
-        found[server] = (*planned.get(server, ()), *common.get(server, ()), *own)
+        twice = [copied(server, both)] if (both := tools.agents.rivals.get(server)) else []
+        found[server] = (*twice, *planned.get(server, ()), *common.get(server, ()), *own)
     return {_HERE: await _here(tools), **found}
 
 

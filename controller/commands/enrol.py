@@ -56,6 +56,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
     from controller.ca import AGENT_LIFETIME_SECONDS, CONTROLLER_NAME, Authority, server_context
     from controller.enrolment import Enrolment
     from controller.enrolment_listener import listening
+    from controller.turned_away import FILE, TurnedAway
 
     addresses = _addresses(arguments.servers)
     host, port = listening_place(arguments.listen)
@@ -74,7 +75,9 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         enrolment,
         lifetime_seconds=AGENT_LIFETIME_SECONDS,
         on_enrolled=lambda server: print(f"{server}: enrolled", flush=True),
-        on_refused=lambda why: print(f"refused: {why}", flush=True),
+        on_refused=TurnedAway(
+            arguments.state_dir / FILE, lambda line: print(line, flush=True)
+        ).note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
         while enrolment.missing and time.monotonic() < enrolment.expires_seconds:

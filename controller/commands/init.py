@@ -56,10 +56,14 @@ async def _init(arguments: argparse.Namespace) -> int:
     from controller.agents import Agents
     from controller.ca import Authority
     from controller.discovery import discovered_plan
+    from controller.turned_away import FILE, TurnedAway
 
     host, port = listening_place(arguments.listen)
     authority = Authority.load(arguments.state_dir / "ca")
-    async with Agents.listening(host, port, authority) as agents:
+    turned_away = TurnedAway(
+        arguments.state_dir / FILE, lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    async with Agents.listening(host, port, authority, turned_away) as agents:
         print(f"waiting for agents, at most {arguments.seconds} s", file=sys.stderr, flush=True)
         hellos = await _hellos(agents, arguments.servers, arguments.seconds)
     name = arguments.name or arguments.lab or arguments.out.stem

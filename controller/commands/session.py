@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controller.commands.interrupts import interruptible
-from controller.errors import UsageError
+from controller.errors import CannotListen, UsageError
 
 if TYPE_CHECKING:
     from controller.apply import Tools
@@ -54,16 +54,27 @@ async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> 
     from controller.ca import Authority
     from controller.journal import Journal
     from controller.show.story import Show
+    from controller.turned_away import FILE, TurnedAway
 
     state: Path = arguments.state_dir
     host, port = listening_place(arguments.listen)
     authority = Authority.load(state / "ca")
+    show = Show(to_error=arguments.json)
+    turned_away = TurnedAway(state / FILE, show.plain)
     with Journal.open(state) as journal:
-        async with Agents.listening(host, port, authority) as agents:
-            launcher = _launcher(plan, arguments.plan)
-            show = Show(to_error=arguments.json)
-            tools = Tools(agents, journal, launcher, state / "cache", state / "logs", show)
-            return await work(plan, tools)
+        try:
+            async with Agents.listening(host, port, authority, turned_away) as agents:
+                launcher = _launcher(plan, arguments.plan)
+                tools = Tools(agents, journal, launcher, state / "cache", state / "logs", show)
+                return await work(plan, tools)
+        except CannotListen as error:
+            if (holder := journal.holder()) is not None:
+                raise UsageError(
+                    f"another change is under way: {holder}",
+                    where=error.where,
+                    remedy="agents dial in to that one; wait for it to end",
+                ) from error
+            raise
 
 
 def listening_place(text: str) -> tuple[str, int]:

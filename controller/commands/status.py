@@ -25,11 +25,14 @@ def run(arguments: argparse.Namespace) -> int:
         from controller.in_force import observed, read_back
         from controller.job_status import job_status
         from controller.recovery import left_open, way_of
+        from controller.standing import standing
 
         observations = await observed(tools.agents, plan)
         verified = await read_back(tools.agents, observations)
         job = job_status(plan, tools.launcher, tools.journal)
         left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
+        leases = {server: one.lease for server, one in observations.items() if one is not None}
+        stands = standing(plan.name, tools.journal.decisions(), leases)
         if arguments.json:
             answers = {
                 server: None
@@ -39,9 +42,17 @@ def run(arguments: argparse.Namespace) -> int:
                 for server, answer in observations.items()
             }
             open_decision = left and {"decision": left.id, "phase": left.last_phase}
-            print_json({"servers": answers, "job": asdict(job), "left_open": open_decision})
+            print_json(
+                {
+                    "servers": answers,
+                    "standing": asdict(stands),
+                    "job": asdict(job),
+                    "left_open": open_decision,
+                }
+            )
         else:
             tools.show.status(observations, verified, job)
+            tools.show.say(stands.why)
             if left is not None:
                 tools.show.say(
                     f"decision {left.id} was left at {left.last_phase!r} by a controller that is "

@@ -74,6 +74,11 @@ class Show:
         elapsed = time.monotonic() - self._began
         self.console.print(f"[dim]{elapsed:6.1f} s[/dim]  {text}")
 
+    def plain(self, text: str) -> None:
+        """What others wrote may be in it: nothing of it is markup."""
+        elapsed = time.monotonic() - self._began
+        self.console.print(Text(f"{elapsed:6.1f} s  ", style="dim") + Text(text))
+
     def progress(self, text: str) -> None:
         elapsed = time.monotonic() - self._began
         line = Text(f"{elapsed:6.1f} s  ", style="dim")

@@ -131,7 +131,8 @@ def _explain(error: Any, document: object, model: type[BaseModel]) -> Mistake:
         keys = _keys(_models_at(model, error["loc"]))
         return path, f"found {shown(found)}; accepted: a mapping with the keys {keys}"
     if kind in ("dict_type", "mapping_type"):
-        return path, f"found {shown(found)}; accepted: a mapping of names to texts"
+        # Not what was found: these are variables, and one may be a password.
+        return path, "what was found is no mapping; accepted: a mapping of names to texts"
     return path, f"found {shown(found)}; {error['msg'].lower()}"
 
 

@@ -12,6 +12,7 @@ from agent.contract.measurement import Transfer
 from agent.contract.messages import (
     Commit,
     Destroy,
+    FindNeighbours,
     Observe,
     Preview,
     ReadCounters,
@@ -43,6 +44,7 @@ REQUESTS: tuple[Frozen, ...] = (
     RunTransfers(transfers=(_TRANSFER,), seconds=2, start_unix=1_700_000_000),
     StopServers(),
     ReadCounters(interfaces=("nic0",)),
+    FindNeighbours(interfaces=("pw-nic0",), addresses=("10.7.0.2",)),
 )
 _STRANGE_TEXTS = (
     "",

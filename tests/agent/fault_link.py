@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,8 +38,12 @@ class RepliesInMemory:
 class _Answered:
     status = 200
 
-    async def json(self, **_: object) -> Any:
-        return {}
+    @property
+    def content(self) -> _Answered:
+        return self
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield b"{}"
 
 
 def outcome_of(reply: Any) -> Outcome:

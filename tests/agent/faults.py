@@ -145,6 +145,14 @@ class Striker:
         return fault
 
 
+class NoFaults(Striker):
+    """Strikes nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(0), lambda _: False)
+        self.stopped = True
+
+
 def _is_event(planned: _Planned) -> bool:
     return planned.fault in EVENTS
 

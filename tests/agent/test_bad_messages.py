@@ -9,7 +9,7 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from agent.store import DiskStore
 from bad_messages import REQUESTS, BadMessage, bad_documents, bad_messages
 from fault_link import InlineExecutor
 from fault_run import CONFIG, FACTS
-from faults import Striker
+from faults import NoFaults
 from memory_disk import MemoryDisk, store_on_memory_disks
 from memory_drivers import MemoryNetwork
 from memory_server import MemoryServer
@@ -39,14 +39,6 @@ HELLO = Hello(
     capabilities=Capabilities(datapath="netdev", set_queue_honoured=False, nics=(),
                               open_vswitch_version="3.1", kernel_version="6", python_version="3"),
 )  # fmt: skip
-
-
-class NoFaults(Striker):
-    """Counts the steps, and strikes nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__(random.Random(0), lambda _: False)
-        self.stopped = True
 
 
 class NothingMeasured:
@@ -105,9 +97,12 @@ class Answer:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    async def json(self, **_: object) -> Any:
-        """As aiohttp: text first, in the encoding that the answer says it has."""
-        return json.loads(self._data.decode())
+    @property
+    def content(self) -> Answer:
+        return self
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield self._data
 
 
 class AgentInMemory:

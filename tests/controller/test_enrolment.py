@@ -62,6 +62,9 @@ class Site:
         self.enrolment = Enrolment(self.authority.sha256, addresses, time.monotonic() + valid)
         return self.enrolment
 
+    def turn_away(self, address: str, why: str) -> None:
+        self.refused.append(f"{address}: {why}")
+
     @asynccontextmanager
     async def waiting(self, authority: Authority | None = None) -> AsyncIterator[None]:
         who = authority or self.authority
@@ -70,7 +73,7 @@ class Site:
         async with listening(
             "127.0.0.1", self.port, context, who, self.enrolment,
             lifetime_seconds=LIFETIME_SECONDS, on_enrolled=lambda server: None,
-            on_refused=self.refused.append,
+            on_refused=self.turn_away,
         ):  # fmt: skip
             yield
 
@@ -197,7 +200,7 @@ async def test_an_authority_that_brings_another_along_is_not_trusted_with_it(
     async with listening(
         "127.0.0.1", site.port, context, stranger, site.enrolment,
         lifetime_seconds=LIFETIME_SECONDS, on_enrolled=lambda server: None,
-        on_refused=site.refused.append,
+        on_refused=site.turn_away,
     ):  # fmt: skip
         with pytest.raises(EnrolmentError):
             await site.enrol("s1", token)
@@ -251,6 +254,7 @@ async def test_what_is_no_request_is_refused_and_uses_nothing_up(site: Site, bod
             url, data=body, ssl=unverified
         ) as response:  # fmt: skip
             assert 400 <= response.status < 500
+        assert len(site.refused) == 1, "and noted"
         await site.enrol("s1", token)
 
 

@@ -146,6 +146,30 @@ MISTAKES = {
     "no verify": (_set("network", "verify", to=3), "network.verify", "keys tolerance, seconds"),
     "no variable": (_set("job", "env", to={"A=B": "x"}), "job.env.A=B", "not a variable's name"),
     "no env": (_set("job", "env", to="A=1"), "job.env", "a mapping of names to texts"),
+    "graph elsewhere": (
+        _set("job", to={"kind": "replay", "graph": "../g.json", "steps": 1}),
+        "job.graph",
+        "leaves its folder",
+    ),
+    "script elsewhere": (_torchrun(script="examples/../../x.py"), "job.script", "leaves its"),
+    "workdir elsewhere": (_set("job", "workdir", to="/home/../root"), "job.workdir", "leaves its"),
+    "python elsewhere": (_set("job", "python", to="../bin/python"), "job.python", "leaves its"),
+    "key elsewhere": (_set("launch", to={"kind": "ssh", "key": "../k"}), "launch.key", "leaves"),
+    "known hosts elsewhere": (
+        _set("launch", to={"kind": "ssh", "known_hosts": "~/../root/hosts"}),
+        "launch.known_hosts",
+        "leaves its folder",
+    ),
+    "traces elsewhere": (
+        _set("job", "trace", to={"folder": "/traces/../etc"}),
+        "job.trace.folder",
+        "leaves its",
+    ),
+    "checkpoints elsewhere": (
+        _set("job", "checkpoint", to={"folder": "/shared/../etc"}),
+        "job.checkpoint.folder",
+        "leaves its folder",
+    ),
     "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
     "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
     "no script": (_torchrun(script="none.py"), "job.script", "no file"),
@@ -518,6 +542,18 @@ def test_defaults_are_those_documented(kind: str) -> None:
     }  # fmt: skip
     for key, default in defaults.items():
         assert re.search(rf"^\| `{key}` \| `{default}` \|", text, re.M), key
+
+
+@pytest.mark.parametrize(
+    "env", ["TOKEN=opensesame", ["opensesame"], {"TOKEN": 777111}, {"TOKEN": ["opensesame"]},
+            {"TOKEN": "opensesame\0"}]
+)  # fmt: skip
+def test_a_mistake_in_a_variable_does_not_tell_its_value(env: Any) -> None:
+    document = plan_document()
+    document["job"]["env"] = env
+    with pytest.raises(PlanError, match=r"job\.env") as refused:
+        plan(document)
+    assert "opensesame" not in str(refused.value) and "777111" not in str(refused.value)
 
 
 def test_the_model_is_not_imported(tmp_path: Path) -> None:

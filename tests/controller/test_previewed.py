@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from agent.contract.messages import Previewed
 from agent.contract.state import Change, DesiredState, LeaseState
@@ -52,6 +53,26 @@ def test_a_preview_is_read_as_it_was_written_and_is_its_owners(tmp_path: Path) -
     assert read_preview(file) == preview
     assert file.stat().st_mode & 0o777 == 0o600
     assert preview.parsed().name == "small"
+
+
+def test_the_values_of_variables_are_the_plan_files_own(tmp_path: Path) -> None:
+    """A preview is shown to others; a variable may be a password."""
+    document, file = plan_document(), tmp_path / "plan.yaml"
+    document["job"]["env"] = {"TOKEN": "opensesame", "PYTHONHASHSEED": "0"}
+    file.write_text(yaml.safe_dump(document))
+    preview = preview_of(document, file, proposal(SHOWN))
+    write_preview(preview, tmp_path / "shown.json")
+    assert "opensesame" not in (tmp_path / "shown.json").read_text()
+    assert preview.parsed().job.env == document["job"]["env"]
+    document["job"]["env"]["TOKEN"] = "another"
+    file.write_text(yaml.safe_dump(document))
+    assert preview.parsed().job.env["TOKEN"] == "another"
+    del document["job"]["env"]["TOKEN"]
+    file.write_text(yaml.safe_dump(document))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="others than when it was previewed"):
+            preview.parsed()
+        file.unlink(missing_ok=True)
 
 
 def test_what_is_no_preview_may_be_a_plan(tmp_path: Path) -> None:
