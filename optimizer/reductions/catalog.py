@@ -1,0 +1,75 @@
+"""Every reduction: where it comes from, what it does, and what it can take. Light: loads none.
+
+Our own stand beside this file, the published ones in published/.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optimizer.names import ReductionName
+
+if TYPE_CHECKING:
+    from optimizer.reductions.chain import Reduction
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is said of a reduction, in words.
+
+    code: the reductions that it consists of, one on the other's result, each as module:function.
+    takes: which graphs; others are refused. Memory, unlike devices and co-location keys are minded
+    by all of them.
+    """
+
+    code: tuple[str, ...]
+    what: str
+    paper: str
+    section: str
+    takes: str
+
+
+_HERE = "optimizer.reductions"
+_PUBLISHED = f"{_HERE}.published"
+_OURS = "Placewire"
+_QUICKP = "QuickP (ICC 2025)"
+_THESIS = "Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
+_ANY = "any graph"
+
+REDUCTIONS: Mapping[ReductionName, Entry] = {
+    "auto": Entry(
+        (f"{_HERE}.mild:reduce_mildly",),
+        "by size: nothing, chains, or to 500 operators with a hardly longer critical path",
+        _OURS, "", _ANY,
+    ),
+    "none": Entry((), "nothing", _OURS, "", _ANY),
+    "chain": Entry(
+        (f"{_HERE}.fusion:fuse",),
+        "chains and operators without cost (algorithm 1 of the thesis with alpha 0)",
+        _OURS, "", _ANY,
+    ),
+    "fusion": Entry(
+        (f"{_HERE}.colocation:merge_colocated", f"{_HERE}.fusion:fuse"),
+        "the same, after what is co-located became one operator where no cycle arises",
+        _OURS, "", _ANY,
+    ),
+    "thesis": Entry(
+        (f"{_PUBLISHED}.iterate:reduce_as_thesis",),
+        "fusion and co-location by rank in turns, then expansion of the groups",
+        _THESIS, "4.1-4.3, algorithm 2", _ANY,
+    ),
+    "icc": Entry(
+        (f"{_PUBLISHED}.iterate:reduce_as_icc",),
+        "fusion, then co-location by rank",
+        _QUICKP, "IV, algorithm 1, (7)", _ANY,
+    ),
+}  # fmt: skip
+
+
+def load(name: ReductionName) -> tuple[Reduction, ...]:
+    """Imports what it consists of and needs, nothing of the others."""
+    parts = [path.split(":") for path in REDUCTIONS[name].code]
+    return tuple(getattr(importlib.import_module(module), function) for module, function in parts)
