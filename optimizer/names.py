@@ -41,6 +41,7 @@ ReductionName = Literal[
     "fusion",
     "thesis",
     "icc",
+    "celeritas",
 ]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]

@@ -35,6 +35,7 @@ class Entry:
 _HERE = "optimizer.reductions"
 _PUBLISHED = f"{_HERE}.published"
 _OURS = "Placewire"
+_CELERITAS = "Xu et al., Celeritas (2022)"
 _QUICKP = "QuickP (ICC 2025)"
 _THESIS = "Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 _ANY = "any graph"
@@ -65,6 +66,11 @@ REDUCTIONS: Mapping[ReductionName, Entry] = {
         (f"{_PUBLISHED}.iterate:reduce_as_icc",),
         "fusion, then co-location by rank",
         _QUICKP, "IV, algorithm 1, (7)", _ANY,
+    ),
+    "celeritas": Entry(
+        (f"{_PUBLISHED}.celeritas:reduce_as_celeritas",),
+        "Optimal Operation Fusion: CPD-TOPO order cut where least is sent",
+        _CELERITAS, "5.1, algorithm 1, (2)-(6)", "any graph; leaves few clusters of small ones",
     ),
 }  # fmt: skip
 
