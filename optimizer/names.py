@@ -42,6 +42,8 @@ ReductionName = Literal[
     "thesis",
     "icc",
     "celeritas",
+    "gcof-eigen",
+    "gcof-inductor",
 ]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]

@@ -36,9 +36,11 @@ _HERE = "optimizer.reductions"
 _PUBLISHED = f"{_HERE}.published"
 _OURS = "Placewire"
 _CELERITAS = "Xu et al., Celeritas (2022)"
+_MOIRAI = "Zhang et al., Moirai (2023)"
 _QUICKP = "QuickP (ICC 2025)"
 _THESIS = "Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 _ANY = "any graph"
+_TYPED = "graphs with operator types of ATen, ONNX or TensorFlow"
 
 REDUCTIONS: Mapping[ReductionName, Entry] = {
     "auto": Entry(
@@ -71,6 +73,16 @@ REDUCTIONS: Mapping[ReductionName, Entry] = {
         (f"{_PUBLISHED}.celeritas:reduce_as_celeritas",),
         "Optimal Operation Fusion: CPD-TOPO order cut where least is sent",
         _CELERITAS, "5.1, algorithm 1, (2)-(6)", "any graph; leaves few clusters of small ones",
+    ),
+    "gcof-eigen": Entry(
+        (f"{_PUBLISHED}.gcof:reduce_as_eigen",),
+        "GCOF: what Eigen's rules fuse",
+        _MOIRAI, "III-B, algorithm 1, table I", _TYPED,
+    ),
+    "gcof-inductor": Entry(
+        (f"{_PUBLISHED}.gcof:reduce_as_inductor",),
+        "GCOF: what rules in the style of torch's inductor fuse",
+        _MOIRAI, "III-B, algorithm 1", _TYPED,
     ),
 }  # fmt: skip
 
