@@ -44,6 +44,11 @@ ReductionName = Literal[
     "celeritas",
     "gcof-eigen",
     "gcof-inductor",
+    "colocrl",
+    "placeto",
+    "spotlight",
+    "pesto",
+    "hsdag",
 ]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]

@@ -84,6 +84,32 @@ REDUCTIONS: Mapping[ReductionName, Entry] = {
         "GCOF: what rules in the style of torch's inductor fuse",
         _MOIRAI, "III-B, algorithm 1", _TYPED,
     ),
+    "colocrl": Entry(
+        (f"{_PUBLISHED}.colocrl:reduce_as_colocrl",),
+        "co-location with an only successor; fuses nothing",
+        "Mirhoseini et al., ColocRL (ICML 2017)", "thesis 5.3", _ANY,
+    ),
+    "placeto": Entry(
+        (f"{_PUBLISHED}.placeto:reduce_as_placeto",),
+        "the cheapest operator into a neighbour, to the size that `thesis` leaves",
+        "Addanki et al., Placeto (NeurIPS 2019)", "thesis 5.3", _ANY,
+    ),
+    "spotlight": Entry(
+        (f"{_PUBLISHED}.spotlight:reduce_as_spotlight",),
+        "operators whose ids share their first two levels",
+        "Gao et al., Spotlight (ICML 2018)", "thesis 5.3",
+        "graphs whose ids are paths, like sequential_1/conv2d_1/Reshape",
+    ),
+    "pesto": Entry(
+        (f"{_PUBLISHED}.pesto:reduce_as_pesto",),
+        "batches of edges that make no cycle, to 200 operators",
+        "Hafeez et al., Pesto (Middleware 2021)", "thesis 2.2, 2.3, 3.3, 4.1", _ANY,
+    ),
+    "hsdag": Entry(
+        (f"{_PUBLISHED}.hsdag:reduce_as_hsdag",),
+        "chains of only child and only parent",
+        "Duan et al., HSDAG (2024)", "appendix G", _ANY,
+    ),
 }  # fmt: skip
 
 

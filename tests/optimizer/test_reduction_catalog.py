@@ -11,7 +11,9 @@ from typing import get_args
 
 import pytest
 
+from cases import cluster, graph
 from optimizer.cli import main
+from optimizer.graph import save_graph
 from optimizer.names import ReductionName
 from optimizer.reductions.catalog import REDUCTIONS, load
 
@@ -34,6 +36,7 @@ def test_the_list_names_paper_section_and_what_each_takes(capsys):
     assert main(["reductions"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(NAMES)
+    assert f"{'':20}from: Duan et al., HSDAG (2024), appendix G" in lines
     assert main(["reductions", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(NAMES)
@@ -45,7 +48,19 @@ def test_the_architecture_names_them_all():
     assert not [name for name in NAMES if f"\n| `{name}` |" not in text]
 
 
-@pytest.mark.parametrize(("name", "loaded"), [("none", []), ("chain", []), ("auto", [])])
+@pytest.mark.parametrize("name", ["spotlight", "gcof-eigen"])
+def test_what_a_reduction_cannot_take_is_refused_before_the_search(name, tmp_path, capsys):
+    made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)])
+    save_graph(made, tmp_path / "graph.json")
+    (tmp_path / "cluster.json").write_text(cluster(2).model_dump_json())
+    files = [str(tmp_path / "graph.json"), "--cluster", str(tmp_path / "cluster.json")]
+    assert main(["solve", *files, "--reduction", name]) == 3
+    assert "; it takes graphs " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "loaded"), [("none", []), ("chain", []), ("auto", []), ("colocrl", ["colocrl"])]
+)
 def test_a_reduction_loads_itself_alone(name: str, loaded: list[str]) -> None:
     program = (
         "import sys\n"
