@@ -2,10 +2,10 @@
 
 A node's level is the number of edges on the longest path to it. Between nodes of neighbouring
 levels no other path than their edge can be, so that merging the two makes no cycle (Pesto's
-criterion, for one edge). A batch takes such pairs, each node once, and no two pairs of the same
-levels with an edge between them. Then there is none for all of them together: with the lower level
-of a pair as the pair's, no edge leads to a lower level, and within one level edges lead only from
-unmerged nodes into pairs.
+criterion, for one edge). A batch makes groups of nodes of two neighbouring levels, and no two
+groups of the same levels with an edge between them. Then no cycle arises from all of them together:
+with the lower of its levels as a group's own, no edge leads to a lower level, and within one level
+edges lead only from unmerged nodes into groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from optimizer.kernels.compiled import compiled
 from optimizer.kernels.contraction import Merging, may_merge, merge, root
 
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+
+_NONE, _SEVERAL = -1, -2
 
 
 @compiled
@@ -36,59 +37,69 @@ def _levels(m: Merging) -> IntArray:
 
 
 @compiled
-def _meets_pair(m: Merging, x: int, forward: bool, paired: BoolArray, level: IntArray) -> bool:
-    """Whether a successor (else a predecessor) of root x is a pair whose lower level is x's (else
-    the one below x's)."""
-    lower = level[x] if forward else level[x] - 1
+def _note(m: Merging, x: int, group: int, forward: bool, level: IntArray, beside: IntArray) -> None:
+    """Node x joins the group: what follows it one level up (else what precedes it one level down)
+    stands beside that group now."""
+    wanted = level[x] + 1 if forward else level[x] - 1
     e = m.out_first[x] if forward else m.in_first[x]
     while e >= 0:
         y = root(m.home, m.target[e] if forward else m.source[e])
-        if paired[y] and level[y] == lower:
-            return True
+        if level[y] == wanted and beside[y] != group:
+            beside[y] = group if beside[y] == _NONE else _SEVERAL
         e = m.out_next[e] if forward else m.in_next[e]
-    return False
 
 
 @compiled
-def _settle(m: Merging, paired: BoolArray, level: IntArray) -> None:
-    """Positions after a batch: by level, unmerged nodes before pairs, else as before."""
+def _settle(m: Merging, size: IntArray, level: IntArray) -> None:
+    """Positions after a batch: by level, unmerged nodes before groups, else as before."""
     count = np.zeros(2 * level.max() + 3, dtype=np.int64)
     for x in m.at:
         if x >= 0 and m.home[x] == x:
-            count[2 * level[x] + paired[x] + 1] += 1
+            count[2 * level[x] + (size[x] > 1) + 1] += 1
     place = np.cumsum(count)
     before = m.at.copy()
     m.at[:] = -1
     for x in before:
         if x >= 0 and m.home[x] == x:
-            slot = 2 * level[x] + paired[x]
+            slot = 2 * level[x] + (size[x] > 1)
             m.at[place[slot]] = x
             m.position[x] = place[slot]
             place[slot] += 1
 
 
 @compiled
-def merge_batch(m: Merging, edges: IntArray, least: int) -> int:
-    """One batch, edges (numbers) in the order given, until `least` nodes are left: the number of
-    merges."""
-    level = _levels(m)
-    paired = np.zeros(len(m.home), dtype=np.bool_)
-    # A node beside a pair of its levels stays beside it for the rest of the batch.
-    no_tail, no_head = paired.copy(), paired.copy()
+def merge_batch(m: Merging, edges: IntArray, most_nodes: int, least: int) -> int:
+    """One batch, edges (numbers) in the order given, of groups of at most that many nodes, until
+    `least` nodes are left: the number of merges."""
+    n = len(m.home)
+    level, size = _levels(m), np.ones(n, dtype=np.int64)
+    # Of an unmerged node the group that its edges lead into, and the one that leads to it, among
+    # the groups whose levels are its own and the next one, or the one before and its own.
+    into, out_of = np.full(n, _NONE), np.full(n, _NONE)
     before = m.nodes[0]
     for e in edges:
         if m.nodes[0] <= least:
             break
         i, j = root(m.home, m.source[e]), root(m.home, m.target[e])
-        if paired[i] or paired[j] or no_tail[i] or no_head[j] or level[j] != level[i] + 1:
+        if i == j or size[i] + size[j] > most_nodes:
             continue
-        if not may_merge(m, i, j):
+        if level[j] == level[i] + 1 and size[i] == size[j] == 1:
+            free = into[i] == _NONE and out_of[j] == _NONE
+        elif level[j] == level[i] + 1 and size[j] == 1:
+            free = out_of[j] == i
+        elif level[j] == level[i] and size[i] == 1:
+            free = into[i] == j
+        else:
             continue
-        no_tail[i] = _meets_pair(m, i, True, paired, level)
-        no_head[j] = _meets_pair(m, j, False, paired, level)
-        if not no_tail[i] and not no_head[j]:
-            merge(m, i, j)
-            paired[i] = True
-    _settle(m, paired, level)
+        if not free or not may_merge(m, i, j):
+            continue
+        group, joins = (j, i) if size[j] > 1 else (i, j)
+        if size[i] == 1:
+            _note(m, i, group, True, level, out_of)
+        if size[j] == 1:
+            _note(m, j, group, False, level, into)
+        merge(m, group, joins)
+        size[group] += 1
+    _settle(m, size, level)
     merged: int = before - m.nodes[0]
     return merged
