@@ -32,14 +32,24 @@ EngineName = Literal[
 ]
 # Over which a published formulation is solved.
 SolverName = Literal["highs", "gurobi"]
-# How a graph is made smaller before the search.
-#   auto    none for a small graph, else what brings it to a size that is searched well
-#   none    nothing
-#   chain   chains and operators without cost
-#   fusion  the same, and what is co-located already becomes one operator where no cycle arises
-#   thesis  the thesis' iterative fusion and co-location, with expansion
-#   icc     its ancestor's (QuickP) fusion, then co-location
-ReductionName = Literal["auto", "none", "chain", "fusion", "thesis", "icc"]
+# How a graph is made smaller before the search; reductions/catalog.py says what each does. The
+# first four are our own, the others published.
+ReductionName = Literal[
+    "auto",
+    "none",
+    "chain",
+    "fusion",
+    "thesis",
+    "icc",
+    "celeritas",
+    "gcof-eigen",
+    "gcof-inductor",
+    "colocrl",
+    "placeto",
+    "spotlight",
+    "pesto",
+    "hsdag",
+]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]
 

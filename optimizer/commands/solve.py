@@ -88,7 +88,8 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         "--reduction",
         choices=get_args(ReductionName),
         default="auto",
-        help="default: auto, large graphs are made smaller first",
+        help="default: auto, large graphs are made smaller first; `optimizer reductions` says what "
+        "each does",
     )
 
 

@@ -177,7 +177,7 @@ def _append(first: IntArray, last: IntArray, following: IntArray, i: int, j: int
 
 
 @compiled
-def _merge(m: Merging, i: int, j: int) -> None:
+def merge(m: Merging, i: int, j: int) -> None:
     """Root j into root i; positions are the caller's."""
     m.home[j] = i
     _append(m.out_first, m.out_last, m.out_next, i, j)
@@ -280,7 +280,7 @@ def fuse(m: Merging, alpha: float, least: int) -> None:
                 continue
         _push_common(m, queue, waits, state, i, j)
         position = m.position[j] if _only_following(m, i) == j else m.position[i]
-        _merge(m, i, j)
+        merge(m, i, j)
         _settle(m, i, j, position)
         _push(queue, waits, state, i)
 
@@ -402,7 +402,7 @@ def merge_acyclic(m: Merging, i: int, j: int) -> bool:
     found = _path_elsewhere(m, i, j)
     if found == _PATH:
         return False
-    _merge(m, i, j)
+    merge(m, i, j)
     _settle_between(m, i, j, found)
     return True
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from optimizer.graph import IntArray
 from optimizer.problem import Problem
 from optimizer.reductions.contract import Reduced, contract
 from optimizer.reductions.merging import MergingGraph
 
 
 def merge_colocated(problem: Problem) -> Reduced:
+    return contract(problem, merged_by_key(problem, problem.graph.colocation))
+
+
+def merged_by_key(problem: Problem, colocation: IntArray) -> IntArray:
+    """int64[n]: the operator into which each was merged, among those of its key int64[n]."""
     from optimizer.kernels import contraction
 
-    graph = MergingGraph(problem)
+    graph = MergingGraph(problem, colocation)
     keys = graph.colocation
     by_key = np.lexsort((graph.edge_position, keys))
     by_key = by_key[keys[by_key] >= 0]
     start = np.flatnonzero(np.diff(keys[by_key], prepend=-1, append=-1))
     contraction.merge_alike(graph.tables, by_key, start)
-    return contract(problem, graph.groups())
+    return graph.groups()

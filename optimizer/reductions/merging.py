@@ -95,7 +95,7 @@ class MergingGraph:
         source, target, self.edge_bytes = distinct_edges(graph)
         unit = units_of(self.colocation)
         count = int(unit.max(initial=-1)) + 1
-        possible = _possible(problem)
+        possible = possible_types(problem)
         self.tables: Merging = Merging(
             np.arange(n), source, target,
             *_lists(source, n), *_lists(target, n),
@@ -133,7 +133,7 @@ def _roots(home: IntArray) -> IntArray:
     return home.copy()
 
 
-def _possible(problem: Problem) -> np.ndarray:
+def possible_types(problem: Problem) -> np.ndarray:
     """bool[n, k], a column per device type of the cluster."""
     column = {t: k for k, t in enumerate(problem.graph.device_types)}
     types = sorted({device.type for device in problem.cluster.devices})

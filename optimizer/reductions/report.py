@@ -9,7 +9,8 @@ from optimizer.names import ReductionName
 from optimizer.problem import Problem
 from optimizer.reductions.chain import reduce_by_name
 from optimizer.reductions.merging import group_count, operator_delay
-from optimizer.reductions.thresholds import thesis_thresholds
+from optimizer.reductions.published.thresholds import thesis_thresholds
+from optimizer.reductions.transfers import communication_to_computing
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ReductionReport:
     """groups: co-location keys of the reduced graph that tie two operators or more.
     critical_path_*: the longest path of computing delays, transfers free; that operators of one
     group run one after the other is not counted. total_seconds: the sum of all delays, which no
-    reduction changes. alpha_seconds, beta_seconds: the thesis' thresholds of the graph as given."""
+    reduction changes. ccr_*: communication-to-computing ratio, Celeritas (1). alpha_seconds,
+    beta_seconds: the thesis' thresholds of the graph as given."""
 
     name: ReductionName
     operators_before: int
@@ -26,13 +28,15 @@ class ReductionReport:
     critical_path_before_seconds: float
     critical_path_after_seconds: float
     total_seconds: float
+    ccr_before: float
+    ccr_after: float
     alpha_seconds: float
     beta_seconds: float
     wall_seconds: float
 
 
 def reduction_report(problem: Problem, name: ReductionName) -> ReductionReport:
-    """Raises ValueError for an unknown name. wall_seconds is the reduction's own time."""
+    """Raises as chain.reduce_by_name does. wall_seconds is the reduction's own time."""
     start = time.perf_counter()
     small, _, _ = reduce_by_name(problem, name)
     wall = time.perf_counter() - start
@@ -45,6 +49,8 @@ def reduction_report(problem: Problem, name: ReductionName) -> ReductionReport:
         critical_path_before_seconds=critical_path_seconds(problem),
         critical_path_after_seconds=critical_path_seconds(small),
         total_seconds=float(operator_delay(problem).sum()),
+        ccr_before=communication_to_computing(problem),
+        ccr_after=communication_to_computing(small),
         alpha_seconds=thresholds.alpha_seconds,
         beta_seconds=thresholds.beta_seconds,
         wall_seconds=wall,

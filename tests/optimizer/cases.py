@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import TUPLE_ITEM, OperatorGraph, OperatorRow, TensorRow, build_graph
 from optimizer.problem import Problem
 
 # Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.
@@ -97,6 +98,21 @@ def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
             size = draw(st.sampled_from([0, 900, 65_535, 65_536, 200_000]))
             tensors.append(TensorRow(f"o{i}", tuple(f"o{j}" for j in readers), size))
     return build_graph(draw(st.permutations(rows)), tensors, device_types=["cpu"])
+
+
+def described(made: OperatorGraph) -> OperatorGraph:
+    """The same with ids that are paths and types that backends fuse: what some reductions go by."""
+    kinds = (
+        "aten.convolution.default", "BatchNormalization", "Relu", "aten.add.Tensor", "Relu",
+        "aten.mm.default", "aten.view.default", "Sum",
+    )  # fmt: skip
+    place = np.argsort(made.topological_order).tolist()
+    types = [
+        kind if kind == TUPLE_ITEM else kinds[k % len(kinds)]
+        for k, kind in zip(place, made.types, strict=True)
+    ]
+    ids = [f"part{k % 2}/block{k % 3}/{name}" for k, name in zip(place, made.ids, strict=True)]
+    return replace(made, ids=tuple(ids), types=tuple(types))
 
 
 @st.composite

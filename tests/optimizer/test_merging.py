@@ -16,8 +16,8 @@ from optimizer.problem import Problem
 from optimizer.reductions.coarsen import reduce_to
 from optimizer.reductions.contract import contract
 from optimizer.reductions.fusion import fused_groups, operator_delay
-from optimizer.reductions.iterate import fused_within
 from optimizer.reductions.merging import MergingGraph, distinct_edges, recorded_position
+from optimizer.reductions.published.iterate import fused_within
 from optimizer.reductions.report import critical_path_seconds
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from brute_force import simulated_optimum
-from cases import cluster
+from cases import cluster, described
 from optimizer.bounds import lower_bound
 from optimizer.check import check
 from optimizer.cluster import widest_rates
@@ -26,6 +26,7 @@ from optimizer.graph import OperatorRow, TensorRow, build_graph, tensor_rows
 from optimizer.names import EngineName, ReductionName
 from optimizer.problem import InfeasibleError, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
+from optimizer.reductions.refusals import ReductionRefusedError
 from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
 from problems import MODELS, SHARINGS, able_devices, problems
@@ -149,6 +150,30 @@ def test_undoing_what_large_graphs_are_reduced_by(name, data):
     assert small <= large.graph.operator_count
 
 
+@pytest.mark.parametrize("name", sorted(set(get_args(ReductionName)) - {"auto", "none"}))
+def test_answers_through_every_reduction_pass_the_check(name):
+    gave = []
+
+    @drawn(8)
+    @given(problems(largest=10, servers=3, memory=TIGHT), st.sampled_from(["heft", "auto"]))
+    def answers(problem, engine):
+        # Pesto's target is 200 operators.
+        copies = -(-210 // problem.graph.operator_count) if name == "pesto" else 1
+        problem = replace(problem, graph=described(side_by_side(problem.graph, copies)))
+        try:
+            placement = place(problem, engine, SolveSettings(gap=0.0, moves=60, seed=1), name)
+        except ReductionRefusedError:
+            return
+        except InfeasibleError:
+            assert engine == "heft"
+            return
+        assert check(problem.graph, placement) == ()
+        gave.append(placement.reduction)
+
+    answers()
+    assert any(words.startswith(f"{name}: ") for words in gave)
+
+
 def side_by_side(graph, copies):
     rows = [
         OperatorRow(
@@ -175,8 +200,12 @@ def side_by_side(graph, copies):
 
 
 def undone_keeps_everything(problem, name, data):
-    """The size of the reduced graph."""
-    small, undo, _ = reduce_by_name(problem, name)
+    """The size of the reduced graph; of the given one where the reduction does not take it."""
+    problem = replace(problem, graph=described(problem.graph))
+    try:
+        small, undo, _ = reduce_by_name(problem, name)
+    except ReductionRefusedError:
+        return problem.graph.operator_count
     device = data.draw(able_devices(small))
     count = small.graph.operator_count
     priority = np.random.default_rng(count).permutation(count).astype(float)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optimizer.reductions.thresholds import icc_alpha, thesis_thresholds
+from optimizer.reductions.published.thresholds import icc_alpha, thesis_thresholds
 
 
 def logistic_delays(steepness, middle, count=400):

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from cases import cluster, clusters, graph, graphs
 from optimizer.kernels.contraction import fuses
 from optimizer.problem import Problem
-from optimizer.reductions.chain import REDUCE_ABOVE, apply_chain, reduce_by_name
+from optimizer.reductions.chain import apply_chain, reduce_by_name
 from optimizer.reductions.colocation import merge_colocated
 from optimizer.reductions.contract import contract
 from optimizer.reductions.fusion import fuse
+from optimizer.reductions.mild import REDUCE_ABOVE
 from optimizer.simulate import simulate
 
 

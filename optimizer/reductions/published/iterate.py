@@ -13,13 +13,13 @@ from optimizer.problem import Problem
 from optimizer.reductions.contract import Reduced, contract
 from optimizer.reductions.fusion import fused_groups
 from optimizer.reductions.merging import MergingGraph, operator_delay
-from optimizer.reductions.rank import (
+from optimizer.reductions.published.rank import (
     expand_groups,
     icc_rank_rates,
     rank_colocation,
     thesis_rank_rates,
 )
-from optimizer.reductions.thresholds import Thresholds, icc_alpha, thesis_thresholds
+from optimizer.reductions.published.thresholds import Thresholds, icc_alpha, thesis_thresholds
 
 
 def reduce_as_thesis(problem: Problem) -> Reduced:

@@ -4,12 +4,8 @@ r_i = p_i + max over successors j of (r_j + t_ij / b), walked against the topolo
 operator with more than one successor is tied to the successor that attains the maximum; the weakly
 connected components of these ties are the co-location groups.
 
-Operators of one key that the graph already has (tied weights, resources, a parameter and its
-update) start out tied, so that a group that meets one of them joins it. No tie makes two such keys
-one: every parameter hangs on the forward path, and all their updates would end on one device (the
-thesis, 4.3, combines no groups for the same reason). No group grows beyond what fits
-(merging.most_unit_bytes), and none of operators that can run on no common device is made. Where
-such ties compete, the one of most bytes comes first: a tie left out may cost its transfer.
+What may be tied to what is in groups.py. Where ties compete, the one of most bytes comes first: a
+tie left out may cost its transfer.
 """
 
 from __future__ import annotations
@@ -18,18 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.cluster import Cluster, even_rates
+from optimizer.cluster import Cluster
 from optimizer.graph import IntArray
 from optimizer.problem import Problem
-from optimizer.reductions.merging import (
-    binding_keys,
-    distinct_edges,
-    most_unit_bytes,
-    operator_bytes,
-    operator_delay,
-    recorded_position,
-    units_of,
-)
+from optimizer.reductions.groups import Groups
+from optimizer.reductions.merging import distinct_edges, operator_delay, recorded_position
+from optimizer.reductions.transfers import mean_rate
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class RankRates:
 def thesis_rank_rates(cluster: Cluster) -> RankRates:
     """(4.1) has one b, and in the joint problem b is what is to be found: here the mean over pairs
     of servers of what an even split gives them; inside a lone server, the rate there."""
-    rate = _between_servers(cluster) or cluster.intra_server_bits_per_second
+    rate = mean_rate(cluster) or cluster.intra_server_bits_per_second
     return RankRates(rate, rate)
 
 
@@ -53,19 +43,8 @@ def icc_rank_rates(cluster: Cluster) -> RankRates:
     (of a lone server: by its NICs)."""
     inside = cluster.intra_server_bits_per_second
     largest = max(len(server.devices) for server in cluster.servers)
-    between = _between_servers(cluster) or float(cluster.nic_rates.sum(axis=1).mean()) or inside
+    between = mean_rate(cluster) or float(cluster.nic_rates.sum(axis=1).mean()) or inside
     return RankRates(inside if len(cluster.devices) <= largest else between, between)
-
-
-def _between_servers(cluster: Cluster) -> float:
-    """Mean over ordered pairs of devices of two servers, joined by NICs or by a link of their own;
-    0 where none is."""
-    server = cluster.server_of_device
-    rate = even_rates(cluster.nic_rates).sum(axis=2)[np.ix_(server, server)]
-    for (source, destination), link in cluster.link_of.items():
-        rate[source, destination] = link.rate_bits_per_second
-    joined = rate[(rate > 0) & (server[:, None] != server[None, :])]
-    return float(joined.mean()) if len(joined) else 0.0
 
 
 def rank_colocation(problem: Problem, rates: RankRates) -> IntArray:
@@ -105,58 +84,6 @@ def best_successors(problem: Problem, rates: RankRates) -> list[int]:
         if start[i + 1] - start[i] < 2:
             best[i] = -1
     return best
-
-
-class Groups:
-    """Operators tied to one device, a union-find; the graph's keys are tied from the start."""
-
-    def __init__(self, problem: Problem, colocation: IntArray | None = None) -> None:
-        keys = binding_keys(problem.graph.colocation if colocation is None else colocation)
-        unit = units_of(keys)
-        count = int(unit.max(initial=-1)) + 1
-        size = np.zeros(count, dtype=np.int64)
-        np.add.at(size, unit, operator_bytes(problem.graph))
-        able = np.ones((count, problem.seconds.shape[1]), dtype=np.bool_)
-        np.logical_and.at(able, unit, np.isfinite(problem.seconds))
-        self._unit = unit.tolist()
-        self._above = list(range(count))
-        self._bytes = size.tolist()
-        self._able = able
-        self._keyed = np.zeros(count, dtype=np.bool_)
-        self._keyed[unit[keys >= 0]] = True
-        self._most_bytes = most_unit_bytes(problem)
-
-    def top(self, i: int) -> int:
-        unit = self._unit[i]
-        above = self._above
-        while above[unit] != unit:
-            above[unit] = above[above[unit]]
-            unit = above[unit]
-        return int(unit)
-
-    def join(self, i: int, j: int) -> bool:
-        """Whether operators i and j are in one group now."""
-        a, b = self.top(i), self.top(j)
-        if a == b:
-            return True
-        together = self._bytes[a] + self._bytes[b]
-        fits = together <= self._most_bytes and bool((self._able[a] & self._able[b]).any())
-        if not fits or (self._keyed[a] and self._keyed[b]):
-            return False
-        self._above[b] = a
-        self._bytes[a] = together
-        self._able[a] &= self._able[b]
-        self._keyed[a] |= self._keyed[b]
-        return True
-
-    def keys(self) -> IntArray:
-        """int64[n]: one number per group of two operators or more, -1 for the others."""
-        tops = np.array([self.top(i) for i in range(len(self._unit))], dtype=np.int64)
-        _, group, count = np.unique(tops, return_inverse=True, return_counts=True)
-        grouped = count > 1
-        number = np.where(grouped, np.cumsum(grouped) - 1, -1)
-        keys: IntArray = number[group.reshape(len(tops))]
-        return keys
 
 
 def expand_groups(problem: Problem, colocation: IntArray, beta: float) -> IntArray:

@@ -1,0 +1,52 @@
+"""SpotLight's grouping by name, as the thesis describes it (sections 2.3 and 5.3).
+
+Operators whose ids share their first two levels (`sequential_1/conv2d_1/convolution`,
+`sequential_1/conv2d_1/Reshape`) are one super operator. Where that would make a cycle, which the
+descriptions do not speak of, the group stays several operators on one device. An id of one level
+alone belongs to no group.
+"""
+
+from __future__ import annotations
+
+from optimizer.graph import IntArray
+from optimizer.problem import Problem
+from optimizer.reductions.colocation import merged_by_key
+from optimizer.reductions.contract import Reduced, contract
+from optimizer.reductions.groups import Groups
+from optimizer.reductions.refusals import ReductionRefusedError
+
+# Of the groups that a prefix came apart into (memory, devices, keys), these many are tried.
+_TRIED = 8
+
+
+def reduce_as_spotlight(problem: Problem) -> Reduced:
+    """Raises ReductionRefusedError where no two ids share two levels."""
+    keys = prefix_groups(problem)
+    return contract(problem, merged_by_key(problem, keys), keys)
+
+
+def prefix_groups(problem: Problem) -> IntArray:
+    """int64[n]: keys of the groups, the graph's own among them; -1 outside any."""
+    members: dict[str, list[int]] = {}
+    for i in problem.graph.topological_order.tolist():
+        if prefix := two_level_prefix(problem.graph.ids[i]):
+            members.setdefault(prefix, []).append(i)
+    if all(len(one) == 1 for one in members.values()):
+        raise ReductionRefusedError(
+            "spotlight groups operators by the first two levels of their ids (as in "
+            "sequential_1/conv2d_1/Reshape), and no two ids of this graph share any; it takes "
+            "graphs whose operators are named by their place in the model"
+        )
+    groups = Groups(problem)
+    for one in members.values():
+        heads: list[int] = []
+        for i in one:
+            if not any(groups.join(head, i) for head in heads[-_TRIED:]):
+                heads.append(i)
+    return groups.keys()
+
+
+def two_level_prefix(identifier: str) -> str:
+    """`a/b` of `a/b/c`, of `/a/b` and of `a/b`; "" of `a`."""
+    levels = identifier.strip("/").split("/")
+    return "/".join(levels[:2]) if len(levels) > 1 else ""

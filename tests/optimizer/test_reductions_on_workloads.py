@@ -1,0 +1,62 @@
+"""Every reduction on every published graph: a placement through it passes the check, in seconds."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+import pytest
+
+from benchmarks.graphs import Published, published
+from optimizer.check import check
+from optimizer.engines.registry import place
+from optimizer.names import ReductionName
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.reductions.chain import reduce_by_name
+from optimizer.reductions.refusals import ReductionRefusedError
+
+GRAPHS = list(published())
+# By operator types and by ids that are paths, neither of which the published graphs have.
+REFUSE = {"gcof-eigen", "gcof-inductor", "spotlight"}
+
+pytestmark = pytest.mark.skipif(
+    not GRAPHS, reason="the published graphs are not beside the project"
+)
+
+
+def problem_of(found: Published) -> Problem:
+    return Problem(
+        found.graph, found.cluster, model="msr" if found.format == "msr" else "contended"
+    )
+
+
+@pytest.mark.parametrize("name", get_args(ReductionName))
+def test_every_published_graph_is_reduced_or_refused_in_seconds(name: ReductionName) -> None:
+    for found in GRAPHS:
+        problem = problem_of(found)
+        if name in REFUSE:
+            with pytest.raises(ReductionRefusedError):
+                reduce_by_name(problem, name)
+            continue
+        reduce_by_name(problem, name)  # compiled by now
+        began = time.perf_counter()
+        small, _, _ = reduce_by_name(problem, name)
+        # A bound against quadratic loops, not a measurement.
+        assert time.perf_counter() - began < 20, found.name
+        assert small.graph.operator_count <= found.graph.operator_count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(get_args(ReductionName)) - REFUSE))
+def test_placements_of_published_graphs_through_a_reduction_hold(name: ReductionName) -> None:
+    placed = 0
+    for found in GRAPHS:
+        problem = problem_of(found)
+        try:
+            placement = place(problem, "heft", SolveSettings(), name)
+        except InfeasibleError as error:
+            assert "memory" in str(error)  # HEFT packs as it comes
+            continue
+        assert check(problem.graph, placement) == ()
+        placed += 1
+    assert placed >= len(GRAPHS) // 2
