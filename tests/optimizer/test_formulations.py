@@ -14,7 +14,6 @@ from cases import cluster
 from optimizer.check import check
 from optimizer.cli import main as optimizer_main
 from optimizer.cluster import Cluster, Device, Link, Nic, Server, even_rates
-from optimizer.engines import heft
 from optimizer.engines.formulations import gurobi, highs, limits
 from optimizer.engines.formulations.engine import solve
 from optimizer.engines.formulations.errors import (
@@ -23,6 +22,7 @@ from optimizer.engines.formulations.errors import (
     NoIncumbentError,
 )
 from optimizer.engines.formulations.papers import formulate
+from optimizer.engines.published import heft
 from optimizer.engines.registry import place
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -306,7 +306,7 @@ def test_a_graph_beyond_the_static_memory_is_infeasible(name, solver):
 
 
 def test_no_time_at_all_is_no_incumbent():
-    with pytest.raises(NoIncumbentError, match=r"no incumbent in 1e-06 s over highs"):
+    with pytest.raises(NoIncumbentError, match="no incumbent in time over highs"):
         solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=1e-6))
 
 
@@ -391,7 +391,7 @@ def test_the_command_names_solver_status_and_refusals(tmp_path, capsys):
     assert optimizer_main([*command, "--solver", "gurobi", "--gap", "0"]) == 0
     assert "thesis-p2 over gurobi: within the gap" in capsys.readouterr().err
     assert optimizer_main([*command, "--time-limit", "0.000001"]) == 4
-    assert "error: thesis-p2: no incumbent in 1e-06 s" in capsys.readouterr().err
+    assert "error: thesis-p2: no incumbent in time" in capsys.readouterr().err
 
 
 def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):

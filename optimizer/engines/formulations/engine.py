@@ -47,7 +47,10 @@ def solve(
     if answer.values is None:
         raise _why_nothing(problem, name, settings, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
-    return Solution(device, recorded_priority(problem), _rates(problem, formulation, answer.values))
+    priority = recorded_priority(problem)
+    if formulation.start is not None:
+        priority = -answer.values[formulation.start]
+    return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
 def _solve(formulation: Formulation, settings: SolveSettings, heard: highs.Heard) -> Answer:
@@ -88,6 +91,6 @@ def _why_nothing(
             f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; engine auto counts the peak"
         )
     return NoIncumbentError(
-        f"{name}: no incumbent in {settings.time_limit_seconds:g} s over {settings.solver} "
-        f"({answer.words}); allow more time (--time-limit), reduce the graph, or use engine auto"
+        f"{name}: no incumbent in time over {settings.solver} ({answer.words}); allow more "
+        "(--time-limit), reduce the graph, or use engine auto"
     )

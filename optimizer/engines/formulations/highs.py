@@ -157,7 +157,7 @@ def _milp(
         limit = np.concatenate([limit, extra_limit])
         least = np.concatenate([least, np.full(len(extra_limit), -np.inf)])
     rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
-    with _standard_output_kept():
+    with standard_output_kept():
         return milp(
             objective,
             integrality=np.asarray(whole, dtype=np.int64),
@@ -168,7 +168,7 @@ def _milp(
 
 
 @contextmanager
-def _standard_output_kept() -> Iterator[None]:
+def standard_output_kept() -> Iterator[None]:
     """HiGHS 1.12 prints a line of its own now and then whatever its options say; standard output is
     for results, so that goes to standard error."""
     sys.stdout.flush()
