@@ -50,8 +50,8 @@ EngineName = Literal[
 #   list  by the longest path that is left, as HeteroG does
 #   fifo  as they become ready, as FlexFlow does
 SchedulerName = Literal["own", "list", "fifo"]
-# Over which a published formulation is solved.
-SolverName = Literal["highs", "gurobi"]
+# Over which a published formulation is solved; auto: cp-sat for moirai, highs for the others.
+SolverName = Literal["auto", "highs", "gurobi", "cp-sat"]
 # How a graph is made smaller before the search.
 #   auto    none for a small graph, else what brings it to a size that is searched well
 #   none    nothing

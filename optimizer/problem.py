@@ -74,5 +74,5 @@ class SolveSettings:
     seed: int = 0
     moves: int | None = None
     certify: float | None = None
-    solver: SolverName = "highs"
+    solver: SolverName = "auto"
     scheduler: SchedulerName = "own"

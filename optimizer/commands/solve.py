@@ -109,8 +109,9 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver",
         choices=get_args(SolverName),
-        default="highs",
-        help="of the published formulations; default: highs, open",
+        default="auto",
+        help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
+        "others, both open",
     )
     parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
     parser.add_argument(

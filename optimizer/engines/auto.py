@@ -122,7 +122,7 @@ def starting_solutions(problem: Problem) -> list[Solution]:
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
     # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
     with contextlib.suppress(InfeasibleError):
-        found.append(heft.solve(problem, SolveSettings()))
+        found.append(heft.quick(problem))
     found += [Solution(device, rank, None) for device in packed(problem)]
     if not found:
         found.append(Solution(_fastest_able(problem), rank, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from cases import cluster
 from optimizer.check import check
 from optimizer.cli import main as optimizer_main
 from optimizer.cluster import Cluster, Device, Link, Nic, Server, even_rates
-from optimizer.engines.formulations import gurobi, highs, limits
+from optimizer.engines.formulations import apart, gurobi, highs, limits
 from optimizer.engines.formulations.engine import solve
 from optimizer.engines.formulations.errors import (
     FormulationRefusedError,
@@ -408,6 +409,27 @@ def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert out == ""
     assert "said by a C library" in err
+
+
+@pytest.mark.parametrize("name", ["thesis-p1", "thesis-p2"])
+def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
+    problem = small(5, 1)
+    here = objective(problem, name)
+    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    heard = []
+    solve(name, problem, EXACT, heard.append)
+    assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-9)
+    if name == "thesis-p2":  # every round was told
+        assert len(heard) > 1 and heard[0].moves == 1
+
+
+def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
+    """The child needs longer than that to start."""
+    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    began = time.monotonic()
+    with pytest.raises(NoIncumbentError, match="no incumbent in time"):
+        solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=0.2))
+    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,12 @@ import pytest
 from cases import BYTE_PER_MICROSECOND, cluster
 from optimizer.check import check
 from optimizer.cluster import Cluster, Device, Link, Nic, Server
-from optimizer.engines.formulations import moirai
+from optimizer.engines.formulations import highs, moirai_intervals
 from optimizer.engines.formulations.engine import solve
-from optimizer.engines.formulations.errors import FormulationTooLargeError
+from optimizer.engines.formulations.errors import (
+    FormulationRefusedError,
+    FormulationTooLargeError,
+)
 from optimizer.engines.formulations.instance import Instance
 from optimizer.engines.formulations.network import bottleneck_rates, full_mesh
 from optimizer.engines.formulations.papers import formulate
@@ -25,6 +29,8 @@ from optimizer.simulate import simulate
 from published_cases import SECOND, printed
 
 EXACT = SolveSettings(gap=0.0, time_limit_seconds=60.0)
+# The paper's program with its large numbers over two, its intervals over the third (auto).
+SOLVERS = ("highs", "gurobi", "cp-sat")
 MEGABYTE = 10**6
 
 
@@ -219,11 +225,13 @@ def drawn(seed: int, n: int = 4, devices: int = 2, *, memory: int = 10**12) -> P
 def test_the_program_finds_what_enumeration_finds(how):
     problem = drawn(**how)
     best = least_step(problem)
-    assert objective(problem) == pytest.approx(best, rel=1e-5)
-    assert objective(problem, replace(EXACT, solver="gurobi")) == pytest.approx(best, rel=1e-5)
+    for solver in SOLVERS:
+        found = objective(problem, replace(EXACT, solver=solver))
+        assert found == pytest.approx(best, rel=1e-5), solver
 
 
-def test_flows_that_leave_one_device_wait_for_each_other():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_flows_that_leave_one_device_wait_for_each_other(solver):
     """A (1 s) feeds B and C (10 s each) by tensors of 4 s; each can run on a device of its own
     only, so both must travel: 1 + 4 + 10 and 1 + 8 + 10 s. Without (8) both would be there at 5."""
     only = [("A", 0), ("B", 1), ("C", 2)]
@@ -232,21 +240,23 @@ def test_flows_that_leave_one_device_wait_for_each_other():
         for name, k in only
     }
     problem = printed(seconds, {("A", "B"): 4.0, ("A", "C"): 4.0})
-    assert objective(problem) == pytest.approx(19.0)
+    settings = replace(EXACT, solver=solver)
+    assert objective(problem, settings) == pytest.approx(19.0)
     # And of two that reach one device: B and C (1 s) both feed D on a third.
     seconds = {
         "B": (1.0, np.inf, np.inf), "C": (np.inf, 1.0, np.inf), "D": (np.inf, np.inf, 2.0),
     }  # fmt: skip
     problem = printed(seconds, {("B", "D"): 4.0, ("C", "D"): 4.0})
-    assert objective(problem) == pytest.approx(1.0 + 8.0 + 2.0)
+    assert objective(problem, settings) == pytest.approx(1.0 + 8.0 + 2.0)
 
 
-def test_the_order_is_decided_and_kept():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_order_is_decided_and_kept(solver):
     """One device, two chains: a long successor behind the second operator. The recorded sort runs a
     first; the program's order, b first, is what the placement has."""
     seconds = {"a": (2.0, np.inf), "b": (2.0, np.inf), "c": (np.inf, 9.0)}
     problem = printed(seconds, {("b", "c"): 1.0})
-    solution = solve("moirai", problem, EXACT)
+    solution = solve("moirai", problem, replace(EXACT, solver=solver))
     ids = problem.graph.ids
     priority = dict(zip(ids, solution.priority.tolist(), strict=True))
     assert priority["b"] > priority["a"]
@@ -255,13 +265,16 @@ def test_the_order_is_decided_and_kept():
 
 
 @pytest.mark.parametrize("seed", [11, 12, 13])
-def test_no_operators_of_a_device_and_no_flows_of_an_end_overlap(seed):
-    """A property of every answer, by the solver's own starts and ends."""
+@pytest.mark.parametrize("over", ["highs", "cp-sat"])
+def test_operators_of_one_device_never_overlap(seed, over):
+    """A property of every answer, by the solver's own starts."""
     problem = drawn(seed, 6, 3)
     formulation = formulate(problem, "moirai")
-    from optimizer.engines.formulations import highs
-
-    answer = highs.solve(formulation.draft.build(), 20.0, 0.05)
+    if over == "highs":
+        answer = highs.solve(formulation.draft.build(), 20.0, 0.05)
+    else:
+        until = time.monotonic() + 20.0
+        answer = moirai_intervals.solve(formulation, Instance(problem), until, 0.05)
     values = answer.values
     assert values is not None
     device = values[formulation.x].argmax(axis=1)
@@ -270,6 +283,21 @@ def test_no_operators_of_a_device_and_no_flows_of_an_end_overlap(seed):
     for i, j in itertools.combinations(range(6), 2):
         if device[i] == device[j]:
             assert finish[i] <= start[j] + 1e-4 or finish[j] <= start[i] + 1e-4
+    assert answer.bound <= answer.objective * (1 + 1e-6)
+
+
+def test_a_group_shares_its_device_over_every_solver():
+    """Two operators of 5 s that would run side by side, but for their key."""
+    rows = [OperatorRow(f"o{k}", "op", {"cpu": 5.0}, colocation="k") for k in range(2)]
+    problem = Problem(build_graph(rows, []), cluster(2))
+    for solver in SOLVERS:
+        assert objective(problem, replace(EXACT, solver=solver)) == pytest.approx(10.0), solver
+
+
+def test_a_graph_beyond_the_memory_is_infeasible_over_every_solver():
+    for solver in SOLVERS:
+        with pytest.raises(InfeasibleError, match="static sum"):
+            solve("moirai", drawn(1, memory=150), replace(EXACT, solver=solver))
 
 
 def test_placed_through_the_registry_the_answer_holds():
@@ -282,11 +310,22 @@ def test_placed_through_the_registry_the_answer_holds():
     assert placement.engine == "moirai"
 
 
-def test_more_flows_than_any_solver_takes_are_refused_with_their_rows():
+def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
+    """300 flows, all of which may meet: 300 x 299 / 2 pairs, 4 rows on each of 4 devices; and 600
+    operators, nearly all without a path between them."""
     rows = [OperatorRow(f"o{k}", "op", {"cpu": 1e-3}) for k in range(600)]
     tensors = [TensorRow(f"o{k}", (f"o{k + 300}",), 1000) for k in range(300)]
     problem = Problem(build_graph(rows, tensors), cluster(4))
-    # 300 flows, all of which may meet: 300 x 299 / 2 pairs, 4 rows on each of 4 devices.
-    with pytest.raises(FormulationTooLargeError, match=r"717,600 of \(8\)|of \(6\)"):
+    families = {f.equations: f.rows for f in formulate(problem, "moirai").draft.families}
+    assert families["(8)"] == 717_600
+    assert families["(6)"] == (600 * 599 // 2 - 300) * 8
+    with pytest.raises(FormulationTooLargeError, match=r"1,435,200 of \(6\)"):
+        place(problem, "moirai", replace(EXACT, solver="highs"))
+    monkeypatch.setattr(moirai_intervals, "_MOST_INTERVALS", 4_000)
+    with pytest.raises(FormulationTooLargeError, match="4,800 optional intervals"):
         place(problem, "moirai", EXACT)
-    assert moirai.__doc__ is not None
+
+
+def test_cp_sat_is_for_moirai_alone():
+    with pytest.raises(FormulationRefusedError, match="no program of intervals"):
+        solve("thesis-p1", drawn(1), replace(EXACT, solver="cp-sat"))

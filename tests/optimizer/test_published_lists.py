@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from optimizer.check import check
 from optimizer.engines.published import getf, heft, m_etf, m_sct, peft
 from optimizer.engines.published.shared.deadline import deadline
 from optimizer.engines.published.shared.transfer_times import transfer_times
 from optimizer.engines.refusals import OutOfTimeError
-from optimizer.problem import InfeasibleError, SolveSettings
+from optimizer.engines.registry import place
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from published_cases import (
     HEFT_EDGES,
     HEFT_SECONDS,
@@ -19,6 +22,7 @@ from published_cases import (
     PEFT_SECONDS,
     alike,
     device_of,
+    devices_in_one_server,
     printed,
     schedule_of,
     small_problems,
@@ -45,6 +49,23 @@ def test_heft_on_the_example_of_its_paper():
     # n1 first, on P3 where it takes 9; n10 last, on P2 where it takes 7.
     assert where["n1"] == 2 and start["n1"] == 0.0
     assert where["n10"] == 1 and start["n10"] == pytest.approx(73.0)
+
+
+def test_less_of_a_memory_is_filled_where_buffers_need_the_rest():
+    """Three operators of 40 bytes, of which a sends 30 to each of the others; devices of 90. Two
+    weights fit onto a device, and their messages, 30 bytes received beside 80, do not. With four
+    fifths of the memory, 72, each gets a device of its own: 40 + 30 = 70 at most."""
+    rows = [
+        OperatorRow(n, "op", {"d": s}, weight_bytes=40)
+        for n, s in (("a", 1e-6), ("b", 9e-6), ("c", 9e-6))
+    ]
+    tensors = [TensorRow("a", (n,), 30) for n in "bc"]
+    problem = Problem(
+        build_graph(rows, tensors), devices_in_one_server(["d"] * 3, memory=90), "even"
+    )
+    for engine in ("heft", "m-etf", "dsc"):
+        placement = place(problem, engine, SETTINGS)
+        assert check(problem.graph, placement) == ()
 
 
 @FEW

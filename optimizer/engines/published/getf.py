@@ -1,9 +1,9 @@
 """Engine `getf`: generalized earliest time first.
 
 Su, Ren, Vardi, Wierman: "Communication-aware scheduling of precedence-constrained tasks on related
-machines" (arXiv 2004.14639, 2020), section 3: devices are put into groups of about equal speed, a
-linear program that knows no transfers says to which group each operator goes (the rule of Chudak
-and Shmoys), and then earliest time first runs, each operator within its group.
+machines" (arXiv 2004.14639, 2020), GETF with its group assignment: devices are put into groups of
+about equal speed, a linear program that knows no transfers says to which group each operator goes
+(the rule of Chudak and Shmoys), and then earliest time first runs, each operator within its group.
 
 Chosen where the paper leaves it open: a device's speed is the time that all operators take on
 average over the time that they take on it, so that devices may be unlike in other ways than speed;

@@ -1,7 +1,7 @@
 """Engine `m-etf`: earliest time first within the memories.
 
 Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta: "Baechi: fast device placement of machine
-learning graphs" (SoCC 2020), section 3.2: of all pairs of a ready operator and a device with room
+learning graphs" (SoCC 2020), m-ETF: of all pairs of a ready operator and a device with room
 for it that pair is next whose start is earliest; a device without room is passed over. Ties are as
 in earliest_time_first.py: the paper names none.
 """

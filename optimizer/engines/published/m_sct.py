@@ -1,7 +1,7 @@
 """Engine `m-sct`: small communication times within the memories, by favourite children.
 
 Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta: "Baechi: fast device placement of machine
-learning graphs" (SoCC 2020), section 3.3, after Hanen and Munier: "An approximation algorithm for
+learning graphs" (SoCC 2020), m-SCT, after Hanen and Munier: "An approximation algorithm for
 scheduling dependent tasks on m processors with small communication delays" (1995). A linear program
 on as many devices as there are operators says which child of each operator should follow it on its
 device without a transfer; then earliest time first, in which a device waits for the favourite child

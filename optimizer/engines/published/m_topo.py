@@ -1,7 +1,7 @@
 """Engine `m-topo`: memory-constrained topological sort.
 
 Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta: "Baechi: fast device placement of machine
-learning graphs" (SoCC 2020), section 3.1: in a topological order, one device after the other is
+learning graphs" (SoCC 2020), m-TOPO: in a topological order, one device after the other is
 filled up to a cap, which is an even part of all memory that is needed and the largest single need
 on top. The order is breadth first, as Celeritas (section 4.2.2) describes it; where no device has
 memory left, the roomiest takes what comes (Celeritas, section 6.3).

@@ -1,11 +1,10 @@
 """Engine `peft`: predict earliest finish time.
 
 Arabnejad, Barbosa: "List scheduling algorithm for heterogeneous systems by an optimistic cost
-table" (IEEE TPDS 25(3), 2014), sections 4.1 to 4.3. The table (equation 5) says, for an operator on
-a device, the longest of the shortest ways from there to the end, every operator on the way on the
-device that is best for it. Of the ready operators the one with the largest mean of its row
-(equation 6) is next, and goes where its finish and its entry together (equation 7) are least, into
-a gap if it fits. Memory and co-location as in `heft`.
+table" (IEEE TPDS 25(3), 2014), section 4. The table says, for an operator on a device, the longest
+of the shortest ways from there to the end, every operator on the way on the device that is best for
+it. Of the ready operators the one with the largest mean of its row is next, and goes where its
+finish and its entry together are least, into a gap if it fits. Memory as in `heft`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import heapq
 
 import numpy as np
 
-from optimizer.engines.published.heft import insert
+from optimizer.engines.published.heft import inserted
 from optimizer.engines.published.shared.deadline import Deadline, deadline
+from optimizer.engines.published.shared.rooms import within_memory
 from optimizer.engines.solution import Report, Solution
 from optimizer.engines.units import typical_transfer_seconds
 from optimizer.graph import FloatArray, IntArray
@@ -26,11 +26,10 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where an operator, with its group, finds no device with room, and
     OutOfTimeError."""
     table = optimistic_costs(problem, deadline("peft", settings))
-    # Where an operator cannot run, its entry is no prediction.
-    mean = np.where(np.isfinite(table), table, 0.0).mean(axis=1)
+    # Where nothing can run, an entry is no prediction.
     ahead = np.where(np.isfinite(table), table, 0.0)
-    schedule = insert(problem, "peft", _ready_order(problem, mean), ahead)
-    return Solution(schedule.device, -schedule.start, None)
+    order = _ready_order(problem, ahead.mean(axis=1))
+    return within_memory(problem, "peft", lambda rooms: inserted(problem, rooms, order, ahead))
 
 
 def optimistic_costs(problem: Problem, until: Deadline) -> FloatArray:

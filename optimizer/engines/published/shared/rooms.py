@@ -1,21 +1,23 @@
 """Which device may still take which operator: co-location and memory, as they fill up.
 
 Memory is counted as the papers count it: a static sum, here with activations as if all were held at
-once. Where that fits nowhere, or what was placed so does not run within the memories, weights alone
-are counted, since activations come and go.
+once. Where that fits nowhere, weights alone are counted, since activations come and go. What was
+placed so may still not run within the memories, for buffers of messages above all, of which static
+sums know nothing: then it is placed again with ever less of each memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
+from optimizer.engines.costing import memory_may_bind
 from optimizer.engines.solution import Solution
 from optimizer.engines.units import unit_able, unit_of_operator, unit_sums
 from optimizer.problem import InfeasibleError, Problem
 from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
+
+_PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
 
 
 class Rooms:
@@ -26,13 +28,16 @@ class Rooms:
     yet.
     """
 
-    def __init__(self, problem: Problem, *, count_activations: bool) -> None:
+    def __init__(
+        self, problem: Problem, *, count_activations: bool = True, part: float = 1.0
+    ) -> None:
+        """part: of each memory that may be filled."""
         graph = problem.graph
         unit = unit_of_operator(problem)
         size = graph.weight_bytes + (graph.activation_bytes if count_activations else 0)
         self.unit: list[int] = unit.tolist()
         self.needed: list[float] = unit_sums(unit, size).tolist()
-        self.room: list[float] = problem.cluster.memory_bytes.astype(np.float64).tolist()
+        self.room: list[float] = (problem.cluster.memory_bytes * part).tolist()
         self.device = [-1] * graph.operator_count
         self._able: list[list[bool]] = unit_able(problem, unit).tolist()
         self._home = [-1] * len(self.needed)
@@ -73,23 +78,25 @@ class Rooms:
 def within_memory(
     problem: Problem, engine: str, attempt: Callable[[Rooms], Solution | None]
 ) -> Solution:
-    """What `attempt` makes of rooms with activations counted if that runs within the memories, else
-    of rooms with weights alone; attempt gives None where a unit finds no device.
+    """The first of what `attempt` makes of rooms that runs within the memories: with activations
+    counted, then with weights alone, each with ever less of the memories; attempt gives None where
+    a unit finds no device.
 
-    Raises InfeasibleError where both give None. What is returned may still exceed a memory, which
-    the registry then refuses.
+    Raises InfeasibleError where it always does. Where nothing runs within the memories, the first
+    that was placed at all is returned, which the registry then refuses.
     """
-    found = None
+    first = None
     for count_activations in (True, False):
-        solution = attempt(Rooms(problem, count_activations=count_activations))
-        if solution is None:
-            continue
-        found = solution
-        if fits(problem, solution):
-            break
-    if found is None:
+        for part in _PARTS:
+            solution = attempt(Rooms(problem, count_activations=count_activations, part=part))
+            if solution is None:
+                break
+            if fits(problem, solution):
+                return solution
+            first = solution if first is None else first
+    if first is None:
         raise InfeasibleError(no_room(engine))
-    return found
+    return first
 
 
 def no_room(engine: str) -> str:
@@ -101,6 +108,8 @@ def no_room(engine: str) -> str:
 
 def fits(problem: Problem, solution: Solution) -> bool:
     """Whether the simulated peaks are within the memories, rates following the traffic."""
+    if not memory_may_bind(problem):
+        return True
     rates = None
     if decides_rates(problem):
         from optimizer.rates import starting_rates
