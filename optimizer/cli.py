@@ -1,5 +1,5 @@
-"""The `optimizer` command: capture, profile, import, export, reductions, solve, explain, check,
-trace, show.
+"""The `optimizer` command: capture, profile, import, export, engines, reductions, solve, explain,
+check, trace, show.
 
 Exit codes: 0 done, 2 usage, 3 bad input, 4 no feasible placement, or violations found by `check`.
 Results go to standard output, progress and errors to standard error.
@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "import": ("optimizer.commands.importing", "a published graph format -> a graph file"),
     "export": ("optimizer.commands.exporting", "a graph file -> networkx's node-link JSON"),
+    "engines": ("optimizer.commands.engines", "placement methods: their papers, what they take"),
     "reductions": ("optimizer.commands.reductions", "ways to make a graph smaller: their papers"),
     "solve": ("optimizer.commands.solve", "a graph and a cluster -> a placement"),
     "explain": ("optimizer.commands.explaining", "why a placement takes as long as it does"),

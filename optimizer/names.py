@@ -18,20 +18,40 @@ ENTITLED_FRACTION = 0.8
 #   gloo  in proportion to their rates
 #   nccl  equally over all of them: the slowest rules
 Backend = Literal["gloo", "nccl"]
-# The last five are published formulations; engines/formulations says which.
+# engines/catalog.py says where each comes from and what it can take.
 EngineName = Literal[
     "auto",
-    "heft",
     "single",
+    "random",
     "sequential",
+    "order-place",
+    "adjusting-placement",
+    "m-topo",
+    "m-etf",
+    "m-sct",
+    "getf",
+    "heft",
+    "peft",
+    "linear-clustering",
+    "dsc",
+    "metis",
+    "local-search",
+    "mcmc",
+    "flexflow",
+    "moirai",
     "icc-p1",
     "icc-p2",
     "thesis-p1",
     "thesis-p2",
     "thesis-p3",
 ]
-# Over which a published formulation is solved.
-SolverName = Literal["highs", "gurobi"]
+# The order of a placement's operators.
+#   own   as the engine decided it
+#   list  by the longest path that is left, as HeteroG does
+#   fifo  as they become ready, as FlexFlow does
+SchedulerName = Literal["own", "list", "fifo"]
+# Over which a published formulation is solved; auto: cp-sat for moirai, highs for the others.
+SolverName = Literal["auto", "highs", "gurobi", "cp-sat"]
 # How a graph is made smaller before the search; reductions/catalog.py says what each does. The
 # first four are our own, the others published.
 ReductionName = Literal[

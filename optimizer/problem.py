@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-from optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing, SolverName
+from optimizer.names import ENTITLED_FRACTION, Backend, Model, SchedulerName, Sharing, SolverName
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
@@ -67,11 +67,12 @@ class SolveSettings:
     """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
     (`moves`) gives the same answer; with a time limit alone it need not. certify: the part of the
     time that may go into a stronger bound; None: by the graph's size. solver: of the published
-    formulations."""
+    formulations. scheduler: gives the order of what the engine placed."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
     seed: int = 0
     moves: int | None = None
     certify: float | None = None
-    solver: SolverName = "highs"
+    solver: SolverName = "auto"
+    scheduler: SchedulerName = "own"

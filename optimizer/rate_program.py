@@ -12,6 +12,8 @@ carries a part of every message, so its queue is the one that decides; it is hel
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,14 +37,20 @@ Terms = list[tuple[int, float]]
 
 
 def best_rates(
-    problem: Problem, device: IntArray, timeline: Timeline, rates: FloatArray, floors: FloatArray
+    problem: Problem,
+    device: IntArray,
+    timeline: Timeline,
+    rates: FloatArray,
+    floors: FloatArray,
+    until: float = math.inf,
 ) -> FloatArray | None:
-    """float64[S, S, R], at least floors and within every NIC; None where the solver finds nothing.
+    """float64[S, S, R], at least floors and within every NIC; None where the solver finds nothing,
+    or nothing before time.monotonic() is `until`.
 
     timeline is of the placement as it stands under `rates`; its orders are kept.
     """
     program = _Program(problem, device, timeline, rates, floors)
-    values = program.solve()
+    values = program.solve(until)
     if values is None:
         return None
     found = floors.copy()
@@ -219,10 +227,10 @@ class _Program:
         terms += [(self.rate[key], -1.0 / at**2) for key in rails]
         self.rows.add(terms, -2.0 / at)
 
-    def solve(self) -> FloatArray | None:
+    def solve(self, until: float) -> FloatArray | None:
         values: FloatArray | None = None
         for _ in range(_ROUNDS):
-            found = self._linear_program()
+            found = self._linear_program(until)
             if found is None:
                 return values
             values = found
@@ -236,7 +244,10 @@ class _Program:
                 break
         return values
 
-    def _linear_program(self) -> FloatArray | None:
+    def _linear_program(self, until: float) -> FloatArray | None:
+        left = until - time.monotonic()
+        if left <= 0.0:
+            return None
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
@@ -256,5 +267,6 @@ class _Program:
             b_ub=np.array(rows.limit),
             bounds=np.stack([low, high], axis=1),
             method="highs",
+            options={"time_limit": left} if math.isfinite(left) else {},
         )
         return np.asarray(result.x, dtype=np.float64) if result.status == 0 else None

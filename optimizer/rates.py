@@ -7,6 +7,8 @@ answer needs them, so that each round is a linear program (rate_program.py).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from optimizer.graph import FloatArray, IntArray
@@ -70,9 +72,14 @@ def equal_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
 
 
 def allocate(
-    problem: Problem, device: IntArray, order: Order, incumbent: FloatArray | None = None
+    problem: Problem,
+    device: IntArray,
+    order: Order,
+    incumbent: FloatArray | None = None,
+    until: float = math.inf,
 ) -> FloatArray:
-    """The best rates found for operators on device int64[n] run in this order, float64[S, S, R].
+    """The best rates found for operators on device int64[n] run in this order, float64[S, S, R],
+    before time.monotonic() is `until`.
 
     Never worse in simulated step time than rates by volume, than the used pairs' equal rates, or
     than the incumbent if one is given. Under guarantee sharing these are the minimums: the program
@@ -96,7 +103,7 @@ def allocate(
     best_step, timeline = score(best)
     # A small message's rail is its pair's fastest, which the program may change: hence two passes.
     for _ in range(2 if len(timeline.messages) <= _MOST_MESSAGES else 0):
-        solved = best_rates(problem, device, timeline, best, floors)
+        solved = best_rates(problem, device, timeline, best, floors, until)
         if solved is None:
             break
         step_before = best_step

@@ -19,6 +19,7 @@ from optimizer.names import (
     EngineName,
     Model,
     ReductionName,
+    SchedulerName,
     Sharing,
     SolverName,
 )
@@ -56,8 +57,16 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=get_args(EngineName),
         default="auto",
-        help="default: auto, a search; heft: quick; single: one device; icc-*, thesis-*: published "
-        "formulations, each optimising its own model",
+        metavar="ENGINE",
+        help="default: auto, a search; heft: quick; single: one device; `optimizer engines` lists "
+        "them all: published methods, each with its own view",
+    )
+    parser.add_argument(
+        "--scheduler",
+        choices=get_args(SchedulerName),
+        default="own",
+        help="default: own, the engine's order; list: by the longest path that is left; fifo: as "
+        "operators become ready",
     )
     parser.add_argument(
         "--sharing",
@@ -101,8 +110,9 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver",
         choices=get_args(SolverName),
-        default="highs",
-        help="of the published formulations; default: highs, open",
+        default="auto",
+        help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
+        "others, both open",
     )
     parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
     parser.add_argument(
@@ -155,8 +165,6 @@ def _placed(
     problem: Problem, options: argparse.Namespace
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the answer, one placement for each sharing that was tried)."""
-    from optimizer.engines.best_sharing import place_under_best_sharing
-    from optimizer.engines.registry import place
     from optimizer.problem import SolveSettings
 
     settings = SolveSettings(
@@ -165,9 +173,14 @@ def _placed(
         seed=options.seed,
         moves=options.moves,
         solver=options.solver,
+        scheduler=options.scheduler,
     )
     how = options.engine, settings, options.reduction, ProgressLines()
     if options.sharing == "auto":
+        from optimizer.engines.best_sharing import place_under_best_sharing
+
         return place_under_best_sharing(problem, get_args(Sharing), *how)
+    from optimizer.engines.registry import place
+
     placement = place(replace(problem, sharing=options.sharing), *how)
     return placement, (placement,)

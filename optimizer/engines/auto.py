@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 
 from optimizer.bounds import lower_bound
-from optimizer.engines import heft
 from optimizer.engines.costing import Costing
 from optimizer.engines.levels import carried
 from optimizer.engines.packing import packed
+from optimizer.engines.published import heft
 from optimizer.engines.reporting import Clock, Reporter
 from optimizer.engines.scoring import Scored, score
 from optimizer.engines.search import Search
 from optimizer.engines.single import best_single
-from optimizer.engines.solution import Report, Solution
+from optimizer.engines.solution import TIE, Report, Solution
 from optimizer.engines.structured import structured_starts
 from optimizer.engines.units import (
     typical_transfer_seconds,
@@ -30,8 +30,6 @@ from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.contract import Reduced
 
-# Differences below this are ties (the model is not that exact), and one device wins a tie.
-TIE = 0.01
 # A reduced problem with its undo, made when it is its turn; None where it is not worth it.
 Level = Callable[[], Reduced | None]
 
@@ -110,6 +108,7 @@ def improve(
     found = Search(problem, settings, progress, until, bound).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
+    # One device wins a tie.
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):
         return alone[0]
     return found.solution
@@ -123,7 +122,7 @@ def starting_solutions(problem: Problem) -> list[Solution]:
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
     # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
     with contextlib.suppress(InfeasibleError):
-        found.append(heft.solve(problem, SolveSettings()))
+        found.append(heft.quick(problem))
     found += [Solution(device, rank, None) for device in packed(problem)]
     if not found:
         found.append(Solution(_fastest_able(problem), rank, None))

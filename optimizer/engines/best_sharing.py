@@ -13,10 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.engines.auto import TIE
 from optimizer.engines.registry import place
 from optimizer.engines.scoring import score
-from optimizer.engines.solution import Progress, Report, Solution
+from optimizer.engines.solution import TIE, Progress, Report, Solution
 from optimizer.graph import IntArray
 from optimizer.names import EngineName, ReductionName, Sharing
 from optimizer.placement import Placement

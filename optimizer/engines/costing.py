@@ -43,7 +43,7 @@ class Costing:
         self.tables = make_tables(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         self.reference = max(float(finite.max(axis=1, initial=0.0).sum()), 1e-9)
-        self.check_memory = _memory_may_bind(problem)
+        self.check_memory = memory_may_bind(problem)
 
     def cost(self, solution: Solution, rates: FloatArray | None = None) -> Found:
         """One state, under rates float64[S, S, R], or by the rule where they are decided."""
@@ -64,7 +64,8 @@ class Costing:
         return Scoring(False, self.check_memory, self.reference, rates)
 
 
-def _memory_may_bind(problem: Problem) -> bool:
+def memory_may_bind(problem: Problem) -> bool:
+    """False where everything, buffers included, fits onto the smallest device at once."""
     graph = problem.graph
     readers = np.diff(graph.consumers_start)
     most = graph.weight_bytes.sum() + graph.activation_bytes.sum()

@@ -46,11 +46,13 @@ def _folded(problem: Problem) -> FloatArray:
     from optimizer.kernels.construct import longest_heads, longest_tails
 
     graph = problem.graph
-    ones = np.ones(graph.operator_count)
-    before = longest_heads(graph.topological_order, *graph.inputs, graph.tensor_producer, ones)
+    ones, nothing = np.ones(graph.operator_count), np.zeros(graph.tensor_count)
+    before = longest_heads(
+        graph.topological_order, *graph.inputs, graph.tensor_producer, ones, nothing
+    )
     after = longest_tails(
         graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers, ones,
-        np.zeros(graph.tensor_count),
+        nothing,
     )  # fmt: skip
     return np.minimum(before, after - 1.0)
 

@@ -1,52 +1,31 @@
-"""Engines by name, and the one way from a problem to a checked placement of the user's graph."""
+"""The one way from a problem to a checked placement of the user's graph, whatever the engine."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from optimizer.bounds import Bound, lower_bound
-from optimizer.bounds.strong import strong_bound
 from optimizer.check import check
-from optimizer.engines import auto, heft, sequential, single
 from optimizer.engines.assemble import assemble
-from optimizer.engines.formulations import engine as formulation
-from optimizer.engines.levels import level_sizes, milder
+from optimizer.engines.catalog import ENGINES, load
 from optimizer.engines.reporting import Clock, Reporter
+from optimizer.engines.schedulers import schedule
 from optimizer.engines.scoring import score
 from optimizer.engines.single import best_single
-from optimizer.engines.solution import Report, Solution, Solve
+from optimizer.engines.solution import Report, Solution
 from optimizer.memory_limits import refuse_impossible
 from optimizer.names import EngineName, ReductionName
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
 from optimizer.reductions.contract import Undo
-
-ENGINES: dict[EngineName, Solve] = {
-    "auto": auto.solve,
-    "heft": heft.solve,
-    "single": single.solve,
-    "sequential": sequential.solve,
-    "icc-p1": partial(formulation.solve, "icc-p1"),
-    "icc-p2": partial(formulation.solve, "icc-p2"),
-    "thesis-p1": partial(formulation.solve, "thesis-p1"),
-    "thesis-p2": partial(formulation.solve, "thesis-p2"),
-    "thesis-p3": partial(formulation.solve, "thesis-p3"),
-}
-# What `auto` means for them: what their papers solve them on.
-_NATURAL_REDUCTION: dict[EngineName, ReductionName] = {
-    "single": "none",
-    "sequential": "none",
-    "icc-p1": "none",
-    "thesis-p1": "none",
-    "thesis-p2": "none",
-    "icc-p2": "icc",
-    "thesis-p3": "thesis",
-}
+from optimizer.sharing import decides_rates
 
 # Of the time limit, what a stronger bound may take where the gap is still open: more on graphs so
 # small that the search has long converged by then.
@@ -56,6 +35,8 @@ _BOUND_UP_TO = 6_000
 # Seconds per operator that writing the answer down and checking it take, and what part of the time
 # limit may be set aside for that.
 _CLOSING_SECONDS, _CLOSING_PART = 8e-5, 0.3
+# What the allocator of rates may take after an engine, as a part of the time limit.
+_RATES_PART = 0.15
 
 
 def place(
@@ -66,13 +47,14 @@ def place(
     progress: Report | None = None,
     starts: Sequence[Solution] = (),
 ) -> Placement:
-    """Reduce, solve, expand, refine (auto), allocate rates, bound (auto), check.
+    """Reduce, solve, expand, refine (auto), schedule, allocate rates, bound (auto), check.
 
     starts: solutions of the graph as given that `auto` may begin with, beside its own.
 
-    Raises InfeasibleError where no placement within the memories was found, ValueError for an
-    unknown engine or reduction. An engine's answer that breaks a rule is our mistake, and an
-    AssertionError.
+    Raises InfeasibleError where no placement within the memories was found, EngineRefusedError
+    where the problem is none that the engine takes, OutOfTimeError where it had none in time,
+    ValueError for an unknown engine or reduction. An engine's answer that breaks a rule is our
+    mistake, and an AssertionError.
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
@@ -86,19 +68,18 @@ def place(
         reporter.known(incumbent=single_seconds or np.inf, bound=bound.seconds)
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
-            reduction = _NATURAL_REDUCTION.get(engine, "auto")
+            reduction = ENGINES[engine].reduction or "auto"
         small, undo, words = reduce_by_name(problem, reduction)
         clock.stage("reduce")
         if engine == "auto":
-            until = _search_until(problem, settings, clock)
-            levels = _levels(problem, small, undo, reduction)
-            solution = auto.search(problem, levels, settings, until, starts, reporter, clock)
+            solution = _searched(problem, small, undo, reduction, settings, starts, reporter, clock)
         else:
-            found = ENGINES[engine](small, settings, reporter.aside)
+            found = load(engine)(small, _for_engine(problem, settings, clock), reporter.aside)
             device, priority = undo(found.device, found.priority)
             solution = Solution(device, priority, found.rates)
             clock.stage("solve")
-        best = score(problem, solution)
+        solution = schedule(problem, solution, settings.scheduler)
+        best = score(problem, solution, until=_rates_until(problem, engine, settings, clock))
         if best.excess > 0.0:
             raise InfeasibleError(
                 f"{engine} found a placement that exceeds a device's memory by {best.excess:.1%}; "
@@ -119,17 +100,45 @@ def place(
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 
 
-def _levels(
-    problem: Problem, small: Problem, undo: Undo, reduction: ReductionName
-) -> list[auto.Level]:
-    """The reduced problem, and under `auto` milder ones between it and the graph as given."""
+def _searched(
+    problem: Problem,
+    small: Problem,
+    undo: Undo,
+    reduction: ReductionName,
+    settings: SolveSettings,
+    starts: Sequence[Solution],
+    reporter: Reporter,
+    clock: Clock,
+) -> Solution:
+    """On the reduced problem, under `auto` on milder ones between it and the graph as given, and on
+    the graph as given."""
+    from optimizer.engines import auto
+    from optimizer.engines.levels import level_sizes, milder
+
     few, many = small.graph.operator_count, problem.graph.operator_count
-    if few == many:
-        return []
-    levels: list[auto.Level] = [lambda: (small, undo)]
-    if reduction == "auto":
+    levels: list[auto.Level] = [] if few == many else [lambda: (small, undo)]
+    if levels and reduction == "auto":
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
-    return levels
+    until = _search_until(problem, settings, clock)
+    return auto.search(problem, levels, settings, until, starts, reporter, clock)
+
+
+def _for_engine(problem: Problem, settings: SolveSettings, clock: Clock) -> SolveSettings:
+    """With what is left of the time limit, less what comes after the engine."""
+    rates = _RATES_PART * settings.time_limit_seconds if decides_rates(problem) else 0.0
+    left = clock.began + settings.time_limit_seconds - time.monotonic()
+    left -= rates + _closing_seconds(problem, settings)
+    return replace(settings, time_limit_seconds=max(left, 0.0))
+
+
+def _rates_until(
+    problem: Problem, engine: EngineName, settings: SolveSettings, clock: Clock
+) -> float:
+    """time.monotonic(); without end with a budget of moves, and for `auto`, whose search knows good
+    rates already."""
+    if engine == "auto" or settings.moves is not None:
+        return math.inf
+    return clock.began + settings.time_limit_seconds - _closing_seconds(problem, settings)
 
 
 def _closing_seconds(problem: Problem, settings: SolveSettings) -> float:
@@ -170,6 +179,8 @@ def _stronger(
         _bound_part(problem, settings) * settings.time_limit_seconds,
     )
     if seconds > 0:
+        from optimizer.bounds.strong import strong_bound
+
         bound = strong_bound(
             problem, step_seconds, seconds, on_bound=lambda b: reporter.known(bound=b.seconds)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,18 +29,21 @@ class Scored:
         return (self.excess, self.step_seconds)
 
 
-def score(problem: Problem, solution: Solution, *, optimise_rates: bool = True) -> Scored:
-    """Where rates are decided, with the allocator's, or as quickly with the solution's own, and
-    with rates by volume where it has none that serve."""
+def score(
+    problem: Problem, solution: Solution, *, optimise_rates: bool = True, until: float = math.inf
+) -> Scored:
+    """Where rates are decided, with the allocator's (as far as it gets before time.monotonic() is
+    `until`), or as quickly with the solution's own, and with rates by volume where it has none that
+    serve."""
     if decides_rates(problem):
-        solution = _with_rates(problem, solution, optimise_rates)
+        solution = _with_rates(problem, solution, optimise_rates, until)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     memory = problem.cluster.memory_bytes
     over = (timeline.peak_memory_bytes - memory) / np.maximum(memory, 1)
     return Scored(solution, timeline.step_seconds, max(0.0, float(over.max(initial=0.0))))
 
 
-def _with_rates(problem: Problem, solution: Solution, optimise: bool) -> Solution:
+def _with_rates(problem: Problem, solution: Solution, optimise: bool, until: float) -> Solution:
     device, priority = solution.device, solution.priority
     rates = solution.rates if solution.rates is not None else starting_rates(problem, device)
     first = simulate(problem, device, priority, None, rates)
@@ -47,7 +51,7 @@ def _with_rates(problem: Problem, solution: Solution, optimise: bool) -> Solutio
         rates = starting_rates(problem, device)
         first = simulate(problem, device, priority, None, rates)
     if optimise:
-        best = allocate(problem, device, first.order, rates)
+        best = allocate(problem, device, first.order, rates, until)
         again = simulate(problem, device, priority, None, best)
         # Other rates may change the order that the priorities lead to.
         rates = best if again.step_seconds <= first.step_seconds else rates

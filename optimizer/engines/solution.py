@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem, SolveSettings
 
+# Differences below this are ties (the model is not that exact).
+TIE = 0.01
+
 
 @dataclass(frozen=True)
 class Solution:
-    """device int64[n]; priority float64[n], the largest runs first; rates float64[S, S, R] under
-    strict sharing, None under the others."""
+    """device int64[n]; priority float64[n], the largest runs first; rates float64[S, S, R] where
+    the sharing has some and the engine decides them, else None: they follow the traffic."""
 
     device: IntArray
     priority: FloatArray

@@ -48,6 +48,14 @@ def unit_able(problem: Problem, unit: IntArray) -> NDArray[np.bool_]:
     return ~unable
 
 
+def mean_seconds(problem: Problem) -> FloatArray:
+    """float64[n]: over the devices that can run the operator, 0 where none can."""
+    finite = np.isfinite(problem.seconds)
+    total = np.where(finite, problem.seconds, 0.0).sum(axis=1)
+    mean: FloatArray = total / np.maximum(finite.sum(axis=1), 1)
+    return mean
+
+
 def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
     """float64[n]: mean seconds plus the longest path to the end, each tensor float64[m] charged.
 
@@ -56,10 +64,20 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
     from optimizer.kernels.construct import longest_tails
 
     graph = problem.graph
-    finite = np.isfinite(problem.seconds)
-    mean = np.where(finite, problem.seconds, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
     return longest_tails(
-        graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers, mean,
+        graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
+        mean_seconds(problem), np.asarray(transfer_seconds, dtype=np.float64),
+    )  # fmt: skip
+
+
+def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
+    """float64[n]: the longest path that ends just before each operator, in mean seconds, each
+    tensor float64[m] charged: its earliest start where devices do not run out."""
+    from optimizer.kernels.construct import longest_heads
+
+    graph = problem.graph
+    return longest_heads(
+        graph.topological_order, *graph.inputs, graph.tensor_producer, mean_seconds(problem),
         np.asarray(transfer_seconds, dtype=np.float64),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Starting placements: longest paths, HEFT's insertion, and cuts of an order, compiled."""
+"""What placements are built with: longest paths, insertion by rank, cuts of an order, compiled."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ def longest_heads(
     inputs: IntArray,
     producer: IntArray,
     own: FloatArray,
+    on_edge: FloatArray,
 ) -> FloatArray:
-    """float64[n]: the longest path that ends just before each operator."""
+    """float64[n]: the longest path that ends just before each operator, on_edge float64[m] per
+    tensor."""
     head = np.zeros(len(own))
     for i in topological:
         for k in range(inputs_start[i], inputs_start[i + 1]):
             j = producer[inputs[k]]
-            head[i] = max(head[i], head[j] + own[j])
+            head[i] = max(head[i], head[j] + own[j] + on_edge[inputs[k]])
     return head
 
 
@@ -107,23 +109,29 @@ def take(
 
 
 @compiled
-def insert_by_rank(
+def insert_in_order(
     order: IntArray,
     unit: IntArray,
     needed: FloatArray,
     able: BoolArray,
     room: FloatArray,
     seconds: FloatArray,
-    transfer: FloatArray,
+    setup: FloatArray,
+    per_byte: FloatArray,
+    tensor_bytes: FloatArray,
+    ahead: FloatArray,
     inputs_start: IntArray,
     inputs: IntArray,
     producer: IntArray,
     device: IntArray,
+    start: FloatArray,
 ) -> bool:
-    """HEFT: each operator of order int64[n] where it would finish first; fills device int64[n].
+    """Each operator of order int64[n], producers first, into the gap where its finish and what it
+    has ahead float64[n, D] from there on are least; fills device int64[n] and start float64[n].
 
     unit int64[n]; needed float64[units] bytes; able bool[units, D]; room float64[D] bytes, which is
-    used up. A unit's first operator chooses for all of it. False where a unit finds no device.
+    used up. A unit's first operator chooses for all of it. A transfer takes setup + bytes *
+    per_byte, float64[D, D]. False where a unit finds no device.
     """
     n, devices = seconds.shape
     starts, ends = np.empty(devices * n), np.empty(devices * n)
@@ -140,14 +148,19 @@ def insert_by_rank(
                 continue
             ready = 0.0
             for k in range(inputs_start[i], inputs_start[i + 1]):
-                j = producer[inputs[k]]
-                ready = max(ready, finish[j] + (transfer[inputs[k]] if device[j] != d else 0.0))
+                j, size = producer[inputs[k]], tensor_bytes[inputs[k]]
+                came = finish[j]
+                if device[j] != d and size > 0.0:
+                    came += setup[device[j], d] + size * per_byte[device[j], d]
+                ready = max(ready, came)
             begin = earliest(starts, ends, d * n, count[d], ready, seconds[i, d])
-            if begin + seconds[i, d] < best:
-                best, chosen, at = begin + seconds[i, d], d, begin
+            # Where no input can arrive, all are as late: the placement then says what is missing.
+            if chosen < 0 or begin + seconds[i, d] + ahead[i, d] < best:
+                best, chosen, at = begin + seconds[i, d] + ahead[i, d], d, begin
         if chosen < 0:
             return False
-        finish[i] = best
+        start[i] = at
+        finish[i] = at + seconds[i, chosen]
         device[i] = chosen
         if home[u] < 0:
             home[u] = chosen

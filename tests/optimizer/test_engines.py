@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from cases import cluster, clusters, graph, graphs
 from optimizer.check import check
 from optimizer.engines import single
-from optimizer.engines.auto import TIE
 from optimizer.engines.best_sharing import place_under_best_sharing, solution_of
 from optimizer.engines.blocks import repeated_blocks
+from optimizer.engines.catalog import load
 from optimizer.engines.neighbourhood import make_neighbourhood
-from optimizer.engines.registry import ENGINES, place
+from optimizer.engines.registry import place
+from optimizer.engines.solution import TIE
 from optimizer.graph import OperatorRow, TensorRow, build_graph
 from optimizer.kernels.construct import earliest, take
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -199,9 +200,9 @@ def test_heft_fills_gaps():
 
 def test_unknown_names_are_refused():
     problem = Problem(layered(1, 1), cluster())
-    with pytest.raises(ValueError, match=r"accepted: auto, heft, .*single"):
+    with pytest.raises(ValueError, match=r"accepted: adjusting-placement, auto, .*single"):
         place(problem, "magic", QUICK)
-    assert ENGINES["single"] is single.solve
+    assert load("single") is single.solve
 
 
 def test_progress_is_reported_with_a_falling_incumbent():

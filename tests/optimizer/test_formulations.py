@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,7 @@ from cases import cluster
 from optimizer.check import check
 from optimizer.cli import main as optimizer_main
 from optimizer.cluster import Cluster, Device, Link, Nic, Server, even_rates
-from optimizer.engines import heft
-from optimizer.engines.formulations import gurobi, highs, limits
+from optimizer.engines.formulations import apart, gurobi, highs, limits
 from optimizer.engines.formulations.engine import solve
 from optimizer.engines.formulations.errors import (
     FormulationRefusedError,
@@ -23,6 +23,7 @@ from optimizer.engines.formulations.errors import (
     NoIncumbentError,
 )
 from optimizer.engines.formulations.papers import formulate
+from optimizer.engines.published import heft
 from optimizer.engines.registry import place
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -306,7 +307,7 @@ def test_a_graph_beyond_the_static_memory_is_infeasible(name, solver):
 
 
 def test_no_time_at_all_is_no_incumbent():
-    with pytest.raises(NoIncumbentError, match=r"no incumbent in 1e-06 s over highs"):
+    with pytest.raises(NoIncumbentError, match="no incumbent in time over highs"):
         solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=1e-6))
 
 
@@ -391,7 +392,7 @@ def test_the_command_names_solver_status_and_refusals(tmp_path, capsys):
     assert optimizer_main([*command, "--solver", "gurobi", "--gap", "0"]) == 0
     assert "thesis-p2 over gurobi: within the gap" in capsys.readouterr().err
     assert optimizer_main([*command, "--time-limit", "0.000001"]) == 4
-    assert "error: thesis-p2: no incumbent in 1e-06 s" in capsys.readouterr().err
+    assert "error: thesis-p2: no incumbent in time" in capsys.readouterr().err
 
 
 def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):
@@ -408,6 +409,27 @@ def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert out == ""
     assert "said by a C library" in err
+
+
+@pytest.mark.parametrize("name", ["thesis-p1", "thesis-p2"])
+def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
+    problem = small(5, 1)
+    here = objective(problem, name)
+    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    heard = []
+    solve(name, problem, EXACT, heard.append)
+    assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-9)
+    if name == "thesis-p2":  # every round was told
+        assert len(heard) > 1 and heard[0].moves == 1
+
+
+def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
+    """The child needs longer than that to start."""
+    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    began = time.monotonic()
+    with pytest.raises(NoIncumbentError, match="no incumbent in time"):
+        solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=0.2))
+    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from controller.plan import PlanNetwork, PlanSolve
-from optimizer.engines.registry import ENGINES
+from optimizer.engines.catalog import ENGINES
 from optimizer.names import EngineName, Sharing
 from optimizer.quantities import (
     format_step,

@@ -8,8 +8,8 @@ import pytest
 
 from cases import cluster, graph
 from optimizer.cli import main
-from optimizer.engines.auto import TIE
 from optimizer.engines.best_sharing import place_under_best_sharing
+from optimizer.engines.solution import TIE
 from optimizer.graph import save_graph
 from optimizer.names import Sharing
 from optimizer.placement import load_placement

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from benchmarks.engine.setting import cluster
 from benchmarks.layered import layered_training_graph
-from optimizer.engines import heft
 from optimizer.engines.costing import Costing
 from optimizer.engines.layering import spectral_order, tail_groups
+from optimizer.engines.published import heft
 from optimizer.engines.structured import structured_starts
 from optimizer.engines.units import unit_of_operator
 from optimizer.problem import Problem, SolveSettings

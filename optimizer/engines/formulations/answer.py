@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from optimizer.graph import FloatArray
@@ -18,3 +19,6 @@ class Answer:
     infeasible: bool
     words: str
     rounds: int = 1
+
+
+NO_ANSWER = Answer(None, math.inf, -math.inf, infeasible=False, words="", rounds=0)

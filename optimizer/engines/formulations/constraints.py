@@ -1,4 +1,4 @@
-"""The constraints of both papers, one function per equation: each gives a family of rows.
+"""The constraints that the papers share, one function per equation: each gives a family of rows.
 
 Time is in units of the horizon, a step that some placement certainly reaches: Q, "an arbitrarily
 large number" in (3.6), is therefore 1, and every start and finish at most 1. Rates are in units of
@@ -64,7 +64,8 @@ def _at_even_rates(network: Network, bits: FloatArray) -> FloatArray:
         even = network.transmit[sender] / np.bincount(sender)[sender]
         between = network.decided >= 0
         per_bit[between] = 1.0 / even[network.decided[between]]
-    return np.asarray(float(network.latency.max()) + bits * float(per_bit.max()))
+    slowest = float(per_bit[np.isfinite(per_bit)].max(initial=0.0))
+    return np.asarray(float(network.latency.max()) + bits * slowest)
 
 
 def _family(equations: str, shape: tuple[int, ...], write: Callable[[RowWriter], None]) -> Family:

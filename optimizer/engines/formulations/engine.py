@@ -7,14 +7,16 @@ import time
 
 import numpy as np
 
-from optimizer.engines.formulations import gurobi, highs
+from optimizer.engines.formulations import apart, gurobi, highs
 from optimizer.engines.formulations.answer import Answer
-from optimizer.engines.formulations.errors import NoIncumbentError
+from optimizer.engines.formulations.errors import FormulationRefusedError, NoIncumbentError
+from optimizer.engines.formulations.instance import Instance
 from optimizer.engines.formulations.limits import refuse_too_large
 from optimizer.engines.formulations.network import rates_per_rail
 from optimizer.engines.formulations.papers import Formulation, PaperName, formulate
 from optimizer.engines.solution import Progress, Report, Solution
 from optimizer.graph import FloatArray
+from optimizer.names import SolverName
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.quantities import format_step
 from optimizer.sharing import decides_rates
@@ -32,8 +34,10 @@ def solve(
     where the time was too short for any.
     """
     began = time.monotonic()
+    until = began + settings.time_limit_seconds
+    solver = solver_of(name, settings.solver)
     formulation = formulate(problem, name)
-    refuse_too_large(formulation, settings.solver)
+    refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
 
     def heard(incumbent: float, bound: float, rounds: int, words: str = "") -> None:
@@ -41,20 +45,48 @@ def solve(
             seconds, floor = time.monotonic() - began, max(bound, 0.0) * horizon
             progress(Progress(seconds, incumbent * horizon, floor, rounds, words))
 
-    answer = _solve(formulation, settings, heard)
-    words = f"{name} over {settings.solver}: {_said(formulation, answer)}"
+    answer = _solve(problem, formulation, solver, until, settings.gap, heard)
+    words = f"{name} over {solver}: {_said(formulation, answer)}"
     heard(answer.objective, answer.bound, answer.rounds, words)
     if answer.values is None:
-        raise _why_nothing(problem, name, settings, answer)
+        raise _why_nothing(problem, name, solver, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
-    return Solution(device, recorded_priority(problem), _rates(problem, formulation, answer.values))
+    priority = recorded_priority(problem)
+    if formulation.start is not None:
+        priority = -answer.values[formulation.start]
+    return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
-def _solve(formulation: Formulation, settings: SolveSettings, heard: highs.Heard) -> Answer:
+def solver_of(name: PaperName, asked: SolverName) -> SolverName:
+    """Which one `auto` is. Raises FormulationRefusedError where one is asked for that does not know
+    the program."""
+    if asked == "cp-sat" and name != "moirai":
+        raise FormulationRefusedError(
+            f"{name} is no program of intervals, which is what cp-sat is used for here; use "
+            "--solver highs or gurobi"
+        )
+    if asked == "auto":
+        return "cp-sat" if name == "moirai" else "highs"
+    return asked
+
+
+def _solve(
+    problem: Problem,
+    formulation: Formulation,
+    solver: SolverName,
+    until: float,
+    gap: float,
+    heard: highs.Heard,
+) -> Answer:
+    if solver == "cp-sat":
+        from optimizer.engines.formulations import moirai_intervals
+
+        return moirai_intervals.solve(formulation, Instance(problem), until, gap)
     program = formulation.draft.build()
-    if settings.solver == "gurobi":
-        return gurobi.solve(program, settings.time_limit_seconds, settings.gap)
-    return highs.solve(program, settings.time_limit_seconds, settings.gap, heard)
+    left = max(until - time.monotonic(), 0.0)
+    if solver == "gurobi":
+        return gurobi.solve(program, left, gap)
+    return apart.solve(program, left, gap, heard)
 
 
 def _said(formulation: Formulation, answer: Answer) -> str:
@@ -77,7 +109,7 @@ def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> Fl
 
 
 def _why_nothing(
-    problem: Problem, name: PaperName, settings: SolveSettings, answer: Answer
+    problem: Problem, name: PaperName, solver: SolverName, answer: Answer
 ) -> ValueError:
     if answer.infeasible:
         graph, memory = problem.graph, problem.cluster.memory_bytes
@@ -88,6 +120,6 @@ def _why_nothing(
             f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; engine auto counts the peak"
         )
     return NoIncumbentError(
-        f"{name}: no incumbent in {settings.time_limit_seconds:g} s over {settings.solver} "
-        f"({answer.words}); allow more time (--time-limit), reduce the graph, or use engine auto"
+        f"{name}: no incumbent in time over {solver} ({answer.words}); allow more "
+        "(--time-limit), reduce the graph, or use engine auto"
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
 
-class FormulationTooLargeError(ValueError):
+
+class FormulationTooLargeError(EngineRefusedError):
     """The program as the paper writes it cannot be built or solved here; nothing was built."""
 
 
-class FormulationRefusedError(ValueError):
+class FormulationRefusedError(EngineRefusedError):
     """The cluster is not one that the paper's model describes, or its solver is missing."""
 
 
-class NoIncumbentError(ValueError):
+class NoIncumbentError(OutOfTimeError):
     """The solver's time ran out before it found any placement; there may well be one."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.engines.formulations.answer import Answer
+from optimizer.engines.formulations.answer import NO_ANSWER, Answer
 from optimizer.engines.formulations.program import OBJECTIVE, Hyperbolas, Program, RowWriter
 from optimizer.graph import FloatArray
 
@@ -35,13 +35,20 @@ _MOST_FIXED_ROUNDS = 40
 Heard = Callable[[float, float, int], None]
 
 
-def solve(program: Program, seconds: float, gap: float, heard: Heard | None = None) -> Answer:
-    """Within that time and relative gap. heard(incumbent, bound, rounds) after every round."""
+def solve(
+    program: Program,
+    seconds: float,
+    gap: float,
+    heard: Heard | None = None,
+    on_round: Callable[[Answer], None] | None = None,
+) -> Answer:
+    """Within that time and relative gap. After every round: heard(incumbent, bound, rounds), and
+    on_round(the best so far)."""
     deadline = time.monotonic() + seconds
     if not len(program.hyperbolas):
         return _mixed(program, None, seconds, gap)
     tangents = _Tangents(program)
-    best = Answer(None, np.inf, -np.inf, False, "time limit", 0)
+    best = replace(NO_ANSWER, words="time limit")
     while (left := deadline - time.monotonic()) > 0:
         found = _mixed(program, tangents, left, gap)
         bound = max(best.bound, found.bound)
@@ -54,6 +61,8 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard | None = No
             best = replace(best, values=true.values, objective=true.objective)
         if heard is not None:
             heard(best.objective, best.bound, best.rounds)
+        if on_round is not None:
+            on_round(best)
         if best.objective - best.bound <= max(gap, TOLERANCE) * abs(best.objective):
             return replace(best, words=f"within the gap after {best.rounds} rounds")
         if tangents.count == known and "limit" not in found.words:
@@ -123,7 +132,7 @@ def _with_whole_fixed(program: Program, tangents: _Tangents, values: FloatArray)
     def low(zeros: FloatArray) -> FloatArray:
         return np.where(program.whole, chosen, zeros)
 
-    best = Answer(None, np.inf, -np.inf, False, "")
+    best = NO_ANSWER
     for _ in range(_MOST_FIXED_ROUNDS):
         result = _milp(program, tangents, high, nothing, low, {})
         if result.x is None:  # whole numbers that only the solver's tolerance let through
@@ -157,7 +166,7 @@ def _milp(
         limit = np.concatenate([limit, extra_limit])
         least = np.concatenate([least, np.full(len(extra_limit), -np.inf)])
     rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
-    with _standard_output_kept():
+    with standard_output_kept():
         return milp(
             objective,
             integrality=np.asarray(whole, dtype=np.int64),
@@ -168,7 +177,7 @@ def _milp(
 
 
 @contextmanager
-def _standard_output_kept() -> Iterator[None]:
+def standard_output_kept() -> Iterator[None]:
     """HiGHS 1.12 prints a line of its own now and then whatever its options say; standard output is
     for results, so that goes to standard error."""
     sys.stdout.flush()

@@ -97,7 +97,7 @@ class Instance:
 
     @cached_property
     def _reach(self) -> Any:
-        """uint8[n, ceil(n / 8)]: bit j of row i: there is a path from i to j."""
+        """uint8[n, ceil(n / 8)]: bit j of row i, from the left: there is a path from i to j."""
         graph = self.problem.graph
         reach = np.zeros((self.operators, (self.operators + 7) // 8), dtype=np.uint8)
         source, target, _ = self.edges
@@ -109,6 +109,12 @@ class Instance:
                 reach[i] |= reach[j]
                 reach[i, j // 8] |= np.uint8(128 >> (j % 8))
         return reach
+
+    def reaches(self, i: Any, j: Any) -> Any:
+        """bool, of operators i and j, int64 of one shape or one of them alone: they are the same,
+        or there is a path from i to j."""
+        bit = self._reach[i, np.asarray(j) // 8] >> (7 - np.asarray(j) % 8) & 1
+        return (bit == 1) | (np.asarray(i) == np.asarray(j))
 
     @cached_property
     def parallel_pair_counts(self) -> tuple[int, int]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.cluster import Cluster
+from optimizer.cluster import Cluster, widest_rates
 from optimizer.engines.formulations.errors import FormulationRefusedError
 from optimizer.graph import FloatArray, IntArray
 from optimizer.problem import Problem
-from optimizer.sharing import limits_receiving, paths
+from optimizer.sharing import alone, limits_receiving, paths
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Network:
     server pair whose b is decided, -1 otherwise.
 
     server_pairs int64[k, 2] have a decided b; transmit float64[S] bits per second is the limit B of
-    (3.7)."""
+    (3.7). A pair with per_bit inf cannot be used at all."""
 
     source: IntArray
     target: IntArray
@@ -36,6 +36,11 @@ class Network:
     decided: IntArray
     server_pairs: IntArray
     transmit: FloatArray
+
+    @property
+    def reached(self) -> FloatArray:
+        """float64[q]: 1 where the pair can be used, 0 where not."""
+        return np.isfinite(self.per_bit).astype(np.float64)
 
     @property
     def uniform(self) -> bool:
@@ -67,6 +72,32 @@ def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     nothing = np.empty((0, 2), dtype=np.int64)
     decided = np.full(len(source), -1, dtype=np.int64)
     return Network(source, target, latency, per_bit, decided, nothing, usable.sum(axis=1))
+
+
+def full_mesh(problem: Problem) -> Network:
+    """Moirai, section III-A and figure 3: every pair of devices at what it could have alone, and
+    where it has no channel of its own, at what the slowest hop of the best way through others has.
+    """
+    setup, rate = alone(problem, widest_rates(problem.usable_nic_rates))
+    source, target = _device_pairs(problem.cluster)
+    best = bottleneck_rates(rate)[source, target]
+    per_bit = np.divide(1.0, best, out=np.full_like(best, np.inf), where=best > 0)
+    decided = np.full(len(source), -1, dtype=np.int64)
+    return Network(
+        source, target, setup[source, target], per_bit, decided,
+        np.empty((0, 2), dtype=np.int64), problem.usable_nic_rates.sum(axis=1),
+    )  # fmt: skip
+
+
+def bottleneck_rates(rate: FloatArray) -> FloatArray:
+    """float64[D, D]: where rate is 0, the largest that some way through other devices has on its
+    slowest hop (0 where there is no way); else the rate itself."""
+    widest = rate.copy()
+    for k in range(len(rate)):
+        through = np.minimum(widest[:, k, None], widest[None, k, :])
+        widest = np.maximum(widest, through)
+    found: FloatArray = np.where(rate > 0, rate, widest)
+    return found
 
 
 def decided_network(problem: Problem) -> Network:

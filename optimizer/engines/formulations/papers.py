@@ -1,9 +1,10 @@
-"""The five formulations, each as its paper puts its constraints together.
+"""The formulations, each as its paper puts its constraints together.
 
 P1      thesis 3.3; ICC (P1)     every pair of operators of the sort (3.6), one bandwidth
 P2      thesis 3.5               the same with a decided bandwidth (3.7)-(3.9)
 P3      thesis 4.3; ICC (P2)     for the reduced graph: groups (4.2)-(4.5), and (4.7) over
                                  parallelizable pairs R only
+moirai  Moirai III-D            unlike devices, a decided order, flows that wait (moirai.py)
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from typing import Literal
 import numpy as np
 
 from optimizer.engines.formulations import constraints as c
+from optimizer.engines.formulations import moirai
 from optimizer.engines.formulations.instance import Instance
-from optimizer.engines.formulations.network import Network, decided_network, fixed_network
+from optimizer.engines.formulations.network import (
+    Network,
+    decided_network,
+    fixed_network,
+    full_mesh,
+)
 from optimizer.engines.formulations.program import Draft, Family
 from optimizer.engines.formulations.transfers import Transfers, allocated, apart, between
 from optimizer.graph import IntArray
 from optimizer.problem import Problem
 
-PaperName = Literal["icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3"]
+PaperName = Literal["icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "moirai"]
 
 
 @dataclass(frozen=True)
 class Formulation:
-    """draft, and where in it the decision is: x int64[n, D]; transfers.rate for bandwidths."""
+    """draft, and where in it the decision is: x int64[n, D]; transfers.rate for bandwidths; start
+    int64[n] where the order is decided too, else None."""
 
     name: PaperName
     draft: Draft
@@ -34,11 +42,14 @@ class Formulation:
     x: IntArray
     network: Network
     transfers: Transfers
+    start: IntArray | None = None
 
 
 def formulate(problem: Problem, name: PaperName) -> Formulation:
     """Sized, not built. Raises FormulationRefusedError where the cluster is not the paper's."""
     instance = Instance(problem)
+    if name == "moirai":
+        return _moirai(instance)
     if name in {"thesis-p2", "thesis-p3"}:
         network = decided_network(problem)
     else:
@@ -57,6 +68,16 @@ def formulate(problem: Problem, name: PaperName) -> Formulation:
         transfers = between(core, network, sending)
     draft = Draft(core.columns, [*families, *transfers.families], transfers.hyperbolas)
     return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
+
+
+def _moirai(instance: Instance) -> Formulation:
+    network = full_mesh(instance.problem)
+    core = c.core(instance, c.horizon(instance, network))
+    families = [c.step(core), c.memory(core), c.durations(core), *moirai.families(core, network)]
+    draft = Draft(core.columns, families)
+    return Formulation(
+        "moirai", draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
+    )
 
 
 def _whole(core: c.Core) -> list[Family]:

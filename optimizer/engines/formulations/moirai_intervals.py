@@ -1,0 +1,172 @@
+"""Moirai's program over CP-SAT: the constraints of moirai.py without large numbers.
+
+What the paper writes with an indicator of which of two comes first, (6) and (8), says that
+intervals do not overlap: operators on their device, and flows on the device that they leave and on
+the one that they reach. These are optional intervals, there where the operator or the flow is.
+Times are whole ticks, rounded to the nearest.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from optimizer.engines.formulations.answer import NO_ANSWER, Answer
+from optimizer.engines.formulations.errors import FormulationTooLargeError
+from optimizer.engines.formulations.instance import Instance
+from optimizer.engines.formulations.papers import Formulation
+
+_TICKS = 10_000_000
+_WORKERS = 2
+# Optional intervals of all devices together: with more the model takes minutes to build.
+_MOST_INTERVALS = 300_000
+
+
+def solve(formulation: Formulation, instance: Instance, until: float, gap: float) -> Answer:
+    """Before time.monotonic() is `until`, within that relative gap. Of the answer's values only x
+    and the operators' starts are set. Raises FormulationTooLargeError."""
+    from ortools.sat.python import cp_model
+
+    _refuse_too_large(instance)
+    built = _Model(formulation, instance)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(until - time.monotonic(), 0.01)
+    solver.parameters.num_workers = _WORKERS
+    solver.parameters.relative_gap_limit = gap
+    status = solver.solve(built.model)
+    words = {
+        cp_model.OPTIMAL: "within the gap",
+        cp_model.FEASIBLE: "time limit",
+        cp_model.INFEASIBLE: "infeasible",
+    }.get(status, "time limit")
+    answer = replace(NO_ANSWER, words=words, infeasible=status == cp_model.INFEASIBLE, rounds=1)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return answer
+    values = np.zeros(formulation.draft.columns.count)
+    assert formulation.start is not None
+    for i, column in enumerate(formulation.start.tolist()):
+        values[column] = solver.value(built.start[i]) / _TICKS
+        for k, literal in enumerate(built.on[i]):
+            values[formulation.x[i, k]] = solver.value(literal)
+    return replace(
+        answer, values=values, objective=solver.objective_value / _TICKS,
+        bound=solver.best_objective_bound / _TICKS,
+    )  # fmt: skip
+
+
+def _refuse_too_large(instance: Instance) -> None:
+    count = instance.devices * (instance.operators + 2 * len(instance.edges[0]))
+    if count > _MOST_INTERVALS:
+        raise FormulationTooLargeError(
+            f"moirai is too large: {count:,} optional intervals, of which at most "
+            f"{_MOST_INTERVALS:,} are tried over cp-sat. Engine auto takes graphs of this size; a "
+            "reduction makes them smaller (--reduction thesis)"
+        )
+
+
+class _Model:
+    """on [n][D] literals and start [n] ticks of operators."""
+
+    def __init__(self, formulation: Formulation, instance: Instance) -> None:
+        from ortools.sat.python import cp_model
+
+        self.model: Any = cp_model.CpModel()
+        self.instance, self.network = instance, formulation.network
+        self.tick = formulation.horizon_seconds / _TICKS
+        self.ticks = np.round(instance.seconds / self.tick).astype(np.int64).tolist()
+        self.step = self._time()
+        n, devices = instance.operators, range(instance.devices)
+        self.on = [[self.model.new_bool_var("") for _ in devices] for _ in range(n)]
+        self.start = [self._time() for _ in range(n)]
+        self.end = [self._ends(i) for i in range(n)]
+        self._places()
+        self._operators()
+        self._flows()
+        self.model.minimize(self.step)
+
+    def _time(self) -> Any:
+        return self.model.new_int_var(0, _TICKS, "")
+
+    def _ends(self, i: int) -> Any:
+        """(4b)"""
+        took = sum(size * x for size, x in zip(self.ticks[i], self.on[i], strict=True))
+        self.model.add(self.step >= self.start[i] + took)
+        return self.start[i] + took
+
+    def _places(self) -> None:
+        """(4c), (5), and what shares a device."""
+        model, instance = self.model, self.instance
+        for row, able in zip(self.on, instance.able.tolist(), strict=True):
+            model.add_exactly_one(row)
+            for literal, can in zip(row, able, strict=True):
+                if not can:
+                    model.add(literal == 0)
+        for d, room in enumerate(instance.problem.cluster.memory_bytes.tolist()):
+            held = instance.memory_bytes.tolist()
+            if sum(held) > room:
+                model.add(sum(b * row[d] for b, row in zip(held, self.on, strict=True)) <= room)
+        for group in instance.groups:
+            for i in group[1:].tolist():
+                for one, other in zip(self.on[int(group[0])], self.on[i], strict=True):
+                    model.add(one == other)
+
+    def _operators(self) -> None:
+        """(6)"""
+        for d in range(self.instance.devices):
+            self.model.add_no_overlap(
+                self.model.new_optional_fixed_size_interval_var(at, ticks[d], row[d], "")
+                for at, ticks, row in zip(self.start, self.ticks, self.on, strict=True)
+            )
+
+    def _flows(self) -> None:
+        """(4a), (7) and (8)."""
+        model, devices = self.model, range(self.instance.devices)
+        leaving: list[list[Any]] = [[] for _ in devices]
+        reaching: list[list[Any]] = [[] for _ in devices]
+        for i, j, bits in zip(*(column.tolist() for column in self.instance.edges), strict=True):
+            if bits == 0:
+                model.add(self.end[i] <= self.start[j])
+                continue
+            start, end, took = self._time(), self._time(), self._took(i, j, bits)
+            model.add(end == start + took)
+            model.add(self.end[i] <= start)
+            model.add(end <= self.start[j])
+            for d in devices:
+                here, there = self.on[i][d], self.on[j][d]
+                for first, second, busy in ((here, there, leaving), (there, here, reaching)):
+                    travels = self._and_not(first, second)
+                    busy[d].append(model.new_optional_interval_var(start, took, end, travels, ""))
+        for busy in (leaving, reaching):
+            for intervals in busy:
+                model.add_no_overlap(intervals)
+
+    def _took(self, i: int, j: int, bits: float) -> Any:
+        """Ticks of a flow: (7)'s u, one per pair of devices. A pair that cannot be used is
+        forbidden."""
+        model, took = self.model, 0
+        network = self.network
+        seconds = (network.latency + bits * network.per_bit) / self.tick
+        for a, b, ticks in zip(
+            network.source.tolist(), network.target.tolist(), seconds.tolist(), strict=True
+        ):
+            if not ticks <= _TICKS:
+                model.add_bool_or(~self.on[i][a], ~self.on[j][b])
+                continue
+            used = model.new_bool_var("")
+            model.add_bool_or(~self.on[i][a], ~self.on[j][b], used)
+            model.add_implication(used, self.on[i][a])
+            model.add_implication(used, self.on[j][b])
+            took += round(ticks) * used
+        duration = self._time()
+        model.add(duration == took)
+        return duration
+
+    def _and_not(self, first: Any, second: Any) -> Any:
+        both = self.model.new_bool_var("")
+        self.model.add_bool_or(~first, second, both)
+        self.model.add_implication(both, first)
+        self.model.add_implication(both, ~second)
+        return both

@@ -1,0 +1,1 @@
+"""What several of the published methods have in common."""

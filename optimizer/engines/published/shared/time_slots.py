@@ -1,0 +1,40 @@
+"""When one device is busy, and where a gap is long enough."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class TimeSlots:
+    """Busy intervals, ascending, none touching the next."""
+
+    def __init__(self) -> None:
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+
+    def earliest(self, ready: float, seconds: float) -> float:
+        """The first time from `ready` on at which `seconds` are free."""
+        at = ready
+        for k in range(bisect_right(self._ends, ready), len(self._starts)):
+            if at + seconds <= self._starts[k]:
+                break
+            at = max(at, self._ends[k])
+        return at
+
+    def take(self, start: float, seconds: float) -> None:
+        """Marks [start, start + seconds), which must be free, busy."""
+        if seconds <= 0.0:
+            return
+        k, end = bisect_right(self._starts, start), start + seconds
+        joins_left = k > 0 and self._ends[k - 1] == start
+        joins_right = k < len(self._starts) and self._starts[k] == end
+        if joins_left and joins_right:
+            self._ends[k - 1] = self._ends.pop(k)
+            del self._starts[k]
+        elif joins_left:
+            self._ends[k - 1] = end
+        elif joins_right:
+            self._starts[k] = start
+        else:
+            self._starts.insert(k, start)
+            self._ends.insert(k, end)

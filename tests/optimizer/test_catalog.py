@@ -1,0 +1,156 @@
+"""The list of engines: complete, true, and light; each engine on small problems of every kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.graphs import published, workloads_folder
+from cases import cluster, graph
+from optimizer.check import check
+from optimizer.cli import main as optimizer_main
+from optimizer.engines.catalog import ENGINES, load
+from optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
+from optimizer.engines.registry import place
+from optimizer.graph import save_graph
+from optimizer.names import EngineName
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from problems import problems
+from test_engines import layered
+
+# Those whose module is an engine of its own; programs are tested in test_formulations and
+# test_moirai, the house's own in test_engines.
+METHODS = tuple(
+    name for name, engine in ENGINES.items() if engine.module.startswith("optimizer.engines.publ")
+)
+TIGHT = st.sampled_from([100_000, 200_000, 10**9])
+
+
+def test_every_name_has_its_facts_and_loads():
+    assert set(ENGINES) == set(get_args(EngineName))
+    assert list(ENGINES) == list(get_args(EngineName)), "listed in the order of their names"
+    for name, engine in ENGINES.items():
+        assert callable(load(name)), name
+        words = (engine.what, engine.paper, engine.decides, engine.sees, engine.memory)
+        assert all(words), name
+    # What issue and papers compare with is there by name.
+    assert set(METHODS) == {
+        "random", "order-place", "adjusting-placement", "m-topo", "m-etf", "m-sct", "getf", "heft",
+        "peft", "linear-clustering", "dsc", "metis", "local-search", "mcmc", "flexflow",
+    }  # fmt: skip
+
+
+def test_the_command_lists_every_engine_with_its_paper(capsys):
+    assert optimizer_main(["engines"]) == 0
+    text = capsys.readouterr().out
+    assert optimizer_main(["engines", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in listed] == list(ENGINES)
+    for row in listed:
+        assert f"\n{row['name']} " in "\n" + text
+        assert row["paper"] in text and row["memory"] in text
+
+
+@pytest.mark.parametrize("name", ["single", "heft", "m-etf", "getf", "mcmc", "auto"])
+def test_an_engine_loads_nothing_of_the_others(name, tmp_path):
+    """In a process of its own: of the engines' modules only the asked one's, and those it uses."""
+    save_graph(graph({"A": 0.1, "B": 0.1}, [("A", ["B"], 100)]), tmp_path / "graph.json")
+    (tmp_path / "cluster.json").write_text(cluster(2).model_dump_json())
+    program = (
+        "import sys\n"
+        "from optimizer.cli import main\n"
+        f"main(['solve', 'graph.json', '--cluster', 'cluster.json', '--engine', '{name}',"
+        " '--sharing', 'unshaped', '--moves', '5'])\n"
+        "print('LOADED', *sorted(m for m in sys.modules if m.startswith('optimizer.engines')))\n"
+        "heavy = ('ortools', 'scipy.optimize', 'pymetis', 'torch', 'networkx', 'gurobipy')\n"
+        "print('HEAVY', *[m for m in heavy if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: set(line.split()[1:]) for line in done.stdout.splitlines() if line}
+    engines = {ENGINES[other].module for other in ENGINES} & lines["LOADED"]
+    may = {ENGINES[name].module, "optimizer.engines.single"}  # one device is always shown beside
+    if name == "auto":
+        may.add("optimizer.engines.published.heft")
+    assert engines <= may
+    assert lines["HEAVY"] == set()
+
+
+def drawn(examples):
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@pytest.mark.parametrize("engine", METHODS)
+def test_every_answer_of_a_published_method_passes_the_check(engine):
+    """Unlike devices, links, every model, sharing and backend, memories that bind now and then: an
+    answer holds, and there is one for most."""
+    gave, refused = [], []
+
+    @drawn(25)
+    @given(problems(largest=8, servers=3, memory=TIGHT))
+    def answers(problem):
+        try:
+            placement = place(problem, engine, SolveSettings(gap=0.0, moves=40, seed=1))
+        except (InfeasibleError, EngineRefusedError) as error:
+            refused.append(str(error))
+            return
+        assert check(problem.graph, placement) == ()
+        assert placement.engine == engine
+        gave.append(placement)
+
+    answers()
+    assert len(gave) > len(refused), refused
+    assert any(placement.messages for placement in gave) or engine in ("order-place", "mcmc")
+
+
+@pytest.mark.parametrize("engine", METHODS)
+def test_a_graph_without_operators_is_placed(engine):
+    placement = place(Problem(graph({}, []), cluster(2)), engine, SolveSettings(moves=5))
+    assert placement.operators == {} and placement.step_seconds == 0.0
+
+
+@pytest.mark.parametrize("engine", METHODS)
+def test_no_time_at_all_is_a_placement_or_a_reason(engine):
+    problem = Problem(layered(20, 4), cluster(4, (8e6,), latency=1e-3))
+    try:
+        placement = place(problem, engine, SolveSettings(time_limit_seconds=1e-6))
+    except (OutOfTimeError, InfeasibleError) as error:
+        assert engine in str(error)
+    else:
+        assert check(problem.graph, placement) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "auto"])
+def test_every_engine_on_every_published_graph(engine):
+    """A placement that passes the check, or a refusal with its reason, within the time limit and a
+    tenth of it (and what a busy machine takes on top)."""
+    if not workloads_folder().is_dir():
+        pytest.skip("the published graphs are not beside the project")
+    limit = 10.0
+    for one in published():
+        problem = Problem(one.graph, one.cluster)
+        began = time.monotonic()
+        try:
+            placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=limit))
+        except (InfeasibleError, EngineRefusedError, OutOfTimeError) as error:
+            assert len(str(error)) > 40, one.name
+        else:
+            assert check(problem.graph, placement) == (), one.name
+        assert time.monotonic() - began < 3 * limit, one.name
