@@ -70,6 +70,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     from controller.journal import Journal
     from controller.provision.inventory import inventory
     from controller.provision.provisioning import Site
+    from controller.show.outcomes import outcome_table
     from controller.show.story import Show
 
     show = Show(to_error=arguments.json)
@@ -81,24 +82,23 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
         return _write(derived, arguments.write_inventory)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="placewire-inventory-"))
-        inventories = _inventories(Path(folder), derived, arguments.inventory, servers)
+        inventories = [Path(folder) / "plan.json"]
+        inventories[0].write_text(json.dumps(derived))
+        if arguments.inventory is not None:
+            inventories.append(arguments.inventory)
+            site.enrols_from = _looked_through(inventories, servers)
         if not arguments.check:
-            show.say(
-                f"{'removing from' if arguments.remove else 'installing on'} {', '.join(servers)}"
-            )
+            show.say(f"{'remove from' if arguments.remove else 'install on'} {', '.join(servers)}")
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             journal = stack.enter_context(Journal.open(arguments.state_dir))
             stack.enter_context(journal.exclusive())
         found = await _done(arguments, site, inventories)
-    if arguments.json:
-        _require_success(found)
-        print_json({"servers": _documents(found)})
-        return 0
-    from controller.show.outcomes import outcome_table
-
-    show.console.print(outcome_table(found, check=arguments.check))
+    if not arguments.json:
+        show.console.print(outcome_table(found, check=arguments.check))
     _require_success(found)
+    if arguments.json:
+        print_json({"servers": _documents(found)})
     return 0
 
 
@@ -127,17 +127,13 @@ def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
     return [name for name in known if not wanted or name in wanted]
 
 
-def _inventories(
-    folder: Path, derived: Mapping[str, Any], given: Path | None, servers: Sequence[str]
-) -> list[Path]:
-    """Files for Ansible, what they say of agents looked through. Raises UsageError."""
-    from controller.provision.inventory import require_valid_configs
+def _looked_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
+    """The operator's own is the last. Which servers enrol from an address of its saying. Raises
+    UsageError."""
+    from controller.provision.inventory import enrolment_addresses, require_valid_configs
     from controller.provision.playbook import host_variables
 
-    own = folder / "plan.json"
-    own.write_text(json.dumps(derived))
-    if given is None:
-        return [own]
+    given = inventories[-1]
     if not given.exists():
         raise UsageError("is not there", where=f"--inventory {given}")
     named = set(host_variables([given]))
@@ -147,8 +143,9 @@ def _inventories(
             where=f"--inventory {given}",
             remedy="its hosts are called as the plan's servers are; ansible_host is their address",
         )
-    require_valid_configs(host_variables([own, given]), servers)
-    return [own, given]
+    known = host_variables(inventories)
+    require_valid_configs(known, servers)
+    return enrolment_addresses(known, servers)
 
 
 def _write(derived: Mapping[str, Any], file: Path) -> int:

@@ -6,6 +6,7 @@ operator's own, given beside this one, overrides what it says itself and nothing
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from controller.errors import UsageError
 from controller.plan import Plan, PlanLaunch
 
 CONFIG = "placewire_agent_config"
+ENROLS_FROM = "placewire_enrols_from"
 
 # As deploy/placewire-agent.service and playbooks/roles/settings/vars/main.yaml have it.
 STATE_DIR = "/var/lib/placewire"
@@ -75,6 +77,23 @@ def require_valid_configs(
                 where=server,
                 remedy="a server has its name in the plan; leave it out of the inventory",
             )
+
+
+def enrolment_addresses(
+    hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
+) -> dict[str, str]:
+    """Of servers whose requests do not come from their management address. Raises UsageError."""
+    found = {s: str(hostvars[s][ENROLS_FROM]) for s in servers if hostvars[s].get(ENROLS_FROM)}
+    for server, address in found.items():
+        try:
+            ipaddress.IPv4Address(address)
+        except ValueError as error:
+            raise UsageError(
+                f"{ENROLS_FROM} is {address!r}, no IPv4 address",
+                where=server,
+                remedy="give the address that the controller sees of it, like 10.9.0.1",
+            ) from error
+    return found
 
 
 def _reached(launch: PlanLaunch | None) -> dict[str, Any]:

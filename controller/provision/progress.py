@@ -130,11 +130,10 @@ def read_event(event: Mapping[str, Any]) -> Progress | None:
         return None
     if task == CERTIFICATE_TASK:
         return Certificate(server, result.get("rc") == 0)
+    note = str(result.get("msg", "")) if data.get("task_action") == _NOTE else ""
     if result.get("changed"):
-        return Changed(server, stage, task)
-    if data.get("task_action") == _NOTE:
-        return Noted(server, str(result.get("msg", "")))
-    return None
+        return Changed(server, stage, f"{task}: {note}" if note else task)
+    return Noted(server, note) if note else None
 
 
 def _failure(server: str, role: str, task: str, result: Mapping[str, Any]) -> Failed:

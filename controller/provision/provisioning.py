@@ -47,7 +47,8 @@ class Telling(Protocol):
 class Site:
     """listens, enrols: (host, TCP port) where agents dial, and where servers ask for their first
     certificate. called: this machine's name or address for servers; None: its address on the way to
-    each of them."""
+    each of them. enrols_from: where a server's request must come from, where that is not its
+    management address."""
 
     plan: Plan
     servers: Sequence[str]
@@ -56,6 +57,7 @@ class Site:
     enrols: tuple[str, int]
     called: str | None
     show: Telling
+    enrols_from: Mapping[str, str] = field(default_factory=dict)
     told: list[Progress] = field(default_factory=list)
 
     def tell(self, one: Progress) -> None:
@@ -108,11 +110,13 @@ async def remove(site: Site, playbooks: Playbooks) -> dict[str, Outcome]:
 async def _enrol(
     site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, str]
 ) -> None:
-    """A token for each, good once, for a quarter of an hour, from its management address."""
+    """A token for each, good once, for a quarter of an hour, from its own address."""
     from controller.enrolment import Enrolment
 
-    management = {server.name: server.management for server in site.plan.cluster.servers}
-    addresses: dict[str, str | None] = {server: management[server] for server in servers}
+    known = {server.name: server.management for server in site.plan.cluster.servers}
+    addresses: dict[str, str | None] = {
+        server: site.enrols_from.get(server, known[server]) for server in servers
+    }
     enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
 
     def on_refused(*why: str) -> None:

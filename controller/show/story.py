@@ -20,7 +20,7 @@ from agent.contract.job import (
 )
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
-from controller.provision.progress import Progress
+from controller.provision.progress import Began, Progress
 from controller.rail_use import REMEDY, complaints
 from controller.report import CalibratedRow, RunReport
 from controller.run_log import rank_mark
@@ -71,6 +71,7 @@ class Show:
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
         self._told_carried: dict[int, float] = {}
+        self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
         self.say(f"[bold]{_STAGES[name]}[/bold]")
@@ -85,8 +86,9 @@ class Show:
         self.console.print(line + Text("  " + text[:90], style=""))
 
     def provisioning(self, told: Progress) -> None:
-        if (line := progress_line(told)) is not None:
+        if (line := progress_line(told)) is not None and told != self._provisioning:
             self.progress(line)
+        self._provisioning = told if isinstance(told, Began) else self._provisioning
 
     def decision(self, decision: Decision | TrafficDecision) -> None:
         if isinstance(decision, TrafficDecision):

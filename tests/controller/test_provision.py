@@ -9,17 +9,24 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import yaml
 
 from agent.contract.config import AgentConfig
+from agent.contract.messages import Hello
+from agent.contract.state import LeaseState
+from agent.enrol import EnrolmentError, enrol
 from agent.identity import keep, new_key, require_serving
+from agent.link import Link, tls_context
 from agent.main import load_config
 from agent.main import main as agent_main
+from agent.service import Service
 from controller.ca import Authority
 from controller.cli import main
 from controller.errors import UsageError
@@ -39,12 +46,16 @@ from controller.provision.progress import (
     Changed,
     Failed,
     Noted,
+    Outcome,
     Progress,
     outcomes,
     read_event,
 )
-from plans import ROOT, plan, plan_document
+from controller.provision.provisioning import Site, install
+from plans import ROOT, capabilities, plan, plan_document
+from sshd import free_port
 
+LEASE = LeaseState(phase="idle", generation=0)
 URLS = {f"s{k}": "https://10.9.0.254:7440" for k in (1, 2, 3)}
 
 
@@ -256,6 +267,23 @@ def test_every_role_is_a_stage_with_a_name() -> None:
     assert ("enrolment", CERTIFICATE_TASK) in {(role, task["name"]) for role, task in tasks()}
 
 
+def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
+    """At this machine: it only reads."""
+    look = PLAYBOOKS / "roles/before/files/look.py"
+    there, absent = tmp_path / "there", tmp_path / "absent"
+    (there / "ca").mkdir(parents=True)
+    (tmp_path / "record.json").write_text('{"packages": ["iperf3"]}')
+    words = [there, tmp_path / "record.json", there, absent]
+    said = subprocess.run(
+        [sys.executable, "-c", look.read_text(), *words], capture_output=True, check=True
+    ).stdout
+    found = json.loads(said)
+    assert found["controller"] and found["record"] == {"packages": ["iperf3"]}
+    assert found["folders"] == [str(there)]
+    assert "python3" in found["packages"] and "root" in found["users"]
+    assert found["send_buffer_bytes"] > 0 and abs(found["unix"] - time.time()) < 60
+
+
 def test_every_refusal_says_what_and_what_to_do() -> None:
     refusals = [task["ansible.builtin.fail"]["msg"] for _, task in tasks()
                 if "ansible.builtin.fail" in task]  # fmt: skip
@@ -342,6 +370,98 @@ async def test_what_ansible_cannot_run_is_told(tmp_path: Path, text: str) -> Non
     own.write_text(text)
     with pytest.raises(UsageError, match="nothing of s1"):
         await Playbooks([own], check=False).run("enrol.yaml", ["s1"], {}, lambda told: None)
+
+
+# Enrolment in the same command
+
+
+class ServersHere(Playbooks):
+    """In Ansible's place: it enrols as the role does, with the agent's own code, and starts its
+    link. without: servers that have no certificate yet."""
+
+    def __init__(self, folder: Path, without: Sequence[str]) -> None:
+        super().__init__([], check=False)
+        self.folder, self.without = folder, without
+        self.ran: list[tuple[str, Sequence[str]]] = []
+        self.tokens: list[str] = []
+        self.links: list[asyncio.Task[None]] = []
+
+    async def run(
+        self,
+        playbook: str,
+        servers: Sequence[str],
+        variables: Mapping[str, Any],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.ran.append((playbook, list(servers)))
+        for server in servers:
+            if playbook == "agent.yaml":
+                on_progress(Certificate(server, server not in self.without))
+            else:
+                await self._enrol(server, variables)
+
+    async def _enrol(self, server: str, variables: Mapping[str, Any]) -> None:
+        file = Path(variables["placewire_tokens"]) / f"{server}.token"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        self.tokens.append(str(file))
+        config = self.config(server)
+        await asyncio.to_thread(enrol, config, variables["placewire_enrol_at"], file.read_text())
+        hello = Hello(server=server, agent_pid=1, capabilities=capabilities(), lease=LEASE)
+        link = Link(config, create_autospec(Service), lambda: hello, tls_context(config))
+        self.links.append(asyncio.create_task(link.run()))
+
+    def config(self, server: str) -> AgentConfig:
+        state = self.folder / server
+        state.mkdir(exist_ok=True)
+        own = str(state / "agent.pem")
+        return AgentConfig(
+            server=server, controller_url=f"https://127.0.0.1:{self.link_port}",
+            certificate_file=own, key_file=own, authority_file=str(state / "authority.crt"),
+            state_dir=str(state),
+        )  # fmt: skip
+
+    link_port = 0
+
+
+@pytest.mark.parametrize("comes_from", ["127.0.0.1", "10.9.0.1"])
+async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_from: str) -> None:
+    """And only from its own address."""
+    servers = ServersHere(tmp_path, without=["s1"])
+    servers.link_port = free_port()
+    site = Site(
+        plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", servers.link_port),
+        ("127.0.0.1", free_port()), "127.0.0.1", Silent(), {"s1": comes_from},
+    )  # fmt: skip
+    try:
+        if comes_from != "127.0.0.1":
+            with pytest.raises(EnrolmentError, match="403"):
+                await install(site, servers, check=False)
+            assert "came from 127.0.0.1, and is for 10.9.0.1" in site.outcomes["s1"].notes[0]
+        else:
+            found = await install(site, servers, check=False)
+            assert found["s1"] == Outcome(), "it is there"
+    finally:
+        for link in servers.links:
+            link.cancel()
+    assert servers.ran == [("agent.yaml", ["s1"]), ("enrol.yaml", ["s1"])]
+    assert not Path(servers.tokens[0]).exists()
+
+
+async def test_who_has_a_certificate_gets_no_token(tmp_path: Path) -> None:
+    servers = ServersHere(tmp_path, without=[])
+    site = Site(
+        plan(), ["s1", "s2"], Authority.load(tmp_path / "ca"), ("127.0.0.1", free_port()),
+        ("127.0.0.1", free_port()), "127.0.0.1", Silent(),
+    )  # fmt: skip
+    await install(site, servers, check=True)
+    assert servers.ran == [("agent.yaml", ["s1", "s2"])]
+
+
+class Silent:
+    def stage(self, name: str) -> None: ...
+
+    def provisioning(self, told: Progress) -> None: ...
 
 
 # The command

@@ -84,7 +84,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         known_hosts.write_text(f"[127.0.0.1]:{machine.ssh_port} {kind} {key}\n")
         document = plan_document(1)
         (server,) = document["cluster"]["servers"]
-        server["management"] = "127.0.0.1"
         server["nics"] = [{**server["nics"][0], "name": "eth1", "take_over": True}]
         document["launch"] = {
             "kind": "ssh", "user": "root", "port": machine.ssh_port,
@@ -93,6 +92,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         plan_file, inventory = folder / "plan.yaml", folder / "inventory.yaml"
         plan_file.write_text(yaml.safe_dump(document))
         variables = {
+            # The machine is behind qemu's user network.
+            "ansible_host": "127.0.0.1",
+            "placewire_enrols_from": "127.0.0.1",
             "placewire_setup_environment": dict(pip_environment),
             # torch and what else ranks need takes longer in emulation than all the rest together.
             "placewire_job_environment": False,
