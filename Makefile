@@ -3,12 +3,14 @@
 # make test    everything, as a new user's machine would see it (root; a quarter of an hour)
 # make test-kernel    the agent on a stock Debian kernel and Open vSwitch's kernel datapath, in an
 #              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB)
+# make test-provision   `controller provision` on a bare Debian in such a machine: check, install, again,
+#              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
-.PHONY: setup setup-kernel demo test test-kernel test-kernel-short check bench bench-agent bench-engine bench-job lock
+.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job lock
 BIN := .venv/bin
 
 setup:
@@ -29,6 +31,12 @@ test-kernel: setup-kernel
 
 test-kernel-short: setup
 	deploy/kernel-machine/test.sh --short
+
+setup-provision: setup
+	deploy/kernel-machine/setup.sh bare
+
+test-provision: setup-provision
+	PLACEWIRE_TEST_PROVISION=1 $(BIN)/pytest -s tests/provision
 
 check: setup static
 	$(BIN)/pytest -q -m "not network and not slow"

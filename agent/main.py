@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("doctor", "look for what stands in the way, and say what to do; changes nothing"),
         ("restore", "bring back the baseline, while no daemon runs"),
         ("enrol", "get this server's first certificate, for a token on standard input"),
+        ("certificate", "say whether this server's certificate serves; exit 1 where it does not"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
@@ -37,6 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "enrol":
             command.add_argument(
                 "controller", metavar="HOST:PORT", help="where `controller enrol` waits"
+            )
+        if name == "certificate":
+            command.add_argument(
+                "--authority", metavar="SHA256", help="of the authority that it must be from"
             )
     options = parser.parse_args(arguments)
     return _dispatch(options)
@@ -62,6 +67,8 @@ def _dispatch(options: argparse.Namespace) -> int:
             return doctor(config, as_json=options.json)
         if options.command == "enrol":
             return _enrol(config, options.controller)
+        if options.command == "certificate":
+            return _certificate(config, options.authority)
         from agent import offline
 
         if options.command == "status":
@@ -82,6 +89,18 @@ def _enrol(config: AgentConfig, place: str) -> int:
         print(f"agent: {error}", file=sys.stderr)
         return EXIT_FAILED
     print(f"{config.server}: enrolled; {config.certificate_file}")
+    return 0
+
+
+def _certificate(config: AgentConfig, authority_sha256: str | None) -> int:
+    from agent.identity import require_serving
+
+    try:
+        until = require_serving(config, authority_sha256)
+    except (OSError, ValueError) as error:
+        print(f"{config.server}: no certificate that serves: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"{config.server}: its certificate serves until {until:%Y-%m-%d %H:%M} UTC")
     return 0
 
 

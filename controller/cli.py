@@ -21,6 +21,7 @@ from controller.commands import (
     lab,
     logs,
     preview,
+    provision,
     recover,
     rollback,
     status,
@@ -54,6 +55,7 @@ class Command(Protocol):
 
 # In the order of a first use.
 COMMANDS: Mapping[str, Command] = {
+    "provision": provision,
     "init": init,
     "doctor": doctor,
     "preview": preview,

@@ -8,7 +8,8 @@ PlacewireError
 ├── AgentProblem           5  a server
 │   ├── AgentUnreachable      does not answer
 │   ├── AgentRefused          answers that it cannot, and why
-│   └── StalePreview          would be changed otherwise than was previewed
+│   ├── StalePreview          would be changed otherwise than was previewed
+│   └── ProvisionFailed       the agent could not be installed there, or removed
 ├── VerificationFailed     6  the network is not as promised; everything was restored
 ├── JobFailed              7  a rank
 │   └── LaunchFailed          no program can be started on a server
@@ -141,6 +142,19 @@ class StalePreview(AgentProblem):
             where=", ".join(differing),
             remedy="look at it anew: `controller preview PLAN --out FILE`",
         )
+
+
+class ProvisionFailed(AgentProblem):
+    """outcomes: of every server, as documents."""
+
+    def __init__(
+        self, what: str, *, where: str, remedy: str, outcomes: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.outcomes = outcomes
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | {"servers": self.outcomes}
 
 
 class VerificationFailed(PlacewireError):

@@ -2,13 +2,21 @@
 # Prepares this machine to run Placewire from a checkout: Debian packages, and a virtual environment
 # in .venv from requirements.lock. Idempotent: it returns at once when nothing has changed.
 #
+#   deploy/setup.sh          all of it
+#   deploy/setup.sh agent    no Debian packages, and in .venv only what the agent needs: no torch
+#   deploy/setup.sh job      no Debian packages, and in .venv what ranks need
+#
 #   PLACEWIRE_TORCH   which torch to install (default: torch==2.13.0+cpu). Give your own build, for
 #                     example torch==2.13.0+cu130 with PIP_EXTRA_INDEX_URL set, or "keep" to use
 #                     the one that is already in .venv. A CUDA build is never chosen for you.
 #   PYTHON            the interpreter for .venv (default: python3; 3.11 or 3.12)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Others run what root installs.
+umask 022
 
+part=${1:-all}
+[[ $part == all || $part == agent || $part == job ]] || { echo "usage: $0 [agent|job]" >&2; exit 2; }
 torch=${PLACEWIRE_TORCH:-torch==2.13.0+cpu}
 python=${PYTHON:-python3}
 packages=(openvswitch-switch iperf3 iproute2 ethtool nftables openssh-server procps util-linux
@@ -16,29 +24,53 @@ packages=(openvswitch-switch iperf3 iproute2 ethtool nftables openssh-server pro
 
 say() { printf 'setup: %s\n' "$*"; }
 
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' \
-    || missing+=("$package")
-done
-if ((${#missing[@]})); then
-  if ((EUID != 0)); then
-    say "these Debian packages are missing: ${missing[*]}"
-    say "install them (apt-get install ${missing[*]}) or run this as root"
-    exit 1
+debian_packages() {
+  local missing=()
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' \
+      || missing+=("$package")
+  done
+  if ((${#missing[@]})); then
+    if ((EUID != 0)); then
+      say "these Debian packages are missing: ${missing[*]}"
+      say "install them (apt-get install ${missing[*]}) or run this as root"
+      exit 1
+    fi
+    say "installing Debian packages: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update
+    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+    # Tests start sshd of their own; a machine that had none does not get one that listens.
+    if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
+      systemctl --quiet disable --now ssh.service
+    fi
   fi
-  say "installing Debian packages: ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get -qq update
-  apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
-  # Tests start sshd of their own; a machine that had none does not get one that listens.
-  if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
-    systemctl --quiet disable --now ssh.service
+}
+
+# In .venv, which is there: only what the unit's program imports.
+agent_environment() {
+  say "installing what the agent needs"
+  pip install -c requirements.lock setuptools wheel
+  pip install -c requirements.lock --no-build-isolation --editable '.[agent]'
+}
+
+whole_environment() {
+  if [[ $torch != keep ]]; then
+    say "installing $torch"
+    pip install -c requirements.lock "$torch" \
+      || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
   fi
-fi
+  say "installing the locked packages"
+  pip install -r requirements.lock
+  pip install --no-deps --no-build-isolation --editable .
+}
+
+[[ $part != all ]] || debian_packages
 
 stamp=.venv/placewire.stamp
-wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut -d' ' -f1)" $torch"
+[[ $part == all ]] || stamp=.venv/placewire-$part.stamp
+wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut -d' ' -f1)
+[[ $part == agent ]] || wanted+=" $torch"
 if [[ -f $stamp && $(cat "$stamp") == "$wanted" ]]; then
   say "nothing to do"
   exit 0
@@ -49,18 +81,17 @@ import sys
 if not (3, 11) <= sys.version_info[:2] <= (3, 12):
     sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
 PY
-[[ -x .venv/bin/python ]] || "$python" -m venv .venv
+.venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 
-if [[ $torch != keep ]]; then
-  say "installing $torch"
-  pip install -c requirements.lock "$torch" \
-    || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
-fi
-say "installing the locked packages"
-pip install -r requirements.lock
-pip install --no-deps --no-build-isolation --editable .
-say "compiling the search (about a minute, once)"
-.venv/bin/python -m optimizer.warm_up
+case $part in
+  agent) agent_environment ;;
+  job) whole_environment ;;
+  all)
+    whole_environment
+    say "compiling the search (about a minute, once)"
+    .venv/bin/python -m optimizer.warm_up
+    ;;
+esac
 printf '%s' "$wanted" >"$stamp"
-say "done: .venv/bin/controller --help"
+if [[ $part == all ]]; then say "done: .venv/bin/controller --help"; else say "done: $part"; fi

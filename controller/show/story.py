@@ -20,11 +20,13 @@ from agent.contract.job import (
 )
 from agent.contract.measurement import LinkMeasurement
 from agent.contract.messages import Observation, Previewed, Verified
+from controller.provision.progress import Began, Progress
 from controller.rail_use import REMEDY, complaints
 from controller.report import CalibratedRow, RunReport
 from controller.run_log import rank_mark
 from controller.show.changes import previewed_lines
 from controller.show.console import console
+from controller.show.outcomes import progress_line
 from controller.show.placements import (
     beside_tensors,
     considered_table,
@@ -52,6 +54,9 @@ _STAGES = {
     "measure": "measuring all promised rates at once",
     "calibrate": "measuring what messages pay through the job's own backend",
     "job": "running the job",
+    "install": "installing what is missing on every server",
+    "enrol": "first certificates, each for a token",
+    "remove": "removing what was installed",
 }
 
 _CARRIED_EVERY_SECONDS = 60.0
@@ -66,6 +71,7 @@ class Show:
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
         self._told_carried: dict[int, float] = {}
+        self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
         self.say(f"[bold]{_STAGES[name]}[/bold]")
@@ -83,6 +89,11 @@ class Show:
         elapsed = time.monotonic() - self._began
         line = Text(f"{elapsed:6.1f} s  ", style="dim")
         self.console.print(line + Text("  " + text[:90], style=""))
+
+    def provisioning(self, told: Progress) -> None:
+        if (line := progress_line(told)) is not None and told != self._provisioning:
+            self.progress(line)
+        self._provisioning = told if isinstance(told, Began) else self._provisioning
 
     def decision(self, decision: Decision | TrafficDecision) -> None:
         if isinstance(decision, TrafficDecision):

@@ -1,16 +1,21 @@
 # Sourced, with the repository's root as current folder: what goes into the image of the emulated
 # machine, and where the image is kept. The folder's name is a digest of all that decides about its
 # contents, so that a change of these makes another image.
+#
+# variant   agent: with what the agent and its tests need; bare: a Debian as an installer leaves it,
+#           for tests that install the rest
 suite=bookworm
 mirror=${PLACEWIRE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-system_packages=(systemd-sysv udev dbus openssh-server python3 python3-venv kmod procps)
+system_packages=(systemd-sysv udev dbus openssh-server python3 kmod procps)
 kernel_packages=(linux-image-amd64 initramfs-tools zstd)
-network_packages=(openvswitch-switch iperf3 iproute2 ethtool)
+agent_packages=(openvswitch-switch iperf3 iproute2 ethtool python3-venv)
 # What the agent needs, and what its tests do. No torch.
 python_packages=('.[agent]' pytest pytest-asyncio hypothesis cryptography numpy)
 
 inputs() {
-  cat deploy/kernel-machine/image.sh deploy/kernel-machine/build.sh requirements.lock
+  cat deploy/kernel-machine/image.sh deploy/kernel-machine/build.sh
+  [[ $variant == agent ]] || { printf '%s' "$variant"; return; }
+  cat requirements.lock
   # The project's requirements; the settings of its tools decide nothing.
   sed '/^\[tool\.ruff/,$d' pyproject.toml
 }

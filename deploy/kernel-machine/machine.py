@@ -51,36 +51,52 @@ class MachineError(Exception):
         self.status = status
 
 
-def image_directory() -> Path:
-    """Raises MachineError where `make setup-kernel` has not been run for these sources."""
-    script = 'source deploy/kernel-machine/image.sh; printf %s "$image"'
+def image_directory(variant: str = "agent") -> Path:
+    """variant: of image.sh. Raises MachineError where its `make setup-…` has not been run for these
+    sources."""
+    remedy = f"run `make setup-{'kernel' if variant == 'agent' else 'provision'}`"
+    script = f'variant={variant}; source deploy/kernel-machine/image.sh; printf %s "$image"'
     asked = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
     image = Path(asked.stdout)
     if not (image / "complete").exists():
-        raise MachineError(f"no image at {image}: run `make setup-kernel`", EXIT_NOT_SET_UP)
+        raise MachineError(f"no image at {image}: {remedy}", EXIT_NOT_SET_UP)
     missing = [name for name in (_QEMU, "ssh", "setpriv") if shutil.which(name) is None]
     if missing:
-        what = f"{', '.join(missing)} not found: run `make setup-kernel`"
-        raise MachineError(what, EXIT_NOT_SET_UP)
+        raise MachineError(f"{', '.join(missing)} not found: {remedy}", EXIT_NOT_SET_UP)
     return image
 
 
 class Machine:
     """A running one. scratch: holds its console's log and SSH's files. preparing: what it writes
-    to its disk stays there."""
+    to its disk stays there. isolated: it reaches nothing but itself; else what this machine does,
+    and this machine itself at 10.0.2.2.
+
+    ssh_port: of its sshd, on this machine's loopback. key: the file of root's key; host_key: of its
+    sshd's public one.
+    """
 
     def __init__(
-        self, image: Path, scratch: Path, deadline: float, *, memory: Path | None, preparing: bool
+        self,
+        image: Path,
+        scratch: Path,
+        deadline: float,
+        *,
+        memory: Path | None,
+        preparing: bool,
+        isolated: bool,
+        nics: int,
     ) -> None:
         self._scratch = scratch
         self._deadline = deadline
-        self._port = _free_port()
-        self._key = scratch / "key"
-        shutil.copy(image / "key", self._key)
-        self._key.chmod(0o600)
+        self.ssh_port = _free_port()
+        self.key = scratch / "key"
+        shutil.copy(image / "key", self.key)
+        self.key.chmod(0o600)
+        self.host_key = image / "host_key.pub"
         self._qemu = subprocess.Popen(
             [
-                *_hardware(image, self._port),
+                *_hardware(image, self.ssh_port, isolated=isolated),
+                *_more_nics(nics),
                 "-serial", f"file:{self._console}",
                 "-qmp", f"unix:{scratch}/qmp,server=on,wait=off",
                 *([] if preparing else ["-snapshot"]),
@@ -96,7 +112,7 @@ class Machine:
     def wait_until_up(self) -> None:
         """Until sshd greets. Raises MachineError."""
         until = min(time.monotonic() + _BOOT_SECONDS, self._deadline)
-        while not _greets(self._port):
+        while not _greets(self.ssh_port):
             if self._qemu.poll() is not None or time.monotonic() > until:
                 said = self._console.read_text(errors="replace").splitlines()[-_CONSOLE_LINES:]
                 raise MachineError("\n".join(["the machine did not come up:", *said]), EXIT_NOT_UP)
@@ -140,6 +156,15 @@ class Machine:
         """Its exit status; its output goes where this program's does."""
         return self._ssh(f"cd {HOME} && {command}", stdin=subprocess.DEVNULL)
 
+    def ask(self, command: str) -> str:
+        """What it prints. Raises MachineError where it fails."""
+        with tempfile.TemporaryFile() as said:
+            status = self._ssh(command, stdin=subprocess.DEVNULL, stdout=said)
+            said.seek(0)
+            if status:
+                raise MachineError(f"{command}: exit status {status}", EXIT_NOT_UP)
+            return said.read().decode(errors="replace")
+
     def lose_power(self) -> None:
         """Between two instructions. Comes back with what its disk has. Raises MachineError."""
         try:
@@ -170,8 +195,9 @@ class Machine:
     def _ssh(self, command: str, **options: object) -> int:
         left = self._deadline - time.monotonic()
         argv = [
-            "ssh", "-F", "none", "-i", str(self._key), "-p", str(self._port), "-o", "BatchMode=yes",
-            "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self._scratch}/hosts",
+            "ssh", "-F", "none", "-i", str(self.key), "-p", str(self.ssh_port),
+            "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no",
+            "-o", f"UserKnownHostsFile={self._scratch}/hosts",
             "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=120", "-o", "ServerAliveInterval=30",
             "-o", "ControlMaster=auto", "-o", f"ControlPath={self._scratch}/ssh",
             "-o", "ControlPersist=yes", "root@127.0.0.1", command,
@@ -182,8 +208,9 @@ class Machine:
             raise MachineError("the time limit ran out", EXIT_LATE) from late
 
 
-def _hardware(image: Path, port: int) -> list[str]:
+def _hardware(image: Path, port: int, *, isolated: bool) -> list[str]:
     """The machine, without where it starts and what it writes."""
+    restrict = "on" if isolated else "off"
     # The parent's death ends it, however the parent dies.
     return [
         "setpriv", "--pdeathsig", "KILL", _QEMU,
@@ -192,9 +219,17 @@ def _hardware(image: Path, port: int) -> list[str]:
         "-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initrd"),
         "-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off quiet",
         "-drive", f"file={image / 'root.ext4'},format=raw,if=virtio",
-        "-netdev", f"user,id=ssh,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
+        "-netdev", f"user,id=ssh,restrict={restrict},hostfwd=tcp:127.0.0.1:{port}-:22",
         "-device", "virtio-net-pci,netdev=ssh,romfile=", "-device", "virtio-rng-pci",
     ]  # fmt: skip
+
+
+def _more_nics(count: int) -> list[str]:
+    words = []
+    for number in range(count):
+        words += ["-netdev", f"user,id=rail{number},restrict=on"]
+        words += ["-device", f"virtio-net-pci,netdev=rail{number},romfile="]
+    return words
 
 
 def _free_port() -> int:
@@ -213,13 +248,19 @@ def _greets(port: int) -> bool:
 
 @contextmanager
 def machine(
-    image: Path, limit_seconds: float, *, memory: Path | None = None, preparing: bool = False
+    image: Path,
+    limit_seconds: float,
+    *,
+    memory: Path | None = None,
+    preparing: bool = False,
+    isolated: bool = True,
+    nics: int = 0,
 ) -> Iterator[Machine]:
     """Up. Raises MachineError."""
     with tempfile.TemporaryDirectory(prefix="placewire-kernel-") as scratch:
         running = Machine(
             image, Path(scratch), time.monotonic() + limit_seconds,
-            memory=memory, preparing=preparing,
+            memory=memory, preparing=preparing, isolated=isolated, nics=nics,
         )  # fmt: skip
         try:
             started = time.monotonic()

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares this machine for `make test-kernel`: the Debian packages that build and run an emulated
-# machine, and the machine's image. Idempotent: it returns at once when nothing has changed.
+# machine, and the machine's image. Idempotent: it returns at once when nothing has changed. With
+# `bare`, for `make test-provision`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -24,5 +25,5 @@ if ((${#missing[@]})); then
   apt-get -qq update
   apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
 fi
-deploy/kernel-machine/build.sh
-.venv/bin/python deploy/kernel-machine/machine.py --prepare
+deploy/kernel-machine/build.sh "${1:-agent}"
+[[ ${1:-agent} == bare ]] || .venv/bin/python deploy/kernel-machine/machine.py --prepare

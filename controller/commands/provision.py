@@ -1,0 +1,183 @@
+"""`controller provision PLAN`: the agent on every server of the plan, or off it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from controller.commands.arguments import add_link, require_writable
+from controller.commands.interrupts import interruptible
+from controller.commands.session import listening_place
+from controller.commands.talking import confirmed, print_json
+from controller.errors import ProvisionFailed, UsageError
+
+if TYPE_CHECKING:
+    from controller.plan import Plan
+    from controller.provision.progress import Outcome
+    from controller.provision.provisioning import Site
+
+PURPOSE = "install the agent on the plan's servers over SSH and enrol it; or remove it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
+    parser.add_argument(
+        "--server", action="append", metavar="SERVER", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--inventory",
+        type=Path,
+        metavar="FILE",
+        help="an Ansible inventory that overrides what the plan says of how servers are reached",
+    )
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--check", action="store_true", help="say what would change; change nothing")
+    does.add_argument(
+        "--write-inventory", type=Path, metavar="FILE", help="only write the plan's inventory"
+    )
+    parser.add_argument("--remove", action="store_true", help="remove all that it installed")
+    parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument(
+        "--controller",
+        metavar="HOST",
+        help="what servers call this machine; default: its address on the way to each",
+    )
+    parser.add_argument(
+        "--enrol-at",
+        default="0.0.0.0:7441",
+        metavar="HOST:PORT",
+        help="where servers ask for their first certificate (default: %(default)s)",
+    )
+    add_link(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from controller.plan_file import load_plan
+
+    plan = load_plan(arguments.plan)
+    return interruptible(_provision(arguments, plan, _servers(plan, arguments.server)))
+
+
+async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
+    from controller.ca import Authority
+    from controller.journal import Journal
+    from controller.provision.inventory import inventory
+    from controller.provision.provisioning import Site
+    from controller.show.outcomes import outcome_table
+    from controller.show.story import Show
+
+    show = Show(to_error=arguments.json)
+    places = listening_place(arguments.listen), listening_place(arguments.enrol_at)
+    authority = Authority.load(arguments.state_dir / "ca")
+    site = Site(plan, servers, authority, *places, arguments.controller, show)
+    derived = inventory(plan, servers, site.controller_urls())
+    if arguments.write_inventory is not None:
+        return _write(derived, arguments.write_inventory)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="placewire-inventory-"))
+        inventories = [Path(folder) / "plan.json"]
+        inventories[0].write_text(json.dumps(derived))
+        if arguments.inventory is not None:
+            inventories.append(arguments.inventory)
+            site.enrols_from = _looked_through(inventories, servers)
+        if not arguments.check:
+            show.say(f"{'remove from' if arguments.remove else 'install on'} {', '.join(servers)}")
+            if not await confirmed(yes=arguments.yes):
+                raise UsageError("not confirmed; nothing was changed")
+            journal = stack.enter_context(Journal.open(arguments.state_dir))
+            stack.enter_context(journal.exclusive())
+        found = await _done(arguments, site, inventories)
+    if not arguments.json:
+        show.console.print(outcome_table(found, check=arguments.check))
+    _require_success(found)
+    if arguments.json:
+        print_json({"servers": _documents(found)})
+    return 0
+
+
+async def _done(
+    arguments: argparse.Namespace, site: Site, inventories: Sequence[Path]
+) -> dict[str, Outcome]:
+    from controller.provision.playbook import Playbooks
+    from controller.provision.provisioning import install, remove
+
+    playbooks = Playbooks(inventories, check=arguments.check)
+    if arguments.remove:
+        return await remove(site, playbooks)
+    return await install(site, playbooks, check=arguments.check)
+
+
+def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
+    """In the plan's order. Raises UsageError."""
+    known = [server.name for server in plan.cluster.servers]
+    for name in wanted or ():
+        if name not in known:
+            raise UsageError(
+                f"{name!r} is no server of this plan",
+                where="--server",
+                remedy=f"there is {', '.join(known)}",
+            )
+    return [name for name in known if not wanted or name in wanted]
+
+
+def _looked_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
+    """The operator's own is the last. Which servers enrol from an address of its saying. Raises
+    UsageError."""
+    from controller.provision.inventory import enrolment_addresses, require_valid_configs
+    from controller.provision.playbook import host_variables
+
+    given = inventories[-1]
+    if not given.exists():
+        raise UsageError("is not there", where=f"--inventory {given}")
+    named = set(host_variables([given]))
+    if not named & set(servers):
+        raise UsageError(
+            f"names none of {', '.join(servers)}; it has {', '.join(sorted(named)) or 'no host'}",
+            where=f"--inventory {given}",
+            remedy="its hosts are called as the plan's servers are; ansible_host is their address",
+        )
+    known = host_variables(inventories)
+    require_valid_configs(known, servers)
+    return enrolment_addresses(known, servers)
+
+
+def _write(derived: Mapping[str, Any], file: Path) -> int:
+    """For `ansible-playbook`, or to be changed and given back with --inventory."""
+    import yaml
+
+    require_writable(file)
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write("# Written by `controller provision`; docs/cluster.md.\n")
+            yaml.safe_dump(derived, out, sort_keys=False)
+    except FileExistsError as error:
+        raise UsageError(
+            "is there already", where=f"--write-inventory {file}", remedy="give another name"
+        ) from error
+    print(f"{file}: ansible-playbook -i {file} playbooks/agent.yaml")
+    return 0
+
+
+def _documents(found: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
+    return {server: outcome.document() for server, outcome in found.items()}
+
+
+def _require_success(found: Mapping[str, Outcome]) -> None:
+    """Raises ProvisionFailed."""
+    failed = {s: one.failure for s, one in found.items() if one.failure is not None}
+    if not failed:
+        return
+    told = [f"{server}: {one.task}: {one.reason}" for server, one in failed.items()]
+    raise ProvisionFailed(
+        "; ".join(told) if len(told) > 1 else told[0].partition(": ")[2],
+        where=", ".join(failed),
+        remedy="\n  ".join(dict.fromkeys(one.remedy for one in failed.values())),
+        outcomes=_documents(found),
+    )

@@ -1,0 +1,117 @@
+"""A plan as an Ansible inventory: how each server is reached, and its agent's configuration. Pure.
+
+How a server is reached is said of all of them and its address of each, so that an inventory of the
+operator's own, given beside this one, overrides what it says itself and nothing else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent.contract.config import AgentConfig
+from controller.errors import UsageError
+from controller.plan import Plan, PlanLaunch
+
+CONFIG = "placewire_agent_config"
+ENROLS_FROM = "placewire_enrols_from"
+
+# As deploy/placewire-agent.service and playbooks/roles/settings/vars/main.yaml have it.
+STATE_DIR = "/var/lib/placewire"
+
+
+def inventory(
+    plan: Plan, servers: Sequence[str], controller_urls: Mapping[str, str]
+) -> dict[str, Any]:
+    """Of these servers of the plan. controller_urls: where each one's agent dials, by server."""
+    hosts = {
+        server.name: {
+            "ansible_host": server.management,
+            CONFIG: agent_config(server.name, controller_urls[server.name]),
+        }
+        for server in plan.cluster.servers
+        if server.name in servers
+    }
+    return {"all": {"vars": _reached(plan.launch), "hosts": hosts}}
+
+
+def agent_config(server: str, controller_url: str) -> dict[str, Any]:
+    """agent.json without the management interface, which is seen on the server itself."""
+    own = f"{STATE_DIR}/agent.pem"
+    config = AgentConfig(
+        server=server,
+        controller_url=controller_url,
+        # One file, so that key and certificate are renewed at once.
+        certificate_file=own,
+        key_file=own,
+        authority_file=f"{STATE_DIR}/authority.crt",
+        state_dir=STATE_DIR,
+    )
+    return config.model_dump(mode="json", exclude_unset=True)
+
+
+def require_valid_configs(
+    hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
+) -> None:
+    """As the agent would read them. hostvars: all variables, by host. Raises UsageError naming the
+    server and the key."""
+    for server in servers:
+        try:
+            config = AgentConfig.model_validate(hostvars[server].get(CONFIG))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in (CONFIG, *first["loc"]))
+            raise UsageError(
+                f"{place}: {first['msg']}",
+                where=server,
+                remedy="correct it in the inventory, or leave it to the plan; docs/cluster.md",
+            ) from error
+        if config.server != server:
+            raise UsageError(
+                f"{CONFIG}.server is {config.server!r}",
+                where=server,
+                remedy="a server has its name in the plan; leave it out of the inventory",
+            )
+
+
+def enrolment_addresses(
+    hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
+) -> dict[str, str]:
+    """Of servers whose requests do not come from their management address. Raises UsageError."""
+    found = {s: str(hostvars[s][ENROLS_FROM]) for s in servers if hostvars[s].get(ENROLS_FROM)}
+    for server, address in found.items():
+        try:
+            ipaddress.IPv4Address(address)
+        except ValueError as error:
+            raise UsageError(
+                f"{ENROLS_FROM} is {address!r}, no IPv4 address",
+                where=server,
+                remedy="give the address that the controller sees of it, like 10.9.0.1",
+            ) from error
+    return found
+
+
+def _reached(launch: PlanLaunch | None) -> dict[str, Any]:
+    """By the same settings that ranks are started with over SSH."""
+    found: dict[str, Any] = {
+        "ansible_python_interpreter": "/usr/bin/python3",
+        # Whoever must be asked for a passphrase would be asked where nobody sees it.
+        "ansible_ssh_common_args": "-o BatchMode=yes",
+    }
+    if launch is None:
+        return found
+    found["ansible_port"] = launch.port
+    if launch.user is not None:
+        found["ansible_user"] = launch.user
+    if launch.key is not None:
+        found["ansible_ssh_private_key_file"] = str(Path(launch.key).expanduser().resolve())
+    if launch.known_hosts is not None:
+        file = Path(launch.known_hosts).expanduser().resolve()
+        only = ["-o", f'UserKnownHostsFile="{file}"', "-o", "GlobalKnownHostsFile=/dev/null"]
+        found["ansible_ssh_common_args"] += f" {shlex.join(only)}"
+    return found

@@ -1,0 +1,154 @@
+"""Runs playbooks with ansible-runner, and passes on what they tell.
+
+All that ansible-runner writes is in a private folder that is gone afterwards: its inputs, its
+artifacts, the sockets of its SSH connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from controller.errors import UsageError
+from controller.provision.progress import Failed, Progress, read_event
+
+PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
+_MOST_AT_ONCE = 50
+_TAIL_LINES = 5
+_LOOK_SECONDS = 1
+# Host keys are always compared, whatever Ansible's own settings here say; ansible-runner's default
+# is not to. A module goes through the connection, and into no file on the server.
+_ENVIRONMENT = {
+    "ANSIBLE_HOST_KEY_CHECKING": "True",
+    "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=60s "
+    "-o StrictHostKeyChecking=yes",
+    "ANSIBLE_PIPELINING": "True",
+    # Else it goes on without what it cannot read, and does nothing, successfully.
+    "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+    "ANSIBLE_KEEP_REMOTE_FILES": "False",
+    "ANSIBLE_TIMEOUT": "30",
+    "ANSIBLE_NOCOLOR": "True",
+}
+
+
+class Playbooks:
+    """Of one command. inventories: files, later ones override; check: nothing is changed."""
+
+    def __init__(self, inventories: Sequence[Path], *, check: bool) -> None:
+        self._inventories = [str(path.resolve()) for path in inventories]
+        self._check = check
+
+    async def run(
+        self,
+        playbook: str,
+        servers: Sequence[str],
+        variables: Mapping[str, Any],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        """One file of playbooks/, on these servers. Cancelled, it ends Ansible first. Raises
+        UsageError where Ansible cannot be run at all."""
+        cancelled, tail = threading.Event(), deque[str](maxlen=_TAIL_LINES)
+        loop, failed, silent = asyncio.get_running_loop(), False, set(servers)
+
+        def on_event(event: dict[str, Any]) -> bool:
+            nonlocal failed
+            if host := (event.get("event_data") or {}).get("host"):
+                silent.discard(host)
+            else:
+                tail.extend(line for line in str(event.get("stdout", "")).splitlines() if line)
+            if (told := read_event(event)) is not None:
+                failed = failed or isinstance(told, Failed)
+                loop.call_soon_threadsafe(on_progress, told)
+            # Nothing of it is kept.
+            return False
+
+        def work() -> int:
+            with tempfile.TemporaryDirectory(prefix="placewire-provision-") as private:
+                return self._run(private, playbook, servers, variables, on_event, cancelled)
+
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            status = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await running
+            raise
+        if silent or (status != 0 and not failed):
+            missed = f", and nothing of {', '.join(sorted(silent))}" if silent else ""
+            raise UsageError(
+                f"Ansible ended with exit status {status}{missed}: {'; '.join(tail)}",
+                where=f"playbooks/{playbook}",
+                remedy="look at the inventory, and at Ansible's own settings on this machine",
+            )
+
+    def _run(
+        self,
+        private: str,
+        playbook: str,
+        servers: Sequence[str],
+        variables: Mapping[str, Any],
+        on_event: Callable[[dict[str, Any]], bool],
+        cancelled: threading.Event,
+    ) -> int:
+        import ansible_runner
+
+        runner = ansible_runner.run(
+            private_data_dir=private,
+            project_dir=str(PLAYBOOKS),
+            playbook=playbook,
+            inventory=self._inventories,
+            limit=",".join(servers),
+            # In a file of the private folder; arguments stand in the list of processes.
+            extravars=dict(variables),
+            cmdline="--check" if self._check else None,
+            envvars=environment(private),
+            settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
+            forks=min(len(servers), _MOST_AT_ONCE),
+            quiet=True,
+            event_handler=on_event,
+            cancel_callback=cancelled.is_set,
+        )
+        status: int = runner.rc
+        return status
+
+
+def environment(private: str) -> dict[str, str]:
+    """Ansible's own programs are those beside this interpreter."""
+    return {
+        **_ENVIRONMENT,
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{private}/ssh",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+
+
+def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """By host, all that these inventories say together. Raises UsageError where one cannot be
+    read."""
+    words = [word for path in inventories for word in ("-i", str(path))]
+    asked = subprocess.run(
+        ["ansible-inventory", *words, "--list"],
+        env={**os.environ, **environment(tempfile.gettempdir())},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    said = [line for line in asked.stderr.splitlines() if line.strip()]
+    if asked.returncode != 0:
+        raise UsageError(
+            f"the inventory cannot be read: {'; '.join(said[-_TAIL_LINES:])}",
+            where=str(inventories[-1]),
+            remedy="ansible-inventory -i FILE --list says more",
+        )
+    document = json.loads(asked.stdout)
+    in_groups = {host for group in document.values() for host in group.get("hosts", ())}
+    known: dict[str, dict[str, Any]] = document.get("_meta", {}).get("hostvars", {})
+    return {host: known.get(host, {}) for host in in_groups | set(known)}

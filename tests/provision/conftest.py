@@ -1,0 +1,7 @@
+"""What takes a machine of its own and many minutes is collected only by `make test-provision`."""
+
+from __future__ import annotations
+
+import os
+
+collect_ignore_glob = [] if os.environ.get("PLACEWIRE_TEST_PROVISION") else ["test_*.py"]
