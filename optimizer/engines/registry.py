@@ -23,7 +23,7 @@ from optimizer.memory_limits import refuse_impossible
 from optimizer.names import EngineName, ReductionName
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.reductions.chain import reduce_by_name
+from optimizer.reductions.chain import reduce_by_name, unchanged
 from optimizer.reductions.contract import Undo
 
 ENGINES: dict[EngineName, Solve] = {
@@ -124,7 +124,7 @@ def _levels(
 ) -> list[auto.Level]:
     """The reduced problem, and under `auto` milder ones between it and the graph as given."""
     few, many = small.graph.operator_count, problem.graph.operator_count
-    if few == many:
+    if unchanged(problem, small):
         return []
     levels: list[auto.Level] = [lambda: (small, undo)]
     if reduction == "auto":
