@@ -23,7 +23,7 @@ from optimizer.memory_limits import refuse_impossible
 from optimizer.names import EngineName, ReductionName
 from optimizer.placement import Placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.reductions.chain import reduce_by_name
+from optimizer.reductions.chain import reduce_by_name, unchanged
 from optimizer.reductions.contract import Undo
 from optimizer.sharing import decides_rates
 
@@ -116,7 +116,8 @@ def _searched(
     from optimizer.engines.levels import level_sizes, milder
 
     few, many = small.graph.operator_count, problem.graph.operator_count
-    levels: list[auto.Level] = [] if few == many else [lambda: (small, undo)]
+    same = unchanged(problem, small)
+    levels: list[auto.Level] = [] if same else [lambda: (small, undo)]
     if levels and reduction == "auto":
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
     until = _search_until(problem, settings, clock)

@@ -45,13 +45,17 @@ def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo
         raise ValueError(f"unknown reduction {name!r}; accepted: {', '.join(REDUCTIONS)}")
     reduced, undo = apply_chain(problem, load(name))
     before, after = problem.graph.operator_count, reduced.graph.operator_count
-    # What is tied only grows, so that as many units are the same units.
-    if before == after and _unit_count(reduced) == _unit_count(problem):
+    if unchanged(problem, reduced):
         return reduced, undo, "none"
     groups = group_count(reduced.graph)
     return reduced, undo, f"{name}: {before} -> {after} operators, {groups} groups"
 
 
-def _unit_count(problem: Problem) -> int:
-    """Co-location groups, and operators outside any."""
-    return int(units_of(problem.graph.colocation).max(initial=-1)) + 1
+def unchanged(problem: Problem, reduced: Problem) -> bool:
+    """Whether nothing was fused, and nothing tied that was not tied before: what is tied only
+    grows, so that as many co-location groups and operators outside any are the same ones."""
+
+    def sizes(one: Problem) -> tuple[int, int]:
+        return one.graph.operator_count, int(units_of(one.graph.colocation).max(initial=-1))
+
+    return sizes(problem) == sizes(reduced)

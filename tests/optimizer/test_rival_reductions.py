@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, described, graph, graphs
+from optimizer.engines.registry import place
 from optimizer.kernels.batches import merge_batch
-from optimizer.problem import Problem
+from optimizer.problem import Problem, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
 from optimizer.reductions.merging import MergingGraph, distinct_edges, operator_delay, units_of
 from optimizer.reductions.published.colocrl import only_successor_groups, reduce_as_colocrl
@@ -73,6 +74,15 @@ def test_colocrl_keeps_two_keys_apart_and_ties_a_gradient_to_its_update():
     made = graph(dict.fromkeys("PFUQV", 1.0), tensors, colocation=keys)
     problem = Problem(made, cluster())
     assert together(problem, only_successor_groups(problem)) == {"PU", "FQV"}
+
+
+def test_colocrl_is_searched_though_it_leaves_as_many_operators():
+    problem = problem_of("ABCDE", "AB", "AC", "BD", "CE", size=1000)
+    found = place(problem, "auto", SolveSettings(gap=0.0, moves=90), "colocrl")
+    assert found.reduction == "colocrl: 5 -> 5 operators, 2 groups"
+    assert "refine" in found.wall_seconds, "after a search on the groups"
+    found = place(problem, "auto", SolveSettings(gap=0.0, moves=90), "none")
+    assert "refine" not in found.wall_seconds
 
 
 @settings(max_examples=80, deadline=None)

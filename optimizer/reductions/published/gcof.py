@@ -6,9 +6,9 @@ the end is released. Fusing needs a direct or a multi-input connection: the firs
 other successor (figure 6). The edge is then the only path between the two, so that no cycle can
 arise.
 
-Beyond the paper: several roots are taken in the recorded order; an item of a tuple is one with the
-operator that made the tuple, as the graphs of the paper have no such operators; and what is fused
-must fit a device and holds one co-location key at most.
+Beyond the paper: several roots are taken in the recorded order; an item of a tuple counts as part
+of the operator that made the tuple, as the graphs of the paper have no such operators; and what is
+fused must fit a device and holds one co-location key at most.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Search:
 
     def __init__(self, graph: OperatorGraph, rules: FusionRules) -> None:
         self._rules = rules
-        base = _with_tuple_items(graph)
+        self._base = base = _with_tuple_items(graph)
         self._home = list(range(graph.operator_count))
         self._parts: dict[int, list[list[int]]] = {}
         for i in graph.topological_order.tolist():
@@ -90,7 +90,9 @@ class _Search:
                 pass
             done.add(vertex)
             waiting.extend(reversed(after))
-        return [part for parts in self._parts.values() for part in parts if len(part) > 1]
+        parts = [part for parts in self._parts.values() for part in parts]
+        # A tuple with its items alone is no rule's doing.
+        return [part for part in parts if len({self._base[i] for i in part}) > 1]
 
     def _joins(self, vertex: int, after: list[int]) -> bool:
         """fuse() or bind() of the vertex and its only successor, or False."""
