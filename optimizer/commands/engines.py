@@ -9,13 +9,16 @@ from dataclasses import asdict
 from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE
 
+_ALL = (
+    "Any may be asked under any model and sharing: a method decides by its own view of the network "
+    "and what it finds is scored and checked under yours; what exceeds a memory is refused."
+)
+
 
 def main(arguments: list[str], prog: str) -> int:
     parser = argparse.ArgumentParser(
         prog=prog,
-        description="Placement methods, each with its paper and what it can take. Any may be asked "
-        "under any model and sharing: a method decides by its own view of the network, and what it "
-        "finds is scored and checked under yours; what exceeds a memory is refused.",
+        description=f"Placement methods, each with its paper and what it can take. {_ALL}",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--json", action="store_true", help="the list as JSON, not as text")
@@ -31,4 +34,5 @@ def main(arguments: list[str], prog: str) -> int:
         print(f"{'':20}from: {where}")
         print(f"{'':20}decides: {engine.decides}; sees: {engine.sees}")
         print(f"{'':20}memory: {engine.memory}; unlike devices: {engine.unlike}")
+    print(_ALL)
     return DONE

@@ -3,7 +3,8 @@
 What the paper writes with an indicator of which of two comes first, (6) and (8), says that
 intervals do not overlap: operators on their device, and flows on the device that they leave and on
 the one that they reach. These are optional intervals, there where the operator or the flow is.
-Times are whole ticks, rounded to the nearest.
+Times are whole ticks, rounded to the nearest. The search is told of one device, where one holds
+everything: an order of the recorded sort, which is as long as the horizon.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def solve(formulation: Formulation, instance: Instance, until: float, gap: float
     solver.parameters.max_time_in_seconds = max(until - time.monotonic(), 0.01)
     solver.parameters.num_workers = _WORKERS
     solver.parameters.relative_gap_limit = gap
+    # Trying out every literal beforehand takes longer than it saves here.
+    solver.parameters.cp_model_probing_level = 0
     status = solver.solve(built.model)
     words = {
         cp_model.OPTIMAL: "within the gap",
@@ -77,7 +80,11 @@ class _Model:
         self.instance, self.network = instance, formulation.network
         self.tick = formulation.horizon_seconds / _TICKS
         self.ticks = np.round(instance.seconds / self.tick).astype(np.int64).tolist()
+        # Rounding may put half a tick on top of each operator.
+        self.latest = _TICKS + instance.operators
         self.step = self._time()
+        # Of each flow: its tail, its start and end, and what is 0 where it does not travel.
+        self.flows: list[tuple[int, list[Any], list[Any]]] = []
         n, devices = instance.operators, range(instance.devices)
         self.on = [[self.model.new_bool_var("") for _ in devices] for _ in range(n)]
         self.start = [self._time() for _ in range(n)]
@@ -86,9 +93,30 @@ class _Model:
         self._operators()
         self._flows()
         self.model.minimize(self.step)
+        self._tell_of_one_device()
 
     def _time(self) -> Any:
-        return self.model.new_int_var(0, _TICKS, "")
+        return self.model.new_int_var(0, self.latest, "")
+
+    def _tell_of_one_device(self) -> None:
+        instance, model = self.instance, self.model
+        held, memory = instance.memory_bytes.sum(), instance.problem.cluster.memory_bytes
+        fits = instance.able.all(axis=0) & (held <= memory)
+        if not fits.any():
+            return
+        at, end = 0, [0] * instance.operators
+        d = int(np.where(fits, instance.seconds.sum(axis=0), np.inf).argmin())
+        for i in instance.problem.graph.topological_order.tolist():
+            model.add_hint(self.start[i], at)
+            for k, literal in enumerate(self.on[i]):
+                model.add_hint(literal, k == d)
+            end[i] = at = at + self.ticks[i][d]
+        model.add_hint(self.step, at)
+        for i, times, literals in self.flows:
+            for moment in times:
+                model.add_hint(moment, end[i])
+            for literal in literals:
+                model.add_hint(literal, 0)
 
     def _ends(self, i: int) -> Any:
         """(4b)"""
@@ -130,7 +158,9 @@ class _Model:
             if bits == 0:
                 model.add(self.end[i] <= self.start[j])
                 continue
-            start, end, took = self._time(), self._time(), self._took(i, j, bits)
+            start, end = self._time(), self._time()
+            took, used = self._took(i, j, bits)
+            self.flows.append((i, [start, end], [took, *used]))
             model.add(end == start + took)
             model.add(self.end[i] <= start)
             model.add(end <= self.start[j])
@@ -138,21 +168,22 @@ class _Model:
                 here, there = self.on[i][d], self.on[j][d]
                 for first, second, busy in ((here, there, leaving), (there, here, reaching)):
                     travels = self._and_not(first, second)
+                    self.flows[-1][2].append(travels)
                     busy[d].append(model.new_optional_interval_var(start, took, end, travels, ""))
         for busy in (leaving, reaching):
             for intervals in busy:
                 model.add_no_overlap(intervals)
 
-    def _took(self, i: int, j: int, bits: float) -> Any:
-        """Ticks of a flow: (7)'s u, one per pair of devices. A pair that cannot be used is
+    def _took(self, i: int, j: int, bits: float) -> tuple[Any, list[Any]]:
+        """(ticks of a flow, (7)'s u, one per pair of devices). A pair that cannot be used is
         forbidden."""
-        model, took = self.model, 0
-        network = self.network
+        model, network = self.model, self.network
+        took, channels = 0, []
         seconds = (network.latency + bits * network.per_bit) / self.tick
         for a, b, ticks in zip(
             network.source.tolist(), network.target.tolist(), seconds.tolist(), strict=True
         ):
-            if not ticks <= _TICKS:
+            if not ticks <= self.latest:
                 model.add_bool_or(~self.on[i][a], ~self.on[j][b])
                 continue
             used = model.new_bool_var("")
@@ -160,9 +191,10 @@ class _Model:
             model.add_implication(used, self.on[i][a])
             model.add_implication(used, self.on[j][b])
             took += round(ticks) * used
+            channels.append(used)
         duration = self._time()
         model.add(duration == took)
-        return duration
+        return duration, channels
 
     def _and_not(self, first: Any, second: Any) -> Any:
         both = self.model.new_bool_var("")
