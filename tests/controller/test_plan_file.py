@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from controller.compile.network import bridge_name
 from controller.errors import PlanError
-from controller.plan import PlacedJob, Plan
+from controller.plan import Plan
 from controller.plan_file import load_plan, parse_plan
+from controller.plan_job import PlacedJob
 from plans import ROOT, plan, plan_document
 
 Edit = Callable[[dict[str, Any]], None]
