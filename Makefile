@@ -8,7 +8,8 @@
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
-.PHONY: setup setup-kernel demo test test-kernel test-kernel-short check bench bench-agent bench-engine bench-job lock
+# make reference      docs/reference is written anew, from the code
+.PHONY: setup setup-kernel demo test test-kernel test-kernel-short check bench bench-agent bench-engine bench-job lock reference
 BIN := .venv/bin
 
 setup:
@@ -52,3 +53,6 @@ bench-job: setup
 
 lock:
 	deploy/lock.sh
+
+reference: setup
+	$(BIN)/python -m reference

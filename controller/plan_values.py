@@ -149,6 +149,8 @@ _matrix = Check(
 )
 _seconds = Check("1s to 60s; a number without a unit is seconds", _measured_seconds)
 _finite = Check("a number", _number)
+# A gap of 1 would accept any placement: the optimizer refuses it too.
+_gap = Check("0% to below 100%", _below(0, 1))
 
 VariableName = Annotated[Text, AfterValidator(_variable)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
@@ -165,8 +167,7 @@ TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Fraction = Annotated[float, BeforeValidator(_fraction)]
 # HTB wants a minimum above zero.
 Floor = Annotated[float, BeforeValidator(_floor)]
-# A gap of 1 would accept any placement: the optimizer refuses it too.
-Gap = Annotated[Fraction, AfterValidator(_below(0, 1))]
+Gap = Annotated[Fraction, AfterValidator(_gap)]
 LearningRate = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e6))]
 Momentum = Annotated[float, BeforeValidator(_finite), AfterValidator(_below(0, 1))]
 WeightDecay = Annotated[float, BeforeValidator(_finite), AfterValidator(_between(0, 1e6))]

@@ -119,7 +119,7 @@ class PlanCluster(FrozenSection):
         alias="intra_server_bandwidth", description="between two devices of one server"
     )
     servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)] = Field(
-        description="at least one"
+        description="each with its devices and NICs"
     )
 
     @property
