@@ -10,7 +10,8 @@
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
-.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job lock
+# make reference      docs/reference is written anew, from the code
+.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job lock reference
 BIN := .venv/bin
 
 setup:
@@ -61,3 +62,6 @@ bench-job: setup
 
 lock:
 	deploy/lock.sh
+
+reference: setup
+	$(BIN)/python -m reference

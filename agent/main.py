@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,30 @@ CONFIG_FILE = Path("/etc/placewire/agent.json")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_CODES = {
+    0: "done; of doctor: nothing worse than a note",
+    EXIT_FAILED: "it failed, or something in force does not hold; of doctor: a warning",
+    EXIT_USAGE: "usage, or the configuration is wrong; of doctor: an error",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="agent", description="Placewire's agent on one training server."
+    made = parser()
+    if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
+        import argcomplete
+
+        argcomplete.autocomplete(made)
+    return _dispatch(made.parse_args(arguments))
+
+
+def parser() -> argparse.ArgumentParser:
+    codes = ", ".join(f"{code} {words}" for code, words in EXIT_CODES.items())
+    made = argparse.ArgumentParser(
+        prog="agent",
+        description="Placewire's agent on one training server.",
+        epilog=f"exit codes: {codes}",
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "run the daemon: dial the controller, keep this server's network and its lease"),
         ("status", "show the lease on disk and the network as it is"),
@@ -43,8 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument(
                 "--authority", metavar="SHA256", help="of the authority that it must be from"
             )
-    options = parser.parse_args(arguments)
-    return _dispatch(options)
+    return made
 
 
 def _dispatch(options: argparse.Namespace) -> int:

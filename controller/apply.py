@@ -36,7 +36,8 @@ from controller.errors import (
     UsageError,
 )
 from controller.measured.calibration import calibrate, wants_calibration
-from controller.plan import Plan, TorchrunJob
+from controller.plan import Plan
+from controller.plan_job import TorchrunJob
 from controller.previewed import Preview, require_as_previewed
 from controller.rail_use import rail_rows
 from controller.report import CalibratedRow, RunReport, failure_row, of_placed, of_script

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,12 +29,11 @@ from controller.commands import (
     verify,
 )
 from controller.commands.talking import print_json
-from controller.errors import PlacewireError
+from controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 
 _EPILOG = """\
-exit codes: 0 done, 2 usage, 3 the plan is wrong, 4 no feasible placement, 5 an agent is unreachable
-or refuses, 6 the network is not as promised (apply restored everything), 7 the job failed,
-8 restore itself failed (the message says what is left and where), 130 interrupted and restored.
+exit codes:
+{exit_codes}
 
 try it on this machine, as root:
   controller lab up examples/plans/quickstart.yaml
@@ -76,11 +76,12 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def parser() -> argparse.ArgumentParser:
+    codes = [f"  {code:>3}  {words}" for code, words in EXIT_CODES.items()]
     top = argparse.ArgumentParser(
         prog="controller",
         description="Places a PyTorch training step over servers, shapes their network for it, "
         "proves the rates, runs the job, and puts everything back.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(exit_codes="\n".join(codes)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -91,7 +92,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parser().parse_args(argv)
+    made = parser()
+    if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
+        import argcomplete
+
+        argcomplete.autocomplete(made)
+    arguments = made.parse_args(argv)
     try:
         code = COMMANDS[arguments.command].run(arguments)
     except PlacewireError as error:
@@ -104,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # All is put back: who insists gets the same exit status, not a death by the signal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("controller: interrupted", file=sys.stderr)
-        code = 130
+        code = INTERRUPTED
     raise SystemExit(code)
 
 

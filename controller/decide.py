@@ -21,7 +21,8 @@ from controller.launch.programs import run_to_end
 from controller.measured.calibration import with_setup_latency
 from controller.measured.digests import digest, optimizer_digest
 from controller.measured.profiles import profiled_graph
-from controller.plan import PlacedJob, Plan, ReplayJob
+from controller.plan import Plan
+from controller.plan_job import PlacedJob, ReplayJob
 from optimizer.names import Sharing
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def versions_and_clocks(
                 severity="warning", where="agent",
                 what=f"is version {diagnosis.version}, the controller {version}",
                 why="one may not understand what the other says",
-                remedy="upgrade both: docs/cluster.md",
+                remedy="upgrade both: docs/how-to/upgrade.md",
             ))  # fmt: skip
         if abs(ahead := ahead_seconds[server]) > _CLOCKS_APART_SECONDS:
             found[server].append(Finding(

@@ -1,6 +1,6 @@
 """What can go wrong, by who must act and by exit code.
 
-PlacewireError
+PlacewireError             1  this machine: a lab, a profile or the search
 ├── UsageError             2  the command line
 │   └── CannotListen          the address that agents dial is taken
 ├── PlanError              3  plan.yaml: every mistake with its YAML path
@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from controller.report import RunReport
 
 AGENT_UNIT = "placewire-agent"
+INTERRUPTED = 130
+
+# What `controller` ends with, and what that says; the errors' own are theirs.
+EXIT_CODES: Mapping[int, str] = {
+    0: "done",
+    1: "a lab, a profile or the search failed, or Placewire has a fault",
+    2: "usage, or not confirmed; nothing was changed",
+    3: "the plan is wrong",
+    4: "no feasible placement",
+    5: "an agent is unreachable or refuses, or a preview is stale",
+    6: "the network is not as promised; apply restored everything, verify changed nothing",
+    7: "the job failed, or could not be started; the network is restored",
+    8: "restore itself failed; the message says what is left and where",
+    INTERRUPTED: "interrupted, and everything put back",
+}
 
 
 def restore_by_hand(servers: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from agent.contract.checkpoint import CheckpointError, checkpoints_in
 from controller.errors import LaunchFailed
-from controller.plan import PlacedJob, Plan
+from controller.plan import Plan
+from controller.plan_job import PlacedJob
 from controller.report import CheckpointRow, RunReport
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from optimizer.cluster_plan.values import MEASURED, shown
 from optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from controller.plan import Job, Plan, PlanLaunch, TorchrunJob
+    from controller.plan import Plan, PlanLaunch
+    from controller.plan_job import Job, TorchrunJob
     from optimizer.cluster_plan.section import PlanNic
 
 # What a job can say in its environment to leave sockets for RDMA.

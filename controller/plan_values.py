@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
 from optimizer.cluster_plan.values import (
+    Check,
     Text,
     name_of_at_most,
     quantity,
@@ -128,31 +129,31 @@ def _has_unit(value: object) -> bool:
     return isinstance(value, str) and value[-1:].isalpha()
 
 
-def _above(low: float, high: float) -> Callable[[float], float]:
+def _above(low: float, high: float) -> Check:
     def check(value: float) -> float:
         if not low < value <= high:
             raise ValueError(f"{value:g} must be more than {low:g}, and at most {high:g}")
         return value
 
-    return check
+    return Check(f"more than {low:g}, at most {high:g}", check)
 
 
-def _between(low: float, high: float) -> Callable[[float], float]:
+def _between(low: float, high: float) -> Check:
     def check(value: float) -> float:
         if not low <= value <= high:
             raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
         return value
 
-    return check
+    return Check(f"{low:g} to {high:g}", check)
 
 
-def _below(low: float, high: float) -> Callable[[float], float]:
+def _below(low: float, high: float) -> Check:
     def check(value: float) -> float:
         if not low <= value < high:
             raise ValueError(f"{value:g} is outside {low:g} to {high:g}, {high:g} itself excluded")
         return value
 
-    return check
+    return Check(f"{low:g} to below {high:g}", check)
 
 
 _lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
@@ -160,14 +161,25 @@ _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _fraction = quantity(parse_fraction, 0, 1, "0% to 100%")
 _floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 
-VariableName = Annotated[Text, AfterValidator(_variable_name)]
+_variable = Check("a text without `=`", _variable_name)
+_folder = Check("an absolute path, like /shared/checkpoints", _absolute_folder)
+_matrix = Check(
+    "even, or a mapping of each sending server to a mapping of receiving servers to numbers",
+    _traffic,
+)
+_seconds = Check("1s to 60s; a number without a unit is seconds", _measured_seconds)
+_finite = Check("a number", _number)
+# A gap of 1 would accept any placement: the optimizer refuses it too.
+_gap = Check("0% to below 100%", _below(0, 1))
+
+VariableName = Annotated[Text, AfterValidator(_variable)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 # Of a variable.
-SecretText = Annotated[str, BeforeValidator(_secret_text)]
-PathText = Annotated[Text, AfterValidator(_path)]
-Folder = Annotated[Text, AfterValidator(_absolute_folder)]
-Version = BeforeValidator(_version)
-TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_traffic)]
+SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
+PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]
+Folder = Annotated[Text, AfterValidator(_folder)]
+Version = BeforeValidator(Check("1", _version))
+TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]
 Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
 Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
@@ -178,11 +190,10 @@ TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Fraction = Annotated[float, BeforeValidator(_fraction)]
 # HTB wants a minimum above zero.
 Floor = Annotated[float, BeforeValidator(_floor)]
-# A gap of 1 would accept any placement: the optimizer refuses it too.
-Gap = Annotated[Fraction, AfterValidator(_below(0, 1))]
-LearningRate = Annotated[float, BeforeValidator(_number), AfterValidator(_above(0, 1e6))]
-Momentum = Annotated[float, BeforeValidator(_number), AfterValidator(_below(0, 1))]
-WeightDecay = Annotated[float, BeforeValidator(_number), AfterValidator(_between(0, 1e6))]
-Norm = Annotated[float, BeforeValidator(_number), AfterValidator(_above(0, 1e12))]
-TimeScale = Annotated[float, BeforeValidator(_number), AfterValidator(_above(0, 1e9))]
-MeasuredSeconds = Annotated[float, BeforeValidator(_measured_seconds)]
+Gap = Annotated[Fraction, AfterValidator(_gap)]
+LearningRate = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e6))]
+Momentum = Annotated[float, BeforeValidator(_finite), AfterValidator(_below(0, 1))]
+WeightDecay = Annotated[float, BeforeValidator(_finite), AfterValidator(_between(0, 1e6))]
+Norm = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e12))]
+TimeScale = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e9))]
+MeasuredSeconds = Annotated[float, BeforeValidator(_seconds)]

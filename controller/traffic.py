@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from controller.measured.digests import digest
 
 if TYPE_CHECKING:
-    from controller.plan import Plan, TorchrunJob
+    from controller.plan import Plan
+    from controller.plan_job import TorchrunJob
     from optimizer.names import Sharing
     from optimizer.traffic import TrafficAllocation
 

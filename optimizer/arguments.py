@@ -13,10 +13,14 @@ from optimizer.quantities import (
     parse_seconds,
 )
 
-EXIT_CODES = (
-    "exit codes: 0 done, 2 usage, 3 a wrong file, model or value, "
-    "4 no feasible placement, or violations found by check"
-)
+CODES = {
+    0: "done",
+    2: "usage",
+    3: "a wrong file, model or value",
+    4: "no feasible placement, or violations found by check",
+    130: "interrupted",
+}
+EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in CODES.items())
 
 
 def seconds(text: str) -> float:

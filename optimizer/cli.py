@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -35,23 +36,35 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
+    if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
+        import argcomplete
+
+        argcomplete.autocomplete(parser(with_arguments=True))
     if not given or given[0] not in COMMANDS:
-        _parser().parse_args(given)  # --help, or a usage error: does not return
+        parser().parse_args(given)  # --help, or a usage error: does not return
     module, _ = COMMANDS[given[0]]
     command: Callable[[list[str], str], int] = importlib.import_module(module).main
     return command(given[1:], f"optimizer {given[0]}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(*, with_arguments: bool = False) -> argparse.ArgumentParser:
+    """with_arguments: of every command, which loads them all."""
+    made = argparse.ArgumentParser(
         prog="optimizer",
         description="Where each operator runs, and the bandwidth of each pair.",
         epilog=EXIT_CODES,
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, (_, purpose) in COMMANDS.items():
-        commands.add_parser(name, help=purpose)
-    return parser
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, purpose) in COMMANDS.items():
+        if with_arguments:
+            own = importlib.import_module(module).parser(f"optimizer {name}")
+            commands.add_parser(
+                name, help=purpose, description=own.description, parents=[own], add_help=False,
+                formatter_class=own.formatter_class,
+            )  # fmt: skip
+        else:
+            commands.add_parser(name, help=purpose)
+    return made
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The house itself: commands answer fast, documents name what exists, installers are valid."""
+"""The house itself: commands answer fast, the readme holds, installers are valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "networkx", "rich")
+HEAVY = (
+    "torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "networkx", "rich", "argcomplete",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("module", ["controller.cli", "agent.main", "optimizer.cli"])
@@ -28,12 +30,6 @@ def test_help_loads_nothing_heavy(module: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
     assert done.stdout.rstrip().endswith("LOADED []"), done.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-        assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
 def test_the_readme_begins_with_what_it_is_and_two_commands() -> None:

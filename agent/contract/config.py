@@ -4,30 +4,46 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from agent.contract.frozen import Frozen
 from agent.contract.numbers import TcpPort
 
 
 class AgentConfig(Frozen):
-    """Paths are absolute. heartbeat: how long a silent controller is tolerated by the link.
+    """Paths are absolute."""
 
-    controller_url      https://host:port that the agent dials
-    openvswitch_run_dir where ovs-vswitchd puts NAME.mgmt sockets
-    datapath            auto: netdev where the kernel has no openvswitch module
-    protected           interfaces that may never be touched, the management NIC among them
-    metrics_socket      where metrics are asked for; none: metrics.sock in state_dir
-    metrics_tcp_port    a port of the loopback for the same; none: none
-    """
-
-    server: str
-    controller_url: str
-    certificate_file: str
-    key_file: str
-    authority_file: str
-    state_dir: str
-    ovsdb_remote: str = "unix:/var/run/openvswitch/db.sock"
-    openvswitch_run_dir: str = "/var/run/openvswitch"
-    datapath: Literal["auto", "system", "netdev"] = "auto"
-    protected: tuple[str, ...] = ()
-    metrics_socket: str | None = None
-    metrics_tcp_port: TcpPort | None = None
+    server: str = Field(description="this server's name in the plan, and in its certificate")
+    controller_url: str = Field(
+        description="`https://host:port` that the agent dials; the controller's `--listen`"
+    )
+    certificate_file: str = Field(
+        description="this server's certificate and the authority's behind it, PEM"
+    )
+    key_file: str = Field(
+        description="its private key; where it is the same file as `certificate_file`, the agent "
+        "renews both by itself"
+    )
+    authority_file: str = Field(description="the certificate of the controller's authority, PEM")
+    state_dir: str = Field(
+        description="the lease, what was there before, the audit log; the agent's alone"
+    )
+    ovsdb_remote: str = Field(
+        "unix:/var/run/openvswitch/db.sock", description="where ovsdb-server answers"
+    )
+    openvswitch_run_dir: str = Field(
+        "/var/run/openvswitch", description="where ovs-vswitchd puts `NAME.mgmt` sockets"
+    )
+    datapath: Literal["auto", "system", "netdev"] = Field(
+        "auto",
+        description="of the bridges; `auto`: `netdev` where the kernel has no openvswitch module",
+    )
+    protected: tuple[str, ...] = Field(
+        (), description="interfaces that may never be touched, the management NIC among them"
+    )
+    metrics_socket: str | None = Field(
+        None, description="where metrics are asked for; none: `metrics.sock` in `state_dir`"
+    )
+    metrics_tcp_port: TcpPort | None = Field(
+        None, description="a port of the loopback for the same; none: no port"
+    )

@@ -53,5 +53,6 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
-        help="certificates, journal and cache (default: %(default)s)",
+        help="certificates, journal and cache (default: %(default)s, or PLACEWIRE_STATE_DIR of the "
+        "environment)",
     )

@@ -21,12 +21,14 @@ _MOST_DAYS = 3650
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    issue = actions.add_parser("issue", help="write SERVER.crt, SERVER.key and authority.crt")
+    text = "write SERVER.crt, SERVER.key and authority.crt"
+    issue = actions.add_parser("issue", help=text, description=text)
     issue.add_argument("server", metavar="SERVER", help="the server's name in the plan")
-    issue.add_argument("--out", type=Path, required=True, metavar="DIR")
+    issue.add_argument("--out", type=Path, required=True, metavar="DIR", help="where they go")
     issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
     add_state_dir(issue)
-    deny = actions.add_parser("deny", help="turn away the certificates that SERVER has now")
+    text = "turn away the certificates that SERVER has now"
+    deny = actions.add_parser("deny", help=text, description=text)
     deny.add_argument("server", metavar="SERVER", help="the server's name in the plan")
     add_state_dir(deny)
 

@@ -13,11 +13,14 @@ PURPOSE = "a cluster on this machine: namespaces, real Open vSwitch, real agents
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", help="build the cluster of a plan")
-    up.add_argument("plan", type=Path, metavar="PLAN")
-    down = actions.add_parser("down", help="remove all that `lab up` made, also after a crash")
-    down.add_argument("plan", metavar="PLAN|NAME")
-    actions.add_parser("list", help="labs on this machine")
+    text = "build the cluster of a plan"
+    up = actions.add_parser("up", help=text, description=text)
+    up.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
+    text = "remove all that `lab up` made, also after a crash"
+    down = actions.add_parser("down", help=text, description=text)
+    down.add_argument("plan", metavar="PLAN|NAME", help="a plan.yaml, or a plan's name")
+    text = "labs on this machine"
+    actions.add_parser("list", help=text, description=text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 from agent.contract.checkpoint import CheckpointSpec
 from agent.contract.job import OptimizerSpec, RailInterface, RankSpec, TraceSpec
 from controller.compile.network import bridge_name
-from controller.plan import Job, PlacedJob, Plan, ReplayJob, TorchrunJob
+from controller.plan import Plan
+from controller.plan_job import Job, PlacedJob, ReplayJob, TorchrunJob
 from optimizer.cluster_plan.section import PlanServer
 from optimizer.placement import Placement
 

@@ -8,7 +8,8 @@ from agent.contract.job import RailInterface, ScriptSpec
 from controller.compile.network import bridge_name
 from controller.compile.rail_pattern import pattern_shares, rail_pattern
 from controller.compile.ranks import RENDEZVOUS_TCP_PORT
-from controller.plan import Plan, TorchrunJob
+from controller.plan import Plan
+from controller.plan_job import TorchrunJob
 
 
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:

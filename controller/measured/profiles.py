@@ -24,7 +24,8 @@ from optimizer.names import is_cpu
 if TYPE_CHECKING:
     from controller.launch.launcher import Launcher, LeftRank
     from controller.launch.programs import Ended
-    from controller.plan import Job, PlacedJob, Plan
+    from controller.plan import Plan
+    from controller.plan_job import Job, PlacedJob
 
 Say = Callable[[str], None]
 

@@ -12,15 +12,19 @@ from optimizer.commands.outcome import DONE, ended
 from optimizer.graph import save_graph
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.capture") -> int:
-    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description="A PyTorch training step as an operator graph without times.",
         epilog=EXIT_CODES,
     )
-    add_model_arguments(parser)
-    return ended(_capture, parser.parse_args(arguments))
+    add_model_arguments(made)
+    return made
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.capture") -> int:
+    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
+    return ended(_capture, parser(prog).parse_args(arguments))
 
 
 def _capture(options: argparse.Namespace) -> int:

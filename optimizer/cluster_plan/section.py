@@ -38,23 +38,52 @@ class FrozenSection(BaseModel):
 
 
 class PlanDevice(FrozenSection):
-    type: DeviceType
-    memory_bytes: Memory = Field(alias="memory")
+    type: DeviceType = Field(
+        description="names a hardware and software profile: `cpu`, or `cpu:` and a name for "
+        "another kind of processor, each measured on a server that has it; or any type that a "
+        "replay's graph file has times for"
+    )
+    memory_bytes: Memory = Field(
+        alias="memory",
+        description="what a rank's tensors may use: parameters, optimizer state, activations, "
+        "messages; its program, about 350 MiB on a CPU, comes on top",
+    )
 
 
 class PlanNic(FrozenSection):
-    """address is the server's on this rail. take_over lets that address move to our bridge.
-    background: what others send through this NIC, and as much again receive. mtu: of its frames,
-    without the Ethernet header; the NIC itself has it, or a larger one."""
-
-    name: InterfaceName
-    rail: RailName
-    address: InterfaceAddress
-    rate_bits_per_second: Rate = Field(alias="rate")
-    background_bits_per_second: Background = Field(alias="background", default=0.0)
-    mtu_bytes: Mtu = Field(alias="mtu", default=MTU_BYTES)
-    gateway: Address | None = None
-    take_over: Flag = False
+    name: InterfaceName = Field(
+        description="the kernel's name of the NIC; its bridge is `pw-` and this name, shortened "
+        "where that has more than 15 characters"
+    )
+    rail: RailName = Field(
+        description="the switch plane that the NIC is on; a server has one NIC on a rail"
+    )
+    address: InterfaceAddress = Field(
+        description="the server's own on that rail; one rail is one subnet, and no two overlap"
+    )
+    rate_bits_per_second: Rate = Field(alias="rate", description="the NIC's line rate")
+    background_bits_per_second: Background = Field(
+        alias="background",
+        default=0.0,
+        description="what others send through this NIC, and as much again receive, all the time; "
+        "the placement counts on what they leave, and at least on `network.floor`",
+    )
+    mtu_bytes: Mtu = Field(
+        alias="mtu",
+        default=MTU_BYTES,
+        description="of a frame on this rail, without the Ethernet header; the same for all NICs "
+        "of a rail; the NIC itself has it, or a larger one",
+    )
+    gateway: Address | None = Field(
+        None,
+        description="a router on that rail, for traffic from this address only; no server of the "
+        "plan; none: none",
+    )
+    take_over: Flag = Field(
+        False,
+        description="`true` lets the NIC's own address move to our bridge; it is recorded and put "
+        "back; without it a NIC that carries an address is refused",
+    )
 
     @property
     def network(self) -> ipaddress.IPv4Network:
@@ -66,18 +95,32 @@ class PlanNic(FrozenSection):
 
 
 class PlanServer(FrozenSection):
-    name: ServerName
-    management: Address
-    devices: Annotated[tuple[PlanDevice, ...], Field(min_length=1)]
-    nics: Annotated[tuple[PlanNic, ...], Field(min_length=1)]
+    name: ServerName = Field(description="the one that its agent's certificate is issued for")
+    management: Address = Field(
+        description="where ranks meet, and sshd listens; never on a rail, never touched"
+    )
+    devices: Annotated[tuple[PlanDevice, ...], Field(min_length=1)] = Field(
+        description="what computes; `server/0` is the first"
+    )
+    nics: Annotated[tuple[PlanNic, ...], Field(min_length=1)] = Field(
+        description="those that may carry the job"
+    )
 
 
 class PlanCluster(FrozenSection):
-    """setup_latency: None where it is what `controller apply` measured on this cluster."""
+    """What there is. `optimizer solve --cluster plan.yaml` takes this section, too."""
 
-    setup_latency_seconds: Latency = Field(alias="setup_latency")
-    intra_server_bits_per_second: Rate = Field(alias="intra_server_bandwidth")
-    servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)]
+    setup_latency_seconds: Latency = Field(
+        alias="setup_latency",
+        description="what a message costs before its first byte travels (p0 of the thesis, 3.5); "
+        "`measured`: what `controller apply` measured on this cluster",
+    )
+    intra_server_bits_per_second: Rate = Field(
+        alias="intra_server_bandwidth", description="between two devices of one server"
+    )
+    servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)] = Field(
+        description="each with its devices and NICs"
+    )
 
     @property
     def rails(self) -> tuple[str, ...]:

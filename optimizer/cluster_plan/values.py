@@ -10,6 +10,7 @@ import ipaddress
 import re
 import reprlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
@@ -30,6 +31,18 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
+@dataclass(frozen=True)
+class Check:
+    """Turns what a plan says into what the program takes; raises ValueError. accepted: what it
+    takes, in words, for messages and docs/reference."""
+
+    accepted: str
+    of: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        return self.of(value)
+
+
 def shown(value: object) -> str:
     """What was found, cut to what fits a line."""
     if value is None or isinstance(value, bool):
@@ -37,18 +50,15 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
-def name_of_at_most(limit: int) -> Callable[[str], str]:
-    """A check that raises ValueError where a text is no name of ours."""
+def name_of_at_most(limit: int) -> Check:
+    accepted = f"a letter, then letters, digits and dashes, lower case, at most {limit} in all"
 
     def check(text: str) -> str:
         if not _NAME.fullmatch(text) or len(text) > limit:
-            raise ValueError(
-                f"{shown(text)} is not a name; accepted: a letter, then letters, digits and "
-                f"dashes, lower case, at most {limit} in all"
-            )
+            raise ValueError(f"{shown(text)} is not a name; accepted: {accepted}")
         return text
 
-    return check
+    return Check(accepted, check)
 
 
 server_name = name_of_at_most(20)
@@ -129,9 +139,7 @@ def _flag(value: object) -> object:
     return value
 
 
-def quantity(
-    parse: Callable[[object], Any], low: float, high: float, words: str
-) -> Callable[[object], Any]:
+def quantity(parse: Callable[[object], Any], low: float, high: float, words: str) -> Check:
     """parse, and the range that `words` name in the unit that people write."""
 
     def check(value: object) -> Any:
@@ -145,45 +153,52 @@ def quantity(
             raise ValueError(f"{shown(value)} is out of range; accepted: {words}")
         return number
 
-    return check
+    return Check(words, check)
 
 
-def whole(low: int, high: int, unit: str = "") -> Callable[[object], int]:
-    """A check that raises ValueError where a value is no whole number in the range. unit: words
-    that follow the range, what is counted and why no more or less."""
+def whole(low: int, high: int, unit: str = "") -> Check:
+    """A whole number in the range. unit: words that follow the range, what is counted and why no
+    more or less."""
+    accepted = f"a whole number from {low} to {high}{unit}"
 
     def check(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            accepted = f"a whole number from {low} to {high}{unit}"
             raise ValueError(f"found {shown(value)}; accepted: {accepted}")
         return value
 
-    return check
+    return Check(accepted, check)
 
 
 def _latency_or_none(value: object) -> object:
     return None if value == MEASURED else _latency(value)
 
 
+_printable = Check(f"1 to {_TYPE_LENGTH} printable characters, like cpu", _device_type)
+_interface = Check(
+    f"letters, digits, _, dashes and single dots between them, at most {_INTERFACE_LENGTH} in all, "
+    "as `ip link` shows it",
+    _interface_name,
+)
+_with_prefix = Check("an IPv4 address with its prefix, like 10.7.0.1/24", _ipv4_interface)
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
 _background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
-_latency = quantity(parse_seconds, 0, 60, "0s to 60s, or measured")
+_latency = quantity(parse_seconds, 0, 60, f"0s to 60s, or {MEASURED}")
 _mtu = whole(
     1280, 9216, " bytes, as `ip link` shows it: less only tunnels have, and more switches drop"
 )
 _memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 
-Text = Annotated[str, BeforeValidator(_text)]
-DeviceType = Annotated[Text, AfterValidator(_device_type)]
-InterfaceName = Annotated[Text, AfterValidator(_interface_name)]
+Text = Annotated[str, BeforeValidator(Check("a text", _text))]
+DeviceType = Annotated[Text, AfterValidator(_printable)]
+InterfaceName = Annotated[Text, AfterValidator(_interface)]
 RailName = Annotated[Text, AfterValidator(name_of_at_most(12))]
 ServerName = Annotated[Text, AfterValidator(server_name)]
-Address = Annotated[Text, AfterValidator(_ipv4)]
-InterfaceAddress = Annotated[Text, AfterValidator(_ipv4_interface)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
+Address = Annotated[Text, AfterValidator(Check("an IPv4 address, like 10.9.0.1", _ipv4))]
+InterfaceAddress = Annotated[Text, AfterValidator(_with_prefix)]
+Flag = Annotated[bool, BeforeValidator(Check("true or false", _flag))]
 Rate = Annotated[float, BeforeValidator(_rate)]
 Background = Annotated[float, BeforeValidator(_background)]
 Mtu = Annotated[int, BeforeValidator(_mtu)]
 # None: it is to be measured.
-Latency = Annotated[float | None, BeforeValidator(_latency_or_none)]
+Latency = Annotated[float | None, BeforeValidator(Check(_latency.accepted, _latency_or_none))]
 Memory = Annotated[int, BeforeValidator(_memory)]

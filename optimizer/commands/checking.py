@@ -10,20 +10,24 @@ from optimizer.arguments import EXIT_CODES, seconds
 from optimizer.commands.outcome import DONE, INFEASIBLE, ended
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog, description="Verify a placement against its graph.", epilog=EXIT_CODES
     )
-    parser.add_argument("graph", type=Path, help="graph file that the placement is for")
-    parser.add_argument("placement", type=Path, help="placement file, from solve")
-    parser.add_argument(
+    made.add_argument("graph", type=Path, help="graph file that the placement is for")
+    made.add_argument("placement", type=Path, help="placement file, from solve")
+    made.add_argument(
         "--prove",
         type=seconds,
         metavar="SECONDS",
         help="search again for the proof of a bound that took a search; default: take its word",
     )
-    parser.add_argument("--json", action="store_true", help="the violations as JSON")
-    return ended(_check, parser.parse_args(arguments))
+    made.add_argument("--json", action="store_true", help="the violations as JSON")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_check, parser(prog).parse_args(arguments))
 
 
 def _check(options: argparse.Namespace) -> int:

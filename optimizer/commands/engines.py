@@ -15,14 +15,18 @@ _ALL = (
 )
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description=f"Placement methods, each with its paper and what it can take. {_ALL}",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("--json", action="store_true", help="the list as JSON, not as text")
-    options = parser.parse_args(arguments)
+    made.add_argument("--json", action="store_true", help="the list as JSON, not as text")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    options = parser(prog).parse_args(arguments)
     from optimizer.engines.catalog import ENGINES
 
     if options.json:

@@ -10,19 +10,23 @@ from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE, InputError, ended
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description="Why a placement's step takes as long as it does: the critical path, who sends "
         "to whom at what rate, and what would shorten it most.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("placement", type=Path, help="placement file, from solve")
-    parser.add_argument(
+    made.add_argument("placement", type=Path, help="placement file, from solve")
+    made.add_argument(
         "--graph", type=Path, help="its graph file; without it only the traffic can be told"
     )
-    parser.add_argument("--json", action="store_true", help="the explanation as JSON")
-    return ended(_explain, parser.parse_args(arguments))
+    made.add_argument("--json", action="store_true", help="the explanation as JSON")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_explain, parser(prog).parse_args(arguments))
 
 
 def _explain(options: argparse.Namespace) -> int:

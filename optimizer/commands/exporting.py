@@ -9,16 +9,20 @@ from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE, ended
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog, description="A graph file -> networkx's node-link JSON.", epilog=EXIT_CODES
     )
-    parser.add_argument("graph", type=Path, help="graph file")
-    parser.add_argument(
+    made.add_argument("graph", type=Path, help="graph file")
+    made.add_argument(
         "--format", choices=("node-link",), default="node-link", help="default: node-link"
     )
-    parser.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
-    return ended(_export, parser.parse_args(arguments))
+    made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_export, parser(prog).parse_args(arguments))
 
 
 def _export(options: argparse.Namespace) -> int:

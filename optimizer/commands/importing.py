@@ -12,31 +12,33 @@ from optimizer.commands.outcome import DONE, InputError, ended
 from optimizer.names import GraphFormat
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog, description="A published graph format -> a graph file.", epilog=EXIT_CODES
     )
-    parser.add_argument("file", type=Path, help="JSON, gzip or not")
-    parser.add_argument(
+    made.add_argument("file", type=Path, help="JSON, gzip or not")
+    made.add_argument(
         "--format",
         choices=get_args(GraphFormat),
         required=True,
         help="thesis: node-link with comp_cost; msr: accelerators and CPUs of one machine; "
         "moirai: four unlike devices; node-link: networkx's, with our attributes",
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, help="graph file; gzip if it ends in .gz"
-    )
-    parser.add_argument(
+    made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
+    made.add_argument(
         "--cluster-out", type=Path, help="write the cluster that the format describes (msr, moirai)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--devices",
         choices=("all", "accelerator"),
         default="all",
         help="accelerator: of msr only the accelerators' times, to place it on other clusters",
     )
-    return ended(_import, parser.parse_args(arguments))
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_import, parser(prog).parse_args(arguments))
 
 
 def _import(options: argparse.Namespace) -> int:

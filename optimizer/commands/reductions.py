@@ -10,16 +10,20 @@ from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description="Ways to make a graph smaller before the search (--reduction), each with its "
         "paper and what it can take. All keep the graph acyclic and co-located operators together, "
         "and tie nothing that no device can hold or run.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("--json", action="store_true", help="the list as JSON, not as text")
-    options = parser.parse_args(arguments)
+    made.add_argument("--json", action="store_true", help="the list as JSON, not as text")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    options = parser(prog).parse_args(arguments)
     from optimizer.reductions.catalog import REDUCTIONS
 
     if options.json:

@@ -9,13 +9,17 @@ from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE, InputError, ended
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog, description="A graph or a placement in words.", epilog=EXIT_CODES
     )
-    parser.add_argument("file", type=Path, help="graph or placement file")
-    parser.add_argument("--graph", type=Path, help="a placement's graph: adds a bar per device")
-    return ended(_show, parser.parse_args(arguments))
+    made.add_argument("file", type=Path, help="graph or placement file")
+    made.add_argument("--graph", type=Path, help="a placement's graph: adds a bar per device")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_show, parser(prog).parse_args(arguments))
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -29,26 +29,31 @@ if TYPE_CHECKING:
     from optimizer.problem import Problem
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog, description="A graph and a cluster -> a placement.", epilog=EXIT_CODES
     )
-    parser.add_argument("graph", type=Path, help="graph file with times, from profile or import")
-    add_cluster_arguments(parser)
-    _add_method_arguments(parser)
-    _add_search_arguments(parser)
-    parser.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
-    parser.add_argument(
+    made.add_argument("graph", type=Path, help="graph file with times, from profile or import")
+    add_cluster_arguments(made)
+    _add_method_arguments(made)
+    _add_search_arguments(made)
+    made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    made.add_argument(
         "--out-each",
         type=Path,
         metavar="FOLDER",
         help="with --sharing auto: the best placement of each sharing, as SHARING.json",
     )
-    parser.add_argument("--json", action="store_true", help="the placement as JSON, not as text")
-    options = parser.parse_args(arguments)
-    refuse_half_a_cluster(parser, options)
+    made.add_argument("--json", action="store_true", help="the placement as JSON, not as text")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    made = parser(prog)
+    options = made.parse_args(arguments)
+    refuse_half_a_cluster(made, options)
     if options.out_each is not None and options.sharing != "auto":
-        parser.error("--out-each goes with --sharing auto; another sharing is one file, --out")
+        made.error("--out-each goes with --sharing auto; another sharing is one file, --out")
     return ended(_solve, options)
 
 

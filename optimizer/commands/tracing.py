@@ -9,17 +9,17 @@ from optimizer.arguments import EXIT_CODES
 from optimizer.commands.outcome import DONE, InputError, ended
 
 
-def main(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description="A placement's predicted step as a trace for ui.perfetto.dev or "
         "chrome://tracing: a process per device, with a row for what it computes and rows for what "
         "each rail sends and receives.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("graph", type=Path, help="graph file that the placement is for")
-    parser.add_argument("placement", type=Path, help="placement file, from solve")
-    parser.add_argument(
+    made.add_argument("graph", type=Path, help="graph file that the placement is for")
+    made.add_argument("placement", type=Path, help="placement file, from solve")
+    made.add_argument(
         "--merge",
         type=Path,
         nargs="+",
@@ -28,8 +28,12 @@ def main(arguments: list[str], prog: str) -> int:
         help="traces that ranks measured (job.trace of a plan): each of their steps beside the "
         "prediction, aligned at the step's barrier",
     )
-    parser.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
-    return ended(_trace, parser.parse_args(arguments))
+    made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_trace, parser(prog).parse_args(arguments))
 
 
 def _trace(options: argparse.Namespace) -> int:

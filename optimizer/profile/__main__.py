@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optimizer.profile.measure import Profile
 
 _DESCRIPTION = """\
-Times for an operator graph, in one of four ways:
+Times for an operator graph, in one of four ways.
   MODEL (module:function) --batch N --out FILE     captured, and measured on this machine
   MODEL --batch N --small-batches … --out FILE     estimated from steps of smaller batches
   GRAPH (a graph file) --device NAME --out FILE    modelled from FLOPs, bytes and launch latency
@@ -42,10 +42,10 @@ Times for an operator graph, in one of four ways:
 
 def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.profile") -> int:
     """0 done, 3 where the model, the graph or an argument is wrong. prog: what it was called as."""
-    parser = _parser(prog)
-    options = parser.parse_args(arguments)
+    made = parser(prog)
+    options = made.parse_args(arguments)
     from_graph = Path(options.model).is_file()
-    _refuse_mixed(parser, options, from_graph)
+    _refuse_mixed(made, options, from_graph)
     if options.recorded:
         return ended(_recorded, options)
     return ended(_model if from_graph else _measure, options)
@@ -76,19 +76,19 @@ def _with_cache(options: argparse.Namespace, folder: Path) -> argparse.Namespace
     return argparse.Namespace(**{**vars(options), "cache": folder})
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog=prog,
         description=_DESCRIPTION,
         epilog=textwrap.fill(EXIT_CODES, 78),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model_arguments(
-        parser,
+        made,
         what="model to measure, like examples.models.mlp:training_step, or a graph file",
         complete=False,
     )
-    measured = parser.add_argument_group("for a model, measured")
+    measured = made.add_argument_group("for a model, measured")
     measured.add_argument(
         "--device-type",
         default="cpu",
@@ -133,7 +133,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="for another machine, instead of --out: measured profiles as JSON on standard input, "
         "the graph and what was measured as JSON on standard output",
     )
-    modelled = parser.add_argument_group("for a graph file, modelled")
+    modelled = made.add_argument_group("for a graph file, modelled")
     modelled.add_argument(
         "--device",
         action="append",
@@ -145,7 +145,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="TYPE",
         help="how far the modelled times are from those that the graph has for this device type",
     )
-    recorded = parser.add_argument_group("for a graph file, recorded")
+    recorded = made.add_argument_group("for a graph file, recorded")
     recorded.add_argument(
         "--recorded",
         type=Path,
@@ -154,7 +154,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="traces of all ranks that ran this graph, with workspace, as `controller evaluate` "
         "has them; says how far the graph's own times and workspace were off",
     )
-    return parser
+    return made
 
 
 def _refuse_mixed(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib.machinery
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from controller.compile.network import bridge_name
 from controller.errors import PlanError
-from controller.plan import PlacedJob, Plan
+from controller.plan import Plan
 from controller.plan_file import load_plan, parse_plan
+from controller.plan_job import PlacedJob
 from plans import ROOT, plan, plan_document
 
 Edit = Callable[[dict[str, Any]], None]
@@ -206,7 +205,7 @@ MISTAKES = {
         "is no folder",
     ),
     "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
-    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'heft', 'single'"),
+    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'single'"),
     "sharing": (_set("network", "sharing", to="fair"), "network.sharing", "'job'"),
     "floor of nothing": (_set("network", "floor", to="0%"), "network.floor", "1% to 100%"),
     "background without a unit": (_set(*NIC, "background", to=5), "background", "unit"),
@@ -490,58 +489,6 @@ def test_seconds_of_measuring_are_a_duration_or_a_number(written: Any) -> None:
     document = plan_document()
     document["network"]["verify"]["seconds"] = written
     assert plan(document).network.verify_settings.seconds == pytest.approx(3.0)
-
-
-def _keys(model: type[BaseModel]) -> Iterator[str]:
-    """Every key that a plan can have, those of all kinds of job included."""
-    for name, field in model.model_fields.items():
-        yield field.alias or name
-        yield from _keys_within(field.annotation)
-
-
-def _keys_within(annotation: Any) -> Iterator[str]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from _keys(annotation)
-    for argument in get_args(annotation):
-        yield from _keys_within(argument)
-
-
-def test_every_key_is_documented() -> None:
-    """In a table's first column, by its last part, with whether it must be given or its default."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in (ROOT / "docs" / "plan.md").read_text().replace("\\|", "or").splitlines()
-        if line.startswith("| `")
-    ]
-    documented = {
-        key.split(".")[-1].removesuffix("[]")
-        for row in rows
-        for key in re.findall(r"`([^`]+)`", row[0])
-    }
-    keys = set(_keys(Plan))
-    assert "memory" in keys and "time_scale" in keys
-    assert keys == documented
-    assert all(len(row) == 3 and row[1] for row in rows), "each says required or its default"
-
-
-@pytest.mark.parametrize("kind", ["placed", "replay"])
-def test_defaults_are_those_documented(kind: str) -> None:
-    document = plan_document()
-    del document["solve"], document["network"]
-    if kind == "replay":
-        document["job"] = {"kind": "replay", "graph": "README.md", "steps": 1}
-    read = plan(document)
-    text = (ROOT / "docs" / "plan.md").read_text()
-    defaults = {
-        "sharing": read.network.sharing, "on_exit": read.network.on_exit,
-        "drift": read.network.drift,
-        "engine": read.solve.engine, "gap": f"{read.solve.gap:.0%}",
-        "time_limit": f"{read.solve.time_limit_seconds:.0f}s",
-        "verify.tolerance": f"{read.network.verify_settings.tolerance:.0%}",
-        "verify.seconds": f"{read.network.verify_settings.seconds:g}s",
-    }  # fmt: skip
-    for key, default in defaults.items():
-        assert re.search(rf"^\| `{key}` \| `{default}` \|", text, re.M), key
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from controller.errors import JobFailed, PlacewireError, PlanError
 from controller.launch.launcher import LeftRank, NoLauncher, RankProcess
 from controller.launch.programs import Ended
 from controller.measured.profiles import STANDING_PROGRAM, profiled_graph
-from controller.plan import PlacedJob, Plan
+from controller.plan import Plan
+from controller.plan_job import PlacedJob
 from optimizer.graph import OperatorRow, TensorRow, build_graph, graph_to_json, load_graph
 from plans import plan, plan_document
 

@@ -9,7 +9,8 @@ import pytest
 from agent.contract.job import Carried
 from controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
 from controller.compile.scripts import planned_shares, script_specs
-from controller.plan import Plan, TorchrunJob
+from controller.plan import Plan
+from controller.plan_job import TorchrunJob
 from controller.rail_use import ENOUGH_BYTES, complaints, rail_rows
 from plans import plan, plan_document
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract.measurement import LinkMeasurement
-from controller.report import RunReport, SharingRow, TrafficRow
+from controller.report import RailRow, RunReport, SharingRow, TrafficRow
 from optimizer.cluster import Cluster, Device, Link, Nic, Server
 from optimizer.graph import OperatorRow, TensorRow, graph_from_json, graph_to_json
 from optimizer.placement import Message, Placement
@@ -28,7 +28,7 @@ def section(title: str) -> str:
     [
         ("Cluster", [Cluster, Server, Device, Nic, Link]),
         ("Placement", [Placement, Message]),
-        ("run.json", [RunReport, SharingRow, LinkMeasurement, TrafficRow]),
+        ("run.json", [RunReport, SharingRow, LinkMeasurement, RailRow, TrafficRow]),
     ],
 )
 def test_every_key_of_a_file_is_documented_and_no_other(title, models):

@@ -1,0 +1,117 @@
+"""Which page of docs/reference has what."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+import agent.main
+import controller.cli
+import optimizer.cli
+from agent.contract.config import AgentConfig
+from controller.errors import EXIT_CODES
+from controller.plan import Plan
+from optimizer.arguments import CODES
+from reference.commands import command_lines
+from reference.models import Entry, Section, sections
+from reference.text import item, paragraph
+
+_MADE = "Made from the code by `make reference`; change it there."
+# Where what a key does is explained, by its section's path.
+_EXPLAINED = {
+    "cluster": "[plan.md](../plan.md#cluster)",
+    "cluster.servers[].devices[]": "[model.md](../model.md#profiles)",
+    "job": "[plan.md](../plan.md#job)",
+    "job.optimizer.schedule": "[model.md](../model.md#learning-rates)",
+    "job.checkpoint": "[job.md](../job.md#checkpoints)",
+    "job.trace": "[job.md](../job.md#traces)",
+    "launch": "[cluster.md](../cluster.md#starting-ranks-over-ssh)",
+    "solve": "[engine.md](../engine.md)",
+    "network": "[plan.md](../plan.md#network)",
+}
+
+
+def pages() -> Mapping[str, str]:
+    """Markdown by file name."""
+    return {
+        "plan-yaml.md": _plan_page(),
+        "agent-json.md": _agent_page(),
+        "controller.md": _command_page("controller", controller.cli.parser()),
+        "optimizer.md": _command_page("optimizer", optimizer.cli.parser(with_arguments=True)),
+        "agent.md": _command_page("agent", agent.main.parser()),
+        "exit-codes.md": _codes_page(),
+    }
+
+
+def _plan_page() -> str:
+    lines = [
+        "# plan.yaml, key by key", "", _MADE, "",
+        paragraph(
+            "What the file is for, how quantities are written, and what belongs together is in "
+            "[plan.md](../plan.md). Each key says what is accepted there, and what holds where it "
+            "is left out. `[]` stands for each entry of a list."
+        ), "",
+    ]  # fmt: skip
+    told: set[str] = set()
+    for section in sections(Plan):
+        text = _section(section)
+        if text not in told:  # what several kinds of job have
+            lines += [text, ""]
+        told.add(text)
+    return _joined(lines)
+
+
+def _section(section: Section) -> str:
+    kind = f", kind: {section.kind}" if section.path == "job" else ""
+    lines = [f"## {section.path or 'The file'}{kind}", ""]
+    explained = _EXPLAINED.get(section.path)
+    about = " ".join([section.about, f"Explained in {explained}." if explained else ""])
+    if about.strip():
+        lines += [paragraph(about), ""]
+    return "\n".join([*lines, *map(_item, section.entries)])
+
+
+def _item(entry: Entry) -> str:
+    return item(f"`{entry.key}`: {entry.accepted}; {entry.default}", entry.meaning)
+
+
+def _agent_page() -> str:
+    (section,) = sections(AgentConfig)
+    return _joined(
+        [
+            "# agent.json, key by key", "", _MADE, "",
+            paragraph(
+                "The configuration of one server's agent, `/etc/placewire/agent.json` unless "
+                f"`--config` names another: JSON or YAML, unknown keys refused. {section.about} "
+                "[cluster.md](../cluster.md) has an example."
+            ), "",
+            *map(_item, section.entries),
+        ]
+    )  # fmt: skip
+
+
+def _command_page(name: str, parser: argparse.ArgumentParser) -> str:
+    return _joined(
+        [
+            f"# The command {name}", "", _MADE, "", paragraph(parser.description or ""), "",
+            "What each ends with is in [exit-codes.md](exit-codes.md).", "",
+            *command_lines(parser),
+        ]
+    )  # fmt: skip
+
+
+def _codes_page() -> str:
+    lines = ["# Exit codes", "", _MADE, ""]
+    for name, codes in (
+        ("controller", EXIT_CODES),
+        ("optimizer", CODES),
+        ("agent", agent.main.EXIT_CODES),
+    ):
+        lines += [f"## {name}", "", "| code | says |", "|---|---|"]
+        lines += [f"| {code} | {words} |" for code, words in codes.items()]
+        lines.append("")
+    return _joined(lines)
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines).rstrip() + "\n"

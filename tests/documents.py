@@ -1,0 +1,122 @@
+"""What documents say that can be looked up: links, commands, files and keys of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import agent.main
+import controller.cli
+import optimizer.cli
+from controller.plan import Plan
+from reference.models import sections
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PROGRAMS: Mapping[str, argparse.ArgumentParser] = {
+    "controller": controller.cli.parser(),
+    "agent": agent.main.parser(),
+    "optimizer": optimizer.cli.parser(with_arguments=True),
+}
+_SHELL = ("<", ">", "|", "||", "&&", ";", "&")
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def blocks(text: str) -> Iterator[list[str]]:
+    """Lines of each code block, fenced or indented, without the indent; `\\` joins two."""
+    fenced = re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S)
+    rest = re.sub(r"^ *```\w*\n.*?^ *```", "", text, flags=re.M | re.S)
+    indented = re.findall(r"(?:^|\n\n)((?: {4,}.*(?:\n|$)|\n(?= {4}))+)", rest)
+    for block in (*fenced, *indented):
+        yield [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+
+
+def spans(text: str) -> Iterator[str]:
+    """What stands in single backticks, on one line or over two."""
+    without_fences = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    without_blocks = re.sub(r"^ {4,}\S.*$", "", without_fences, flags=re.M)
+    for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", without_blocks):
+        yield " ".join(span.split())
+
+
+def commands(text: str) -> Iterator[tuple[list[str], bool]]:
+    """(words from the program on, whether it is a line to be typed as it stands)"""
+    for block in blocks(text):
+        for line in block:
+            found = re.match(
+                r"(?:[$#] )?(?:sudo )?(?:\.venv/bin/|/opt/placewire/\.venv/bin/)?", line
+            )
+            assert found is not None
+            if words := _words(line[found.end() :]):
+                yield words, not any(map(_stands_for_another, words))
+    for span in spans(text):
+        if words := _words(span):
+            yield words, False
+
+
+def _words(line: str) -> list[str]:
+    if line.split(" ", maxsplit=1)[0] not in PROGRAMS or " " not in line:
+        return []
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # prose with an apostrophe, or output of a program
+        return []
+    end = next((n for n, word in enumerate(words) if word in _SHELL), len(words))
+    return words[:end]
+
+
+def _stands_for_another(word: str) -> bool:
+    return word.isupper() or "…" in word or word.startswith("[")
+
+
+def what_is_wrong(words: list[str], *, as_it_stands: bool) -> str | None:
+    """Of a command: a subcommand or an option that is none, or arguments that are refused."""
+    parser, rest = PROGRAMS[words[0]], words[1:]
+    while (known := _subcommands(parser)) and rest and not _stands_for_another(rest[0]):
+        if rest[0] == "--help":
+            return None
+        if rest[0] not in known:
+            return f"there is no {words[0]} {rest[0]}"
+        parser = known[rest.pop(0)]
+    options = {option for action in parser._actions for option in action.option_strings}
+    for word in rest:
+        if word.startswith("-") and word.split("=")[0] not in options and not _is_number(word):
+            return f"{parser.prog} has no {word}"
+    if as_it_stands:
+        try:
+            PROGRAMS[words[0]].parse_args(words[1:])
+        except SystemExit as refused:
+            return None if refused.code == 0 else f"`{' '.join(words)}` is refused"
+    return None
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    return next(
+        (a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {}
+    )
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-[0-9.]+", word) is not None
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    without_code = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def plan_keys() -> set[str]:
+    """`job.checkpoint.folder` and so on, of all kinds of job, without brackets."""
+    return {
+        ".".join(part for part in (section.path.replace("[]", ""), entry.key) if part)
+        for section in sections(Plan)
+        for entry in section.entries
+    }

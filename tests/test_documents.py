@@ -1,0 +1,99 @@
+"""Documents do not rot: what they link to, tell to type and name is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from documents import (
+    DOCUMENTS,
+    PROGRAMS,
+    ROOT,
+    anchors,
+    blocks,
+    commands,
+    name_of,
+    plan_keys,
+    spans,
+    what_is_wrong,
+)
+
+_FOLDERS = "agent|benchmarks|controller|deploy|docs|examples|optimizer|playbooks|reference|tests"
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = document.parent / path if path else document
+        assert there.exists(), f"{path} is not there"
+        assert not anchor or anchor in anchors(there), f"{target}: no such heading"
+
+
+@each_document
+def test_commands_are_those_that_there_are(document: Path) -> None:
+    for words, as_it_stands in commands(document.read_text()):
+        assert (wrong := what_is_wrong(words, as_it_stands=as_it_stands)) is None, wrong
+
+
+@each_document
+def test_make_targets_and_modules_are_there(document: Path) -> None:
+    text = document.read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    code = [*spans(text), *(line for block in blocks(text) for line in block)]
+    for line in code:
+        for target in re.findall(r"^(?:\$ )?make ([a-z][a-z-]*)", line):
+            assert target in targets, f"there is no `make {target}`"
+        for module in re.findall(r"python3? -m ([a-z_.]+)", line):
+            assert importlib.util.find_spec(module) is not None, f"there is no module {module}"
+
+
+@each_document
+def test_files_and_keys_that_are_named_are_there(document: Path) -> None:
+    keys = plan_keys()
+    for span in spans(document.read_text()):
+        if re.fullmatch(rf"(?:{_FOLDERS})/[\w./-]+", span):
+            assert (ROOT / span).exists() or (document.parent / span).exists(), f"{span} is gone"
+        if re.fullmatch(r"(?:cluster|job|launch|solve|network)(?:\.(?!py$)[a-z_]+|\[\])+", span):
+            assert span.replace("[]", "") in keys, f"a plan has no {span}"
+
+
+def test_every_document_is_on_the_map() -> None:
+    """Found from docs/README.md in one step, or by the page of its folder."""
+    text = (ROOT / "docs" / "README.md").read_text()
+    linked = {(ROOT / "docs" / t).resolve() for t in re.findall(r"\]\(([^)#\s]+)", text)}
+    there = {d for d in DOCUMENTS if d.name != "README.md"}
+    assert there <= linked, [name_of(d) for d in sorted(there - linked)]
+
+
+def test_every_command_is_told_of_outside_the_reference() -> None:
+    """A guide or an explanation says when to use it."""
+    guides = [d for d in DOCUMENTS if d.parent.name != "reference"]
+    text = "\n".join(d.read_text() for d in guides)
+    for program, parser in PROGRAMS.items():
+        for name in next(iter(a.choices for a in parser._actions if a.dest == "command")):
+            assert re.search(rf"\b{program} {name}\b", text), f"{program} {name}"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("controller aply plan.yaml", "no controller aply"),
+        ("controller apply plan.yaml --network", "no --network"),
+        ("controller apply", "is refused"),
+        ("controller lab upp plan.yaml", "no controller upp"),
+        ("agent enrol --token x", "no --token"),
+        ("optimizer solve g.json --engine best", "is refused"),
+    ],
+)
+def test_a_command_that_is_none_would_be_found(line: str, wrong: str) -> None:
+    (found,) = commands(f"As in:\n\n    {line}\n")
+    told = what_is_wrong(found[0], as_it_stands=found[1])
+    assert told is not None and wrong in told
