@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # From when all is installed: enough for every server, one after the other.
 _TOKEN_SECONDS = 900.0
-_DIAL_SECONDS = 60.0
+_DIAL_SECONDS = 120.0
 _CERTIFICATE_SECONDS = 2 * 86_400.0
 _CONNECTION = "its agent"
 
@@ -90,7 +90,7 @@ async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str,
     without = [one.server for one in site.told if isinstance(one, Certificate) and not one.serves]
     if check:
         for server in without:
-            site.tell(Changed(server, "certificate", "its first one, for a token"))
+            site.tell(Changed(server, "certificate", "Its own: for a token"))
         return site.outcomes
     if without:
         site.show.stage("enrol")
