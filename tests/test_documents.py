@@ -65,6 +65,12 @@ def test_files_and_keys_that_are_named_are_there(document: Path) -> None:
             assert span.replace("[]", "") in keys, f"a plan has no {span}"
 
 
+@each_document
+def test_nothing_waits_to_be_filled_in(document: Path) -> None:
+    text = document.read_text()
+    assert not re.findall(r"^[A-Z]{3,}$|\b(?:TODO|TBD|FIXME)\b", text, re.M)
+
+
 def test_every_document_is_on_the_map() -> None:
     """Found from docs/README.md in one step, or by the page of its folder."""
     text = (ROOT / "docs" / "README.md").read_text()
