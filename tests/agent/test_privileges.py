@@ -52,10 +52,12 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     # What the agent has to do would fail with these, in ways that no test here can show.
     assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
-    # The playbook makes this user and this group, and installs both files.
-    playbook = (PROJECT / "playbooks" / "agent.yaml").read_text()
-    for word in ("name: placewire", "groups: openvswitch", "openvswitch-group.conf"):
-        assert word in playbook
+    # The playbook's roles make this user and this group, and install both files.
+    roles = PROJECT / "playbooks" / "roles"
+    agent = (roles / "agent" / "tasks" / "main.yaml").read_text()
+    for word in ("name: placewire", "groups: openvswitch"):
+        assert word in agent
+    assert "openvswitch-group.conf" in (roles / "open_vswitch" / "tasks" / "main.yaml").read_text()
 
 
 def test_the_unit_reads_as_systemd_would(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_operators_sum_to_the_whole_step(measured: OperatorGraph) -> None:
     assert notes["threads"] == 1 and notes["samples"] == 5 and notes["warm_up_steps"] >= 2
     assert notes["processor"] and notes["torch"].startswith("2.13")
     assert notes["loss"] in measured.ids
-    assert 100 << 20 < notes["program_bytes"] < 1 << 30
+    # Of this process, which holds what all tests before have loaded.
+    assert 100 << 20 < notes["program_bytes"] < 8 << 30
 
 
 def test_without_calibration_the_medians_are_kept(folder: Path, measured: OperatorGraph) -> None:
