@@ -6,18 +6,21 @@ models touch every compiled function; what is compiled already is only loaded.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
 from optimizer.cluster import Cluster, Device, Nic, Server
 from optimizer.engines.registry import place
 from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
-from optimizer.names import Model, Sharing
-from optimizer.problem import Problem, SolveSettings
+from optimizer.names import EngineName, Model, Sharing
+from optimizer.problem import InfeasibleError, Problem, SolveSettings
 
 _CASES: tuple[tuple[Sharing, Model], ...] = (
     ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
 )  # fmt: skip
+# These have loops of their own.
+_OTHER_ENGINES: tuple[EngineName, ...] = ("linear-clustering", "flexflow")
 # Enough operators to be reduced, and memory for half of them.
 _OPERATORS, _BYTES = 320, 1_000
 
@@ -29,6 +32,9 @@ def main() -> None:
     for sharing, model in _CASES:
         problem = Problem(graph, _cluster(), sharing, model)
         place(problem, "auto", SolveSettings(gap=0.0, moves=480))
+    for engine in _OTHER_ENGINES:
+        with contextlib.suppress(InfeasibleError):
+            place(Problem(graph, _cluster()), engine, SolveSettings(moves=1))
     print(f"compiled in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

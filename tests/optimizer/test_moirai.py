@@ -12,7 +12,7 @@ import pytest
 from cases import BYTE_PER_MICROSECOND, cluster
 from optimizer.check import check
 from optimizer.cluster import Cluster, Device, Link, Nic, Server
-from optimizer.engines.formulations import highs, moirai_intervals
+from optimizer.engines.formulations import highs, moirai, moirai_intervals
 from optimizer.engines.formulations.engine import solve
 from optimizer.engines.formulations.errors import (
     FormulationRefusedError,
@@ -320,6 +320,9 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
     assert families["(8)"] == 717_600
     assert families["(6)"] == (600 * 599 // 2 - 300) * 8
     with pytest.raises(FormulationTooLargeError, match=r"1,435,200 of \(6\)"):
+        place(problem, "moirai", replace(EXACT, solver="highs"))
+    monkeypatch.setattr(moirai, "_MOST_PAIRS", 44_000)  # 300 x 299 / 2 is 44,850
+    with pytest.raises(FormulationTooLargeError, match="more than 44,000 pairs of data flows"):
         place(problem, "moirai", replace(EXACT, solver="highs"))
     monkeypatch.setattr(moirai_intervals, "_MOST_INTERVALS", 4_000)
     with pytest.raises(FormulationTooLargeError, match="4,800 optional intervals"):

@@ -36,7 +36,7 @@ def solve(
     began = time.monotonic()
     until = began + settings.time_limit_seconds
     solver = solver_of(name, settings.solver)
-    formulation = formulate(problem, name)
+    formulation = formulate(problem, name, with_rows=solver != "cp-sat")
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
 
@@ -96,7 +96,8 @@ def _said(formulation: Formulation, answer: Answer) -> str:
         best = format_step(answer.objective * horizon)
         bound = format_step(max(answer.bound, 0.0) * horizon)
         found = f"{best} by its own model, bound {bound}"
-    return f"{answer.words}; {found}; {size.rows} rows, {size.columns} columns"
+    rows = f"{size.rows} rows, " if size.rows else ""
+    return f"{answer.words}; {found}; {rows}{size.columns} columns"
 
 
 def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.engines.formulations import constraints as c
+from optimizer.engines.formulations.errors import FormulationTooLargeError
 from optimizer.engines.formulations.instance import Instance
 from optimizer.engines.formulations.network import Network
 from optimizer.engines.formulations.program import Family, RowWriter
 from optimizer.graph import FloatArray, IntArray
 
 _CHUNK = 20_000
+# More than any solver gets rows for: counting all would only take time.
+_MOST_PAIRS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,15 @@ def _congestion(core: c.Core, flows: Flows) -> Family:
     + M (x_ak + x_ck - x_bk - x_dk - 2), the same with the last four's signs changed, and both the
     other way with 1 - delta.
     """
-    devices = core.instance.devices
-    count = sum(len(later) for _, later in _concurrent(core.instance, flows))
+    devices, count = core.instance.devices, 0
+    for _, later in _concurrent(core.instance, flows):
+        count += len(later)
+        if count > _MOST_PAIRS:
+            raise FormulationTooLargeError(
+                f"moirai is too large: more than {_MOST_PAIRS:,} pairs of data flows may meet, "
+                f"each with {4 * devices} rows of (8); over cp-sat it takes larger graphs "
+                "(--solver cp-sat), engine auto any"
+            )
     delta = core.columns.add((count,), whole=True)
 
     def write(rows: RowWriter) -> None:

@@ -45,11 +45,13 @@ class Formulation:
     start: IntArray | None = None
 
 
-def formulate(problem: Problem, name: PaperName) -> Formulation:
-    """Sized, not built. Raises FormulationRefusedError where the cluster is not the paper's."""
+def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
+    """Sized, not built. with_rows: Moirai's program has none for a solver that knows intervals.
+    Raises FormulationRefusedError where the cluster is not the paper's, FormulationTooLargeError
+    where its rows are more than can be counted."""
     instance = Instance(problem)
     if name == "moirai":
-        return _moirai(instance)
+        return _moirai(instance, with_rows=with_rows)
     if name in {"thesis-p2", "thesis-p3"}:
         network = decided_network(problem)
     else:
@@ -70,11 +72,12 @@ def formulate(problem: Problem, name: PaperName) -> Formulation:
     return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
 
 
-def _moirai(instance: Instance) -> Formulation:
+def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
     network = full_mesh(instance.problem)
     core = c.core(instance, c.horizon(instance, network))
-    families = [c.step(core), c.memory(core), c.durations(core), *moirai.families(core, network)]
-    draft = Draft(core.columns, families)
+    families = [c.step(core), c.memory(core), c.durations(core)]
+    families += moirai.families(core, network) if with_rows else []
+    draft = Draft(core.columns, families if with_rows else [])
     return Formulation(
         "moirai", draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
     )
