@@ -39,6 +39,8 @@ LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
 # States of a large server with thousands of queues are a few megabytes.
 LARGEST_ANSWER_BYTES = 64 * 2**20
+# Of why a controller refuses, in bytes.
+LONGEST_SAID = 2000
 
 
 class LinkRefusedError(Exception):
@@ -219,9 +221,10 @@ class Link:
             server_hostname=CONTROLLER_NAME,
             timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:
-            if response.status >= 400:
-                raise LinkRefusedError(f"{path}: {response.status} {await response.text()}")
             data = await _whole(response.content)
+            if response.status >= 400:
+                said = data[:LONGEST_SAID].decode(errors="replace")
+                raise LinkRefusedError(f"{path}: {response.status} {said}")
             try:
                 return json.loads(data) if data else None
             except (ValueError, RecursionError) as error:

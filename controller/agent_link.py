@@ -12,6 +12,7 @@ servers with one certificate must not be told apart by chance.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -171,7 +172,8 @@ class Link:
         former = self.conversations.get(name)
         if former is not None and not former.is_of(hello) and await former.still_polls():
             former.rivals = (former.address, address)
-            self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
+            with contextlib.suppress(OSError):  # This command knows it all the same.
+                self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
             raise self._refused(
                 request,
                 f"is a second {name!r}: the first, at {former.address}, is linked",

@@ -17,6 +17,7 @@ from agent.contract.state import DesiredState, ObservedState, Refusal
 LARGEST_32_BIT_RATE = 34_000_000_000
 # Rounding of many queues' rates may add up to a little more than the whole.
 ROUNDING = 1e-4
+MEGABIT = 1_000_000
 
 
 def queue_refusals(wanted: DesiredState, open_vswitch_version: tuple[int, ...]) -> list[Refusal]:
@@ -76,9 +77,11 @@ def speed_refusals(wanted: DesiredState, observed: ObservedState) -> list[Refusa
     speed = {nic.name: nic.speed_bits_per_second for nic in observed.nics}
     return [
         _refuse(
-            f"shaper of {shaper.nic}",
-            f"{shaper.max_bits_per_second} bit/s is more than the NIC's {limit} bit/s",
-            "plan the NIC with its real rate, or look at its link (ethtool)",
+            f"NIC {shaper.nic}",
+            f"runs at {limit / MEGABIT:g} Mbit/s, less than the "
+            f"{shaper.max_bits_per_second / MEGABIT:g} Mbit/s that are planned on it",
+            f"look at its cable and its switch port (`ethtool {shaper.nic}`), or plan it with its "
+            "real rate",
         )
         for shaper in wanted.shapers
         if (limit := speed.get(shaper.nic)) and shaper.max_bits_per_second > limit

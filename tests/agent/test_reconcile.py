@@ -312,7 +312,10 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", "10.7.0.1/24", address_commands=("10.7.0.1/24 dynamic",)), "DHCP"),
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
-        (nic("nic0", "10.7.0.1/24", speed_bits_per_second=10_000_000), "more than the NIC's"),
+        (
+            nic("nic0", "10.7.0.1/24", speed_bits_per_second=10_000_000),
+            "runs at 10 Mbit/s, less than the 50",
+        ),
     ],
 )
 def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> None:

@@ -111,8 +111,8 @@ def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Pat
     with cluster.running():
         done = cluster.run("apply", cluster.plan(), *APPLY)
         assert done.code == 5, done.output
-        assert "s2 shaper of nic1: 50000000 bit/s is more than the NIC's 10000000" in done.output
-        assert "look at its link" in done.output and "staging" not in done.output
+        assert "s2 NIC nic1: runs at 10 Mbit/s, less than the 50 Mbit/s" in done.output
+        assert "look at its cable" in done.output and "staging" not in done.output
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
 
 
