@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from agent.contract.messages import Destroy, Envelope, Hello, Preview, Reply, Request, Stage
 from controller.agent_link import Asked, Conversation, Link
-from controller.ca import CONTROLLER_NAME, Authority, server_context
+from controller.ca import Authority
 from controller.errors import AgentProblem, AgentRefused, AgentUnreachable, CannotListen
 from controller.tls_listener import accepting
 from controller.turned_away import TurnedAway
-
-if TYPE_CHECKING:
-    import ssl
 
 ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
@@ -157,10 +152,11 @@ class Agents:
 async def _accepting(
     host: str, tcp_port: int, authority: Authority, server: web.Server, turned_away: TurnedAway
 ) -> AsyncIterator[None]:
+    context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(
-                accepting(host, tcp_port, _fresh_context(authority), server, turned_away.note)
+                accepting(host, tcp_port, context, server, turned_away.note)
             )
         except OSError as error:
             raise CannotListen(
@@ -211,12 +207,3 @@ def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) 
     assert isinstance(first, AgentProblem)
     first.answered = dict(answered)
     return first
-
-
-def _fresh_context(authority: Authority) -> ssl.SSLContext:
-    """The key is on disk only until it is loaded."""
-    with tempfile.TemporaryDirectory(prefix="placewire-") as scratch:
-        issued = authority.issue(
-            CONTROLLER_NAME, "controller", Path(scratch), lifetime_seconds=_CERTIFICATE_SECONDS
-        )
-        return server_context(authority.certificate_file, issued)

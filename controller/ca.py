@@ -111,7 +111,7 @@ class Authority:
         issued = Issued(directory / f"{name}.crt", directory / f"{name}.key")
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_key(issued.key_file, key)
+            _write_private(issued.key_file, _key_pem(key))
             _write_private(issued.certificate_file, chain)
         except OSError as error:
             raise UsageError(
@@ -120,6 +120,22 @@ class Authority:
                 remedy="give a folder that this user can write to",
             ) from error
         return issued
+
+    def own_context(self, *, lifetime_seconds: float, agents_only: bool = True) -> ssl.SSLContext:
+        """Of a controller that listens, with a certificate of its own. The key is never on a disk:
+        a controller that is killed would leave it there. agents_only: as of server_context."""
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        chain = self._chain(CONTROLLER_NAME, key.public_key(), "controller", lifetime_seconds)
+        descriptor = os.memfd_create("controller.pem")
+        try:
+            os.write(descriptor, _key_pem(key) + chain)
+            file = Path(f"/proc/self/fd/{descriptor}")
+            issued = Issued(file, file)
+            return server_context(self.certificate_file, issued, agents_only=agents_only)
+        finally:
+            os.close(descriptor)
 
     def sign(
         self,
@@ -260,7 +276,7 @@ def _found(certificate_file: Path, key_file: Path) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
     )
-    _write_key(key_file, key)
+    _write_private(key_file, _key_pem(key))
     _write_private(certificate_file, _sign(builder, key), mode=0o644)
 
 
@@ -315,16 +331,13 @@ def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> 
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
-    _write_private(
-        file,
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 

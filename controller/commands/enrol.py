@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import ipaddress
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _enrol(arguments: argparse.Namespace) -> int:
-    from controller.ca import AGENT_LIFETIME_SECONDS, CONTROLLER_NAME, Authority, server_context
+    from controller.ca import AGENT_LIFETIME_SECONDS, Authority
     from controller.enrolment import Enrolment
     from controller.enrolment_listener import listening
     from controller.turned_away import FILE, TurnedAway
@@ -62,11 +61,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
     host, port = listening_place(arguments.listen)
     authority = Authority.load(arguments.state_dir / "ca")
     enrolment = Enrolment(authority.sha256, addresses, time.monotonic() + arguments.valid)
-    with tempfile.TemporaryDirectory(prefix="placewire-") as scratch:
-        issued = authority.issue(
-            CONTROLLER_NAME, "controller", Path(scratch), lifetime_seconds=_LONGEST_SECONDS * 2
-        )
-        context = server_context(authority.certificate_file, issued, agents_only=False)
+    context = authority.own_context(lifetime_seconds=_LONGEST_SECONDS * 2, agents_only=False)
     async with listening(
         host,
         port,

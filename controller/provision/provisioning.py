@@ -143,14 +143,10 @@ async def _enrol(
 async def _waiting(
     site: Site, enrolment: Enrolment, on_refused: Callable[..., None]
 ) -> AsyncIterator[None]:
-    from controller.ca import AGENT_LIFETIME_SECONDS, CONTROLLER_NAME, server_context
+    from controller.ca import AGENT_LIFETIME_SECONDS
     from controller.enrolment_listener import listening
 
-    with tempfile.TemporaryDirectory(prefix="placewire-") as scratch:
-        issued = site.authority.issue(
-            CONTROLLER_NAME, "controller", Path(scratch), lifetime_seconds=_CERTIFICATE_SECONDS
-        )
-        context = server_context(site.authority.certificate_file, issued, agents_only=False)
+    context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     async with listening(
         *site.enrols,
         context,

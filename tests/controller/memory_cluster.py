@@ -39,6 +39,8 @@ def free_port() -> int:
 class MemoryCluster:
     def __init__(self, folder: Path, servers: int = 3) -> None:
         self.folder, self.state = folder, folder / "state"
+        # What commands have there while they run.
+        self.temporary = folder / "temporary"
         self.port = free_port()
         self.authority = Authority.load(self.state / "ca")
         self.members = [self._member(f"s{host}", host) for host in range(1, servers + 1)]
@@ -68,7 +70,11 @@ class MemoryCluster:
         """Agents and commands; ended with the block."""
         with ExitStack() as stack:
             self._agents = stack.enter_context(program("memory_agents.py"))
-            self._commands = stack.enter_context(commands(self.folder / "output"))
+            self.temporary.mkdir()
+            around = {**os.environ, "TMPDIR": str(self.temporary)}
+            self._commands = stack.enter_context(
+                commands(self.folder / "output", environment=around)
+            )
             self._tell_agents(told(self.members))
             yield
 
