@@ -32,6 +32,23 @@ HELD_BACK_SEGMENTS = 3
 SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1448, 9164
 
 
+class Drain:
+    """How fast what was too much becomes less, while one part is waited for: its NIC may be shared,
+    or limited for this receiver."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds_until_gone(self, left_bytes: int, now_seconds: float) -> float:
+        """As far as the looks before this one tell: 0 where they do not, and never longer than all
+        of them took, so that a pause in the traffic is not taken for its rate."""
+        if self._first is None:
+            self._first = (now_seconds, left_bytes)
+        began, bytes_then = self._first
+        passed, gone_bytes = now_seconds - began, bytes_then - left_bytes
+        return min(passed, left_bytes * passed / gone_bytes) if gone_bytes > 0 else 0.0
+
+
 class Backlog:
     """What this process has sent and its peers have not acknowledged, by (server, rail).
 

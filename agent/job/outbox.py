@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from agent.job.connections import Backlog
+from agent.job.connections import Backlog, Drain
 from agent.job.messages import JobError, RankMessage
 from agent.job.sending import RailQueue, Waiting
 from agent.job.transport import Watcher
@@ -25,8 +25,9 @@ from agent.job.transport import Watcher
 # waited for when somebody wants to know: waking a thread takes longer than sending them.
 WAITED_FOR_BYTES = 64 * 1024
 
-# The kernel is asked what it has left when the NIC can have carried it, and then this often:
-# asking is a system call and a turn of the interpreter, for every receiver and rail.
+# The kernel is asked what it has left when that can have been carried, as far as is known, and no
+# more often than this: asking is a system call and a turn of the interpreter, for every receiver
+# and rail, on a core that the operators need.
 LOOK_SECONDS = 0.0005
 
 
@@ -214,6 +215,7 @@ class Outbox:
 
     def _await_receiver(self, lane: _Lane, part: Waiting) -> None:
         """Until nothing but what was handed over later is on its way, as far as that is watched."""
+        drain = Drain()
         while self.backlog is not None:
             with self._lock:
                 later = sum(one.part.bytes for one, _, _ in list(lane.under_way)[1:])
@@ -224,7 +226,9 @@ class Outbox:
             too_much = left - later - held_back
             if too_much <= 0:
                 return
-            time.sleep(max(LOOK_SECONDS, self.backlog.least_seconds(lane.rail, too_much)))
+            least_seconds = self.backlog.least_seconds(lane.rail, too_much)
+            as_before_seconds = drain.seconds_until_gone(too_much, time.monotonic())
+            time.sleep(max(LOOK_SECONDS, least_seconds, as_before_seconds))
 
     def _count_down(self, index: int) -> None:
         self._left_over[index] -= 1

@@ -6,9 +6,10 @@ import socket
 import threading
 import time
 
+import pytest
 import torch
 
-from agent.job.connections import Backlog
+from agent.job.connections import Backlog, Drain
 from agent.job.messages import JobError
 from agent.job.outbox import Outbox
 from agent.job.sending import UrgentFirst, Waiting
@@ -100,3 +101,14 @@ def test_the_kernel_is_not_asked_before_the_nic_can_have_carried_it() -> None:
     ending.join(5)
     assert not ending.is_alive()
     outbox.close()
+
+
+def test_what_drains_at_a_share_of_the_nic_is_looked_at_when_it_can_be_gone() -> None:
+    drain = Drain()
+    assert drain.seconds_until_gone(100_000, 7.0) == 0, "one look tells no rate"
+    assert drain.seconds_until_gone(75_000, 7.1) == pytest.approx(0.1), "as long as the looks took"
+    assert drain.seconds_until_gone(25_000, 7.3) == pytest.approx(0.1)
+    assert drain.seconds_until_gone(25_000, 7.5) == pytest.approx(0.5 / 3)
+    stopped = Drain()
+    for now_seconds in (1.0, 2.0):
+        assert stopped.seconds_until_gone(50_000, now_seconds) == 0, "nothing went: no rate"
