@@ -3,9 +3,10 @@
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
 held up, and most of the time they use no processor, so they run in two lanes. One is for those that
 make a lab: one at a time, for what a lab sets is the machine's, and with temporary files of their
-own, for they look at what is left there. The others run in the idle scheduling class, in a session
-of their own of the least weight: whenever one of the first wants a core it has it. The first lane's
-output is seen at once, that of the others after it. Ctrl-C ends all, each with its own clearing up.
+own, for they look at what is left there. The others, in two halves, run in the idle scheduling
+class, in sessions of the least weight: whenever one of the first wants a core it has it. The first
+lane's output is seen at once, that of the others after it. Ctrl-C ends all, each with its own
+clearing up.
 """
 
 from __future__ import annotations
@@ -17,33 +18,38 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
 INTERRUPTED = 130
+# About half of what neither the network nor times are looked at in.
+HALF = "tests/optimizer"
 _POLL_SECONDS = 0.2
 
 
-def run_side_by_side(first: Sequence[str], second: Sequence[str], idle: Sequence[str]) -> int:
-    """The three commands at once; 0, or the exit status of one that failed. What `first` writes is
-    seen at once, what the others write in their order from the end of `first` on."""
-    with _Said() as second_said, _Said() as idle_said, tempfile.TemporaryDirectory() as apart:
-        running = [
-            _start(first, None), _start(second, second_said.file, TMPDIR=apart),
-            _start(idle, idle_said.file, idle=True),
-        ]  # fmt: skip
+def run_side_by_side(first: Sequence[str], second: Sequence[str], *idle: Sequence[str]) -> int:
+    """All commands at once; 0, or the exit status of one that failed. What `first` writes is seen
+    at once, what the others write in their order from the end of `first` on."""
+    with ExitStack() as stack:
+        apart = stack.enter_context(tempfile.TemporaryDirectory())
+        kept = [stack.enter_context(_Said()) for _ in range(1 + len(idle))]
+        running = [_start(first, None), _start(second, kept[0].file, TMPDIR=apart)]
+        running += [
+            _start(command, said.file, idle=True)
+            for command, said in zip(idle, kept[1:], strict=True)
+        ]
         try:
             running[0].wait()
-            for process, said in zip(running[1:], (second_said, idle_said), strict=True):
+            for process, said in zip(running[1:], kept, strict=True):
                 while process.poll() is None:
                     said.show()
                     time.sleep(_POLL_SECONDS)
                 said.show()
         except KeyboardInterrupt:
             _interrupt(running)
-            second_said.show()
-            idle_said.show()
+            for said in kept:
+                said.show()
             return INTERRUPTED
     return next((process.returncode for process in running if process.returncode), 0)
 
@@ -97,13 +103,17 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
             continue
 
 
-def main(arguments: Sequence[str]) -> int:
-    pytest = [sys.executable, "-m", "pytest", "-q", *arguments]
+def main() -> int:
+    pytest = [sys.executable, "-m", "pytest", "-q"]
+    others = [*pytest, "-m", "not (network or timed or lab)"]
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
-    marks = "(network or timed) and not lab", "lab", "not (network or timed or lab)"
-    first, lab, others = ([*pytest, "-m", mark] for mark in marks)
-    return run_side_by_side(first, lab, others)
+    return run_side_by_side(
+        [*pytest, "-m", "(network or timed) and not lab"],
+        [*pytest, "-m", "lab"],
+        [*others, HALF],
+        [*others, f"--ignore={HALF}"],
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Three commands at once: all are shown whole, any failure counts, an interrupt ends all."""
+"""Several commands at once: all are shown whole, any failure counts, an interrupt ends all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("run_side_by_side.py")
 
 
 def started(*programs: str) -> subprocess.Popen[str]:
-    """Of Python: the first, the second and the idle one."""
+    """Of Python: the first, the second and the idle ones."""
     program = (
         "import sys; from run_side_by_side import run_side_by_side as run; "
         f"sys.exit(run(*([sys.executable, '-c', one] for one in {programs!r})))"
@@ -25,8 +25,8 @@ def started(*programs: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("codes", [(0, 0, 0), (3, 0, 0), (0, 4, 0), (0, 0, 5)])
-def test_any_failure_counts(codes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("codes", [(0, 0), (3, 0, 0), (0, 4, 0), (0, 0, 5), (0, 0, 0, 6)])
+def test_any_failure_counts(codes: tuple[int, ...]) -> None:
     process = started(*(f"raise SystemExit({code})" for code in codes))
     process.communicate(timeout=60)
     assert process.returncode == max(codes)
@@ -54,7 +54,7 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
         "except KeyboardInterrupt:\n"
         "    time.sleep(0.3); pathlib.Path({name!r}).write_text('cleared up'); raise SystemExit(2)"
     )
-    files = [tmp_path / "first", tmp_path / "second", tmp_path / "idle"]
+    files = [tmp_path / name for name in ("first", "second", "idle", "idle too")]
     process = started(*(program.format(name=str(file)) for file in files))
     until = time.monotonic() + 30
     while not all(file.exists() for file in files) and time.monotonic() < until:
@@ -62,4 +62,4 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
-    assert [file.read_text() for file in files] == ["cleared up"] * 3
+    assert [file.read_text() for file in files] == ["cleared up"] * 4
