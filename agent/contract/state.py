@@ -73,6 +73,8 @@ class NicFacts(Frozen):
     root_qdisc: kind of a queueing discipline that someone set; None: the kernel's default.
     carrier: whether the other end of the link is there; None: not known, as while the NIC is down.
     promiscuous: set so by a program, as ovs-vswitchd's userspace datapath does.
+    left_by_switch: its queueing discipline is the HTB that Open vSwitch makes, and it is nobody's
+    port: ovs-vswitchd leaves it where a port goes before its QoS.
     least_mtu_bytes, largest_mtu_bytes: what its driver takes; None: it does not say.
     """
 
@@ -90,6 +92,7 @@ class NicFacts(Frozen):
     root_qdisc: str | None = None
     carrier: bool | None = None
     promiscuous: bool = False
+    left_by_switch: bool = False
     least_mtu_bytes: int | None = None
     largest_mtu_bytes: int | None = None
 

@@ -34,8 +34,8 @@ class LinkView:
         self._links: dict[str, Any] = {
             link["ifname"]: link for link in json.loads(run(["ip", "-j", "-d", "address", "show"]))
         }
-        self._qdiscs = {
-            qdisc["dev"]: qdisc["kind"]
+        self._qdiscs: dict[str, Any] = {
+            qdisc["dev"]: qdisc
             for qdisc in json.loads(run(["tc", "-j", "qdisc", "show"]))
             if qdisc.get("root") and qdisc["handle"] != "0:"
         }
@@ -75,6 +75,13 @@ class LinkView:
     def _kind(self, interface: str) -> str:
         return str(self._links.get(interface, {}).get("linkinfo", {}).get("info_kind", ""))
 
+    def has_htb_of_switch(self, nic: str) -> bool:
+        """As Open vSwitch makes it for a port with queues: by its handle and its root class."""
+        qdisc = self._qdiscs.get(nic)
+        if qdisc is None or (qdisc["kind"], qdisc["handle"]) != ("htb", "1:"):
+            return False
+        return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
+
     def foreign_routes(self, interface: str) -> tuple[str, ...]:
         """Of others, through it, as `ip route` accepts them."""
         return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
@@ -94,6 +101,7 @@ class LinkView:
     def _facts(self, name: str, bridge_of_port: Mapping[str, str]) -> NicFacts:
         link = self._links[name]
         master = link.get("master")
+        bridge = bridge_of_port.get(name) or (None if master == "ovs-system" else master)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -103,12 +111,13 @@ class LinkView:
             driver=ethtool.driver(name),
             rdma=_has_rdma(name),
             addresses=tuple(self.addresses(name)),
-            bridge=bridge_of_port.get(name) or (None if master == "ovs-system" else master),
+            bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
             routes=self.foreign_routes(name),
-            root_qdisc=self._qdiscs.get(name),
+            root_qdisc=self._qdiscs[name]["kind"] if name in self._qdiscs else None,
             carrier="LOWER_UP" in link["flags"] if self.is_up(name) else None,
             promiscuous="PROMISC" in link["flags"],
+            left_by_switch=bridge is None and self.has_htb_of_switch(name),
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
@@ -239,6 +248,7 @@ def _back(step: NicStep) -> list[list[str]]:
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
+        *([["tc", "qdisc", "del", "dev", nic, "root"]] if view.has_htb_of_switch(nic) else []),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
         *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
     ]

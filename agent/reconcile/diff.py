@@ -213,6 +213,8 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
             and taken.was_up == nic.up
             # An ovs-vswitchd that was killed leaves it so.
             and (taken.was_promiscuous or not nic.promiscuous)
+            # A NIC that has a queueing discipline of its own is never taken over.
+            and not nic.left_by_switch
         )
         if taken.nic in ours or not whole:
             steps.append(NicStep("back", ours.get(taken.nic, ""), taken))

@@ -251,10 +251,12 @@ def _key(state: DesiredState | None) -> str:
 
 
 def _look(lab: RealLab) -> str:
-    """Of a server that nothing of ours is on; without what a NIC that came back has anew, and
-    without Open vSwitch's own device, which a killed one leaves and the next one uses again."""
+    """Of a server that nothing of ours is on; without what a NIC that came back has anew (its
+    peer's index, after which columns are set), and without Open vSwitch's own device, which a
+    killed one leaves and the next one uses again."""
     return lab.server.sh(
-        "ip -br -4 address show | sed 's/@[^ ]*//'; ip -4 route show table all; ip rule show; "
+        "ip -br -4 address show | sed 's/@[^ ]*//' | tr -s ' '; "
+        "ip -4 route show table all; ip rule show; "
         "for n in nic0 nic1; do tc qdisc show dev $n; ip link show $n | grep -o '<.*>'; done; "
         "ovs-vsctl --timeout=5 --db=unix:$OVS_RUNDIR/db.sock list-br -- list qos -- list queue; "
         "grep -H . /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/arp_* "

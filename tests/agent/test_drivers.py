@@ -489,6 +489,26 @@ def test_a_bridge_over_a_nic_that_is_gone_is_said(server: ServerUnderTest) -> No
 
 
 @network
+@pytest.mark.parametrize("destroyed", [True, False], ids=["all goes", "another NIC stays"])
+def test_shaping_goes_though_somebody_removed_the_bridge_under_it(
+    server: ServerUnderTest, destroyed: bool
+) -> None:
+    """ovs-vswitchd leaves the HTB of a port that goes before its QoS."""
+    before = server.sh("tc qdisc show dev nic1")
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl("del-br pw-nic1")
+    wait_for(lambda: "pw-nic1" not in server.sh("ip -br link"), "the bridge's end")
+    assert "htb" in server.sh("tc qdisc show dev nic1"), "what this test is about"
+    if destroyed:
+        server.inside(keeping.destroy, server.config)
+    else:
+        server.inside(keeping.stage, server.config, desired_state(2, nics=("nic0",)))
+    assert server.sh("tc qdisc show dev nic1") == before
+    assert "10.7.1.1/24" in server.sh("ip address show nic1")
+
+
+@network
 def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerUnderTest) -> None:
     """Straight to the drivers: the keeper has looked before, and saw nothing."""
     desired = desired_state(1, nics=("nic0",))

@@ -400,6 +400,15 @@ def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
     assert difference(None, observed, wanted_so) == ()
 
 
+def test_shaping_that_a_port_left_on_its_nic_goes() -> None:
+    shaped = nic("nic0", "10.7.0.1/24", root_qdisc="htb", left_by_switch=True)
+    observed = BARE.model_copy(update={"nics": (shaped,)})
+    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
+    (step,) = difference(None, observed, ledger)
+    assert isinstance(step, NicStep) and step.direction == "back"
+    assert difference(None, observed, Ledger()) == (), "never taken over: it may be another's"
+
+
 def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None:
     extra = Address(interface="pw-nic0", address="10.8.0.1/24")
     desired = desired_state(1, addresses=(*desired_state(1).addresses, extra))
