@@ -28,12 +28,12 @@ from agent.service import Service
 from benchmarks.agent.cable import Cable
 from world import World
 
-# Seconds for which an agent is linked, and for which it is gone.
+# Seconds for which an agent stays linked, and for which nothing comes through to it then.
 LINKED, GONE = (0.5, 4.0), (0.05, 1.5)
 
 
 class Agent:
-    """cable: its own, where it has one that can be cut."""
+    """cable: its own, where it has one that can be cut. cuts: how often it was."""
 
     def __init__(self, folder: Path, url: str, number: int, cable: Cable | None) -> None:
         self.name = f"s{number}"
@@ -67,7 +67,7 @@ class Agent:
             lambda: hello.model_copy(update={"lease": keeper.lease}),
             tls_context(config),
         )
-        self.drops = False
+        self.drops, self.cuts = False, 0
 
     async def run(self) -> None:
         """Its requests go on while it is gone; its link remembers what it has answered."""
@@ -82,9 +82,11 @@ class Agent:
     async def _drop_now_and_then(self) -> None:
         chance = random.Random(self.name)
         while True:
+            await self._link.linked.wait()
             await asyncio.sleep(chance.uniform(*LINKED))
             if self.drops and self._cable is not None:
                 await self._cable.cut(chance.uniform(*GONE))
+                self.cuts += 1
 
 
 async def serve(folder: Path, url: str, first: int, count: int, droppable: int) -> None:
