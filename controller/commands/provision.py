@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.commands.arguments import add_link, require_writable
+from controller.commands.arguments import add_json, add_link, require_writable
 from controller.commands.interrupts import interruptible
 from controller.commands.session import listening_place
 from controller.commands.talking import confirmed, print_json
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--remove", action="store_true", help="remove all that it installed")
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_json(parser)
     parser.add_argument(
         "--controller",
         metavar="HOST",
