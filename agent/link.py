@@ -31,10 +31,14 @@ log = logging.getLogger(__name__)
 CONTROLLER_NAME = "controller"
 # Between attempts; jittered, so that a hundred agents do not come back in one moment.
 RECONNECT_SECONDS = (0.1, 0.6)
+# Whoever listens and does not welcome us in time has too much to do, and what it began for us was
+# done for nothing: each such attempt doubles the pause, so often at most.
+MOST_DOUBLINGS = 4
 # After an answer that a retry will not change: a wrong version, an unknown server.
 REFUSED_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
-REPLY_ATTEMPTS = 5
+# Of a hello, which may need a connection and its handshake, beside those of all other agents.
+HELLO_SECONDS = 10.0
 LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
 # States of a large server with thousands of queues are a few megabytes.
@@ -56,7 +60,8 @@ def tls_context(config: AgentConfig) -> ssl.SSLContext:
 
 
 class Link:
-    """hello: made anew for each connection, in a thread (it looks at the network)."""
+    """hello: made anew for each connection, in a thread (it looks at the network). linked: set from
+    a controller's welcome until its connection breaks."""
 
     def __init__(
         self,
@@ -73,6 +78,9 @@ class Link:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
+        self.linked = asyncio.Event()
+        # Hellos in a row that were not answered in time.
+        self._late = 0
         # Why there was no controller when that was last told.
         self._alone = ""
         self._looked_at_certificate = 0.0
@@ -82,7 +90,7 @@ class Link:
         connector = aiohttp.TCPConnector(ssl=self._context)
         async with aiohttp.ClientSession(connector=connector) as http:
             while True:
-                pause = random.uniform(*RECONNECT_SECONDS)
+                pause = 0.0
                 try:
                     await self._connect(http)
                 except LinkRefusedError as error:
@@ -96,21 +104,32 @@ class Link:
                     # may end the daemon, whose timer undoes what must not last.
                     log.exception("the link failed; trying again")
                     pause += REFUSED_SECONDS
-                await asyncio.sleep(pause)
+                finally:
+                    self.linked.clear()
+                await asyncio.sleep(pause + self._pause())
+
+    def _pause(self) -> float:
+        return random.uniform(*RECONNECT_SECONDS) * 2.0 ** min(self._late, MOST_DOUBLINGS)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
         """Polls until something goes wrong."""
         # No controller listens most of the time; looking at the whole network to greet nobody
-        # took 7 % of a core.
-        await self._require_listener()
+        # took 7 % of a core. One that was late is there, and need not be asked for that as well.
+        if not self._late:
+            await self._require_listener()
         hello = await asyncio.to_thread(self._hello)
-        document = await self._post(http, "/v1/hello", hello, ANSWER_SECONDS)
+        try:
+            document = await self._post(http, "/v1/hello", hello, HELLO_SECONDS)
+        except TimeoutError:
+            self._late += 1
+            raise
         try:
             self._session_id = Welcome.model_validate(document).session
         except ValidationError as error:
             raise LinkRefusedError(f"its welcome is not understood: {error}") from error
         log.info("linked to %s", self._url)
-        self._alone = ""
+        self._alone, self._late = "", 0
+        self.linked.set()
         await self._renew_if_due(http)
         poll = Poll(session=self._session_id)
         while True:
@@ -172,6 +191,7 @@ class Link:
             task.add_done_callback(lambda _: self._tasks.pop(identifier, None))
 
     async def _handle(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
+        """Does what is asked, once, and tells it until a controller has taken it."""
         answer = self._replies.get(identifier)
         if answer is None:
             answer = await self._answer(body)
@@ -180,19 +200,23 @@ class Link:
             self._replies[identifier] = answer
             if len(self._replies) > REMEMBERED_REPLIES:
                 self._replies.popitem(last=False)
-        for _ in range(REPLY_ATTEMPTS):
-            try:
-                await self._post(
-                    http, "/v1/replies", self._reply(identifier, answer), ANSWER_SECONDS
-                )
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                log.info("reply %s: %s", identifier, error)
-                await asyncio.sleep(random.uniform(*RECONNECT_SECONDS))
-            except LinkRefusedError as error:
-                log.warning("reply %s is not wanted: %s", identifier, error)
-                return
-            else:
-                return
+        while not await self._tell(http, identifier, answer):
+            await self.linked.wait()
+            if http.closed:
+                return  # Who dials anew is asked again, and answers from what it did.
+            await asyncio.sleep(random.uniform(*RECONNECT_SECONDS))
+
+    async def _tell(self, http: aiohttp.ClientSession, identifier: str, answer: Frozen) -> bool:
+        """Whether it need not be told again."""
+        try:
+            reply = self._reply(identifier, answer)
+            await self._post(http, "/v1/replies", reply, ANSWER_SECONDS)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.info("reply %s: %s", identifier, error)
+            return False
+        except LinkRefusedError as error:
+            log.warning("reply %s is not wanted: %s", identifier, error)
+        return True
 
     async def _answer(self, body: Any) -> Frozen:
         try:

@@ -35,6 +35,7 @@ from agent.contract.messages import (
 from agent.contract.state import Refusal
 from controller.ca import AGENT_LIFETIME_SECONDS, Authority, bearer_of
 from controller.errors import AgentUnreachable, UsageError
+from controller.listening_clock import ListeningClock
 from controller.revocations import Bearer
 from controller.turned_away import TurnedAway
 
@@ -43,7 +44,7 @@ Message = TypeVar("Message", bound=BaseModel)
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 64 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
-# An agent gives a message up after 5 s.
+# By then an agent has given up its message.
 READ_SECONDS = 10.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
 # An agent whose poll is ended polls again at once.
@@ -62,11 +63,12 @@ class Conversation:
 
     address, serial: where its latest hello came from, and its certificate's number; session: of
     that; an older one is told to say hello again. rivals: addresses of two agents of its name.
-    heard: when a poll or reply last came or a poll last ended, on the monotonic clock.
+    heard: when a poll or reply last came or a poll last ended, on the clock.
     waiting: not handed over yet; pending: all without an answer, by id.
     """
 
     hello: Hello
+    clock: ListeningClock
     address: str = ""
     serial: str = ""
     session: str = ""
@@ -79,7 +81,7 @@ class Conversation:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def silent_seconds(self) -> float:
-        return 0.0 if self.open_polls else time.monotonic() - self.heard
+        return 0.0 if self.open_polls else self.clock.seconds() - self.heard
 
     def begin(self, asked: Asked) -> None:
         self.pending[asked.envelope.id] = asked
@@ -119,18 +121,19 @@ class Conversation:
                         AgentUnreachable([hello.server], why="it restarted meanwhile")
                     )
         self.hello, self.address, self.serial = hello, address, serial
-        self.session, self.heard = uuid.uuid4().hex, time.monotonic()
+        self.session, self.heard = uuid.uuid4().hex, self.clock.seconds()
         self.news.set()  # polls of the former session end
 
 
 class Link:
-    """conversations by server; arrival is set whenever an agent says hello. began: when this was
-    made, on the monotonic clock. turned_away: told of every refusal."""
+    """conversations by server; arrival is set whenever an agent says hello. clock: to be kept going
+    while this serves. began: when this was made, on the monotonic clock. turned_away: told of every
+    refusal."""
 
     def __init__(self, authority: Authority, turned_away: TurnedAway) -> None:
         self._authority, self._turned_away = authority, turned_away
         self.conversations: dict[str, Conversation] = {}
-        self.arrival = asyncio.Event()
+        self.arrival, self.clock = asyncio.Event(), ListeningClock()
         self.began = time.monotonic()
         self._closing = False
 
@@ -180,7 +183,7 @@ class Link:
                 f"certificate of {name!r}",
                 _APART,
             )
-        conversation = self.conversations.setdefault(name, Conversation(hello))
+        conversation = self.conversations.setdefault(name, Conversation(hello, self.clock))
         conversation.greet(hello, address, serial)
         conversation.rivals = conversation.rivals or self._authority.revocations.copied(serial)
         self.arrival.set()
@@ -202,7 +205,7 @@ class Link:
             return _response(Envelopes(envelopes=tuple(a.envelope for a in asked)))
         finally:
             conversation.open_polls -= 1
-            conversation.heard = time.monotonic()
+            conversation.heard = self.clock.seconds()
 
     async def _news(self, conversation: Conversation) -> None:
         """Until there is something to hand over, at most as long as a poll may last."""
@@ -220,7 +223,7 @@ class Link:
         reply = await self._parsed(request, Reply, _LARGEST_REPLY_BYTES)
         conversation = self.conversations.get(name)
         if conversation is not None:
-            conversation.heard = time.monotonic()
+            conversation.heard = self.clock.seconds()
             asked = conversation.pending.get(reply.id)
             if asked is not None and not asked.answer.done():
                 asked.answer.set_result(reply)
@@ -248,7 +251,9 @@ class Link:
 
     def _admitted(self, request: web.Request) -> Bearer:
         """Whose certificate it is, before anything else of the message is read. Raises where it was
-        denied, or has expired, since the connection was made."""
+        denied, or has expired, since the connection was made, or where the connection is gone."""
+        if request.transport is None or request.transport.is_closing():
+            raise _closing(web.HTTPBadRequest())
         bearer = bearer_of(request.get_extra_info("peercert"))
         remedy = "`controller enrol` gives the server a new one, if it is to come back"
         if self._authority.revocations.is_denied(bearer):

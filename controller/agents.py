@@ -23,7 +23,7 @@ ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
 # Without an open poll for this long, an agent is taken for gone.
 SILENCE_SECONDS = 5.0
-_LOOK_SECONDS = 0.25
+_SHORTEST_LOOK_SECONDS = 0.05
 # From the first moment in which we listen: agents dial again within 0.6 s.
 _ALL_DIAL_SECONDS = 1.0
 _TO_CHANGE = (Preview, Stage, Destroy)
@@ -51,10 +51,12 @@ class Agents:
         )
         await runner.setup()
         assert runner.server is not None, "set up"
+        counting = asyncio.create_task(link.clock.run())
         try:
             async with _accepting(host, tcp_port, authority, runner.server, turned_away):
                 yield cls(link, turned_away)
         finally:
+            counting.cancel()
             link.close()
             await runner.cleanup()
 
@@ -176,7 +178,9 @@ async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: flo
             raise AgentUnreachable([server], why=f"{what}: no answer in {timeout_seconds:g} s")
         if (silence := conversation.silent_seconds()) >= SILENCE_SECONDS:
             raise AgentUnreachable([server], why=f"silent for {silence:.0f} s")
-        done, _ = await asyncio.wait([asked.answer], timeout=min(_LOOK_SECONDS, remaining))
+        # Before then it cannot have been silent for that long.
+        pause = max(SILENCE_SECONDS - silence, _SHORTEST_LOOK_SECONDS)
+        done, _ = await asyncio.wait([asked.answer], timeout=min(pause, remaining))
         if done:
             return asked.answer.result()
 

@@ -12,6 +12,7 @@ import os
 import ssl
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -243,13 +244,19 @@ def peer_name(certificate: dict[str, object] | None) -> str | None:
 def bearer_of(certificate: dict[str, object] | None) -> Bearer:
     """Of what getpeercert() gave."""
     found = certificate or {}
-    begins = ssl.cert_time_to_seconds(str(found["notBefore"])) if found else 0.0
+    begins = _unix_seconds(str(found["notBefore"])) if found else 0.0
     return Bearer(
         name=peer_name(certificate) or "",
         serial=str(int(str(found.get("serialNumber", "0")), 16)),
         issued_unix=begins + _CLOCK_SKEW_SECONDS,
-        expires_unix=ssl.cert_time_to_seconds(str(found["notAfter"])) if found else 0.0,
+        expires_unix=_unix_seconds(str(found["notAfter"])) if found else 0.0,
     )
+
+
+@lru_cache(maxsize=4096)
+def _unix_seconds(certificate_time: str) -> float:
+    """The same few of each agent come with every message of it."""
+    return ssl.cert_time_to_seconds(certificate_time)
 
 
 def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from agent.contract.state import DesiredState
-from controller.bandwidth_check import require_delivered
 from controller.change import NetworkChange, preview
 from controller.errors import UsageError
 from controller.in_force import allocation_of
@@ -71,10 +70,15 @@ def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, Desir
 
 
 async def roll_back(
-    plan: Plan, number: int | None, tools: Tools, confirm: Callable[[], Awaitable[bool]]
+    plan: Plan,
+    number: int | None,
+    tools: Tools,
+    confirm: Callable[[], Awaitable[bool]],
+    *,
+    measured: bool = True,
 ) -> Mapping[str, int]:
     """Changes made, by server. Raises as `apply` does; then every server is as it was."""
-    from controller.apply import end_left_ranks, measure_until_sure
+    from controller.apply import delivered, end_left_ranks
 
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
@@ -104,9 +108,7 @@ async def roll_back(
         if allocation is None:
             show.say("what was promised is not known here any more: read back, not measured")
         else:
-            with tools.stage("measure"):
-                links = await change.while_held(measure_until_sure(tools, plan, allocation))
-            require_delivered(links)
+            await delivered(tools, plan, allocation, change, measured)
         await change.commit()
         await change.keep()
     return change.changes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,22 @@ class RunLog:
 
     def write(self, rank: int, text: str) -> None:
         self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line of a log. time: HH:MM:SS, of the controller's machine."""
+
+    time: str
+    rank: int
+    text: str
+
+
+def printed(lines: Iterable[str]) -> Iterator[Printed]:
+    """Of a log; what a killed controller left half written is left out."""
+    for line in lines:
+        if found := re.fullmatch(r"(\d\d:\d\d:\d\d) rank (\d+) \| (.*)\n", line, re.DOTALL):
+            yield Printed(found[1], int(found[2]), found[3])
 
 
 def rank_mark(rank: int) -> str:

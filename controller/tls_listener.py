@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 
 # A client that has not proved itself by then keeps a connection for its own sake.
 HANDSHAKE_SECONDS = 10.0
-_BACKLOG = 512
+# All agents of a cluster may dial in one moment, and each once more to see whether we listen.
+_BACKLOG = 4096
 # Where this process has no file descriptors left: others may be closed meanwhile.
 _PAUSE_SECONDS = 0.1
 

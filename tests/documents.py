@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def blocks(text: str) -> Iterator[list[str]]:
     indented = re.findall(r"(?:^|\n\n)((?: {4,}.*(?:\n|$)|\n(?= {4}))+)", rest)
     for block in (*fenced, *indented):
         yield [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+
+
+def inventories(text: str) -> Iterator[str]:
+    """What is to be given with --inventory: the paragraphs of code that begin with `all:`."""
+    for paragraph in text.split("\n\n"):
+        lines = textwrap.dedent(paragraph)
+        if paragraph.startswith("    ") and lines.startswith("all:\n"):
+            yield lines + "\n"
 
 
 def spans(text: str) -> Iterator[str]:

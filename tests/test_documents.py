@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from controller.commands.provision import look_through
+from controller.plan_file import load_plan
+from controller.provision.inventory import inventory
+from controller.provision.playbook import host_variables
 from documents import (
     DOCUMENTS,
     PROGRAMS,
@@ -15,6 +20,7 @@ from documents import (
     anchors,
     blocks,
     commands,
+    inventories,
     name_of,
     plan_keys,
     spans,
@@ -63,6 +69,21 @@ def test_files_and_keys_that_are_named_are_there(document: Path) -> None:
             assert (ROOT / span).exists() or (document.parent / span).exists(), f"{span} is gone"
         if re.fullmatch(r"(?:cluster|job|launch|solve|network)(?:\.(?!py$)[a-z_]+|\[\])+", span):
             assert span.replace("[]", "") in keys, f"a plan has no {span}"
+
+
+def test_inventories_are_taken_as_they_stand(tmp_path: Path) -> None:
+    """By the reader of `controller provision --inventory`, beside the plan of the tutorial."""
+    plan = load_plan(ROOT / "examples" / "plans" / "two-servers.yaml")
+    servers = [server.name for server in plan.cluster.servers]
+    derived, own = tmp_path / "plan.json", tmp_path / "own.yaml"
+    urls = dict.fromkeys(servers, "https://10.9.0.254:7440")
+    derived.write_text(json.dumps(inventory(plan, servers, urls)))
+    told = [text for document in DOCUMENTS for text in inventories(document.read_text())]
+    assert len(told) >= 2
+    for text in told:
+        own.write_text(text)
+        assert look_through([derived, own], servers) == {}
+        assert set(host_variables([own])) == set(servers), text
 
 
 @each_document

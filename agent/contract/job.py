@@ -20,9 +20,12 @@ from agent.contract.frozen import Frozen
 
 
 class RailInterface(Frozen):
+    """Of one server. peers: addresses of the others on this rail."""
+
     rail: str
     interface: str
     address: str
+    peers: tuple[str, ...] = ()
 
 
 class ScheduleSpec(Frozen):

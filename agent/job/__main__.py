@@ -33,9 +33,11 @@ def main(arguments: list[str]) -> int:
 def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
     if isinstance(spec, RankSpec):
         prepare_allocator()
+    from agent.job.leaving import require_on_rails
     from agent.job.messages import JobError
 
     try:
+        require_on_rails(spec.rail_interfaces)
         if isinstance(spec, ScriptSpec):
             from agent.job.script import run_script
 

@@ -31,7 +31,11 @@ class Cable:
         if not self._whole:
             writer.transport.abort()
             return
-        far_reader, far_writer = await asyncio.open_connection(*self._far)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._far)
+        except OSError:
+            writer.transport.abort()
+            return
         ends = {writer, far_writer}
         self._ends |= ends
         try:

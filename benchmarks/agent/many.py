@@ -46,9 +46,10 @@ def tables(_: Path | None) -> Iterable[Table]:
         notes=(
             "Agents: link (mutual TLS), service, state machine and disk are the real ones, in "
             f"{PROCESSES} processes; what they change is in memory. Applied: preview, stage, "
-            "commit and keep. Dropping: a connection is cut after 0.5 to 4 s, and comes back "
-            f"after 0.05 to 1.5 s; meanwhile {CHANGES_WHILE_DROPPING} changes are applied. "
-            "Memory: the controller's process at its most.",
+            "commit and keep. Dropping: a link is cut 0.5 to 4 s after it was made, and nothing "
+            "comes through for 0.05 to 1.5 s; meanwhile "
+            f"{CHANGES_WHILE_DROPPING} changes are applied. Memory: the controller's process at "
+            "its most.",
         ),
     )  # fmt: skip
 
@@ -61,16 +62,16 @@ async def _measured(
         await agents.wait_for(NAMES, timeout_seconds=DIAL_SECONDS)
         dialled = time.monotonic() - began
         with Journal.open(folder / "journal") as journal:
-            applied = [await _applied(agents, journal, number) for number in range(3)]
+            applied = [await apply(agents, journal, number) for number in range(3)]
             idle = await _idle()
             _tell(processes, "drop")
             dropping = [
-                await _applied(agents, journal, 10 + number)
+                await apply(agents, journal, 10 + number)
                 for number in range(CHANGES_WHILE_DROPPING)
             ]
             _tell(processes, "steady")
             await agents.wait_for(NAMES, timeout_seconds=30)
-            right = await _on(agents, journal, 10 + CHANGES_WHILE_DROPPING - 1)
+            right = await on_decision(agents, 10 + CHANGES_WHILE_DROPPING - 1)
     return [
         (f"all {COUNT} dial in, s", f"{dialled:.1f}", "-"),
         ("applied to all, s", f"{max(applied):.2f}", f"≤ {MOST_SECONDS:g}"),
@@ -81,8 +82,9 @@ async def _measured(
     ]
 
 
-async def _applied(agents: Agents, journal: Journal, number: int) -> float:
-    """Seconds, from the first question to the last confirmation. Raises where one is lost."""
+async def apply(agents: Agents, journal: Journal, number: int) -> float:
+    """To all; seconds, from the first question to the last confirmation. Raises where one is
+    lost."""
     began = time.monotonic()
     desired = _desired(agents, journal, number)
     await preview(agents, desired)
@@ -106,10 +108,10 @@ def _desired(agents: Agents, journal: Journal, number: int) -> dict[str, Desired
     }  # fmt: skip
 
 
-async def _on(agents: Agents, journal: Journal, number: int) -> int:
+async def on_decision(agents: Agents, number: int) -> int:
     """How many servers have this decision in force, kept."""
     found: Mapping[str, Observation] = await agents.ask_all(
-        {server: Observe() for server in NAMES}, Observation, timeout_seconds=30
+        {server: Observe() for server in agents.hello}, Observation, timeout_seconds=30
     )
     return sum(
         one.lease.phase == "committed"

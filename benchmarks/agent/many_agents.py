@@ -28,12 +28,17 @@ from agent.service import Service
 from benchmarks.agent.cable import Cable
 from world import World
 
-# Seconds for which an agent is linked, and for which it is gone.
+# So many of a process dial at once: all of them would share its time for their handshakes, and on a
+# busy machine none would be done before it is given up.
+DIALLING = 25
+# The threads of many agents that compute must not keep them from polling.
+SWITCH_SECONDS = 0.0005
+# Seconds for which an agent stays linked, and for which nothing comes through to it then.
 LINKED, GONE = (0.5, 4.0), (0.05, 1.5)
 
 
 class Agent:
-    """cable: its own, where it has one that can be cut."""
+    """cable: its own, where it has one that can be cut. cuts: how often it was."""
 
     def __init__(self, folder: Path, url: str, number: int, cable: Cable | None) -> None:
         self.name = f"s{number}"
@@ -67,7 +72,11 @@ class Agent:
             lambda: hello.model_copy(update={"lease": keeper.lease}),
             tls_context(config),
         )
-        self.drops = False
+        self.drops, self.cuts = False, 0
+
+    @property
+    def linked(self) -> asyncio.Event:
+        return self._link.linked
 
     async def run(self) -> None:
         """Its requests go on while it is gone; its link remembers what it has answered."""
@@ -82,9 +91,11 @@ class Agent:
     async def _drop_now_and_then(self) -> None:
         chance = random.Random(self.name)
         while True:
+            await self.linked.wait()
             await asyncio.sleep(chance.uniform(*LINKED))
             if self.drops and self._cable is not None:
                 await self._cable.cut(chance.uniform(*GONE))
+                self.cuts += 1
 
 
 async def serve(folder: Path, url: str, first: int, count: int, droppable: int) -> None:
@@ -95,12 +106,16 @@ async def serve(folder: Path, url: str, first: int, count: int, droppable: int) 
             cable = Cable(urlsplit(url).hostname or "", urlsplit(url).port or 0)
             await cable.listen()
         agents.append(Agent(folder, url, first + number, cable))
+    sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     # Each agent has a thread or two when it is alone in its process.
     loop.set_default_executor(ThreadPoolExecutor(max_workers=2 * count))
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop.add_reader(sys.stdin, lambda: lines.put_nowait(sys.stdin.readline()))
-    running = [asyncio.create_task(agent.run()) for agent in agents]
+    running = []
+    for begin in range(0, count, DIALLING):
+        running += [asyncio.create_task(agent.run()) for agent in agents[begin : begin + DIALLING]]
+        await asyncio.gather(*(agent.linked.wait() for agent in agents[begin : begin + DIALLING]))
     while line := await lines.get():
         for agent in agents:
             agent.drops = line.startswith("drop")

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan, require_writable
+from controller.commands.arguments import add_no_measurement, add_plan, require_writable
 from controller.commands.session import in_session
 from controller.commands.talking import confirmed, print_json
 from controller.errors import PlacewireError
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network-only", action="store_true", help="shape and measure the network, run no job"
     )
+    add_no_measurement(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
 
 
@@ -48,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.network_only,
             lambda: confirmed(yes=arguments.yes),
             previewed,
+            measured=not arguments.no_measurement,
         )
         with tools.journal.exclusive():
             try:

@@ -15,7 +15,7 @@ def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> Non
     what = "the plan.yaml, or what `preview --out` wrote" if previewed else "the plan.yaml"
     metavar = "PLAN|PREVIEW" if previewed else "PLAN"
     parser.add_argument("plan", type=Path, metavar=metavar, help=what)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_json(parser)
     add_link(parser)
     parser.add_argument(
         "--no-lab", action="store_true", help="do not enter a lab of this plan's name"
@@ -46,6 +46,16 @@ def plan_name(text: str) -> str:
     from controller.plan_file import load_plan
 
     return load_plan(Path(text)).name
+
+
+def add_no_measurement(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-measurement", action="store_true", help="only read back: sends nothing"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_state_dir
+from controller.commands.arguments import add_json, add_state_dir
+from controller.commands.talking import print_json
 from controller.errors import UsageError
 from optimizer.cluster_plan.values import server_name
 
@@ -26,10 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue.add_argument("server", metavar="SERVER", help="the server's name in the plan")
     issue.add_argument("--out", type=Path, required=True, metavar="DIR", help="where they go")
     issue.add_argument("--days", type=_days, default=30.0, help="lifetime (default: %(default)g)")
+    add_json(issue)
     add_state_dir(issue)
     text = "turn away the certificates that SERVER has now"
     deny = actions.add_parser("deny", help=text, description=text)
     deny.add_argument("server", metavar="SERVER", help="the server's name in the plan")
+    add_json(deny)
     add_state_dir(deny)
 
 
@@ -38,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     authority = Authority.load(arguments.state_dir / "ca")
     if arguments.action == "deny":
-        return _deny(authority, arguments.server)
+        return _deny(authority, arguments.server, as_json=arguments.json)
     lifetime_seconds = arguments.days * 86_400
     issued = authority.issue(
         arguments.server, "agent", arguments.out, lifetime_seconds=lifetime_seconds
@@ -49,12 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--out {arguments.out}: the authority's certificate cannot be copied there: {error}"
         ) from error
-    for file in (issued.certificate_file, issued.key_file, copied):
-        print(file)
+    files = [str(file) for file in (issued.certificate_file, issued.key_file, copied)]
+    if arguments.json:
+        print_json({"server": arguments.server, "files": files})
+    else:
+        print("\n".join(files))
     return 0
 
 
-def _deny(authority: Authority, server: str) -> int:
+def _deny(authority: Authority, server: str, *, as_json: bool) -> int:
     try:
         server_name(server)
         count = authority.revocations.deny(server)
@@ -64,6 +70,9 @@ def _deny(authority: Authority, server: str) -> int:
             where=server,
             remedy="look at the name, and at the authority's folder in --state-dir",
         ) from error
+    if as_json:
+        print_json({"server": server, "denied": count})
+        return 0
     print(
         f"{server}: denied, all that it was issued until now ({count} are noted here and valid); "
         "`controller enrol` would give it a new one"

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from controller.commands.arguments import add_state_dir, plan_name
+from controller.commands.arguments import add_json, add_state_dir, plan_name
 from controller.commands.talking import print_json
 from optimizer.arguments import positive
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=positive, default=_LAST, metavar="N", help="of each; default: %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_json(parser)
     add_state_dir(parser)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_link, require_writable
+from controller.commands.arguments import add_json, add_link, require_writable
 from controller.commands.interrupts import interruptible
 from controller.commands.session import LAB_VARIABLE, listening_place
+from controller.commands.talking import print_json
 from controller.errors import AgentUnreachable, UsageError
 from optimizer.arguments import positive
 
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=positive, default=10, help="how long agents may take; default: 10"
     )
     parser.add_argument("--lab", metavar="NAME", help="of the servers of this lab")
+    add_json(parser)
     add_link(parser)
 
 
@@ -70,7 +72,10 @@ async def _init(arguments: argparse.Namespace) -> int:
     text = discovered_plan(name, arguments.model, hellos)
     with arguments.out.open("x") as out:
         out.write(text)
-    print(f"{arguments.out}: a plan for {', '.join(hellos)}; look through it, then preview it")
+    if arguments.json:
+        print_json({"plan": str(arguments.out), "servers": list(hellos)})
+    else:
+        print(f"{arguments.out}: a plan for {', '.join(hellos)}; look through it, then preview it")
     return 0
 
 

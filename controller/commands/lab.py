@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from controller.commands.arguments import plan_name
+from controller.commands.arguments import add_json, plan_name
+from controller.commands.talking import print_json
 from controller.errors import PlacewireError
 
 PURPOSE = "a cluster on this machine: namespaces, real Open vSwitch, real agents (needs root)"
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     down = actions.add_parser("down", help=text, description=text)
     down.add_argument("plan", metavar="PLAN|NAME", help="a plan.yaml, or a plan's name")
     text = "labs on this machine"
-    actions.add_parser("list", help=text, description=text)
+    add_json(actions.add_parser("list", help=text, description=text))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,9 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from controller.plan_file import load_plan
 
     if arguments.action == "list":
-        for name in lab_names():
-            print(name)
-        return 0
+        return _list(lab_names(), as_json=arguments.json)
     if arguments.action == "up":
         lab_up(load_plan(arguments.plan), print)
         return 0
@@ -38,4 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
     if name not in lab_names():
         raise PlacewireError(f"there is no lab {name!r}", remedy="`controller lab list` names them")
     lab_down(name, print)
+    return 0
+
+
+def _list(names: Sequence[str], *, as_json: bool) -> int:
+    if as_json:
+        print_json({"labs": list(names)})
+        return 0
+    for name in names:
+        print(name)
     return 0

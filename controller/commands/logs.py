@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
-from controller.commands.arguments import add_state_dir, plan_name
+from controller.commands.arguments import add_json, add_state_dir, plan_name
+from controller.commands.talking import print_json
 from controller.errors import UsageError
 from optimizer.arguments import positive, whole
 
@@ -20,11 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--back", type=positive, default=1, metavar="N", help="2 for the run before the last, …"
     )
+    add_json(parser)
     add_state_dir(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.run_log import rank_mark, runs_of
+    from controller.run_log import printed, rank_mark, runs_of
 
     name = plan_name(arguments.plan)
     known = name == Path(name).name
@@ -36,7 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
             remedy="`controller history` lists what ran from this machine",
         )
     with found[-arguments.back].open() as log:
-        if arguments.rank is None:
+        if arguments.json:
+            lines = [asdict(o) for o in printed(log) if arguments.rank in (None, o.rank)]
+            print_json({"log": str(found[-arguments.back]), "lines": lines})
+        elif arguments.rank is None:
             shutil.copyfileobj(log, sys.stdout)
         else:
             mark = f" {rank_mark(arguments.rank)}"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.commands.arguments import add_link, require_writable
+from controller.commands.arguments import add_json, add_link, require_writable
 from controller.commands.interrupts import interruptible
 from controller.commands.session import listening_place
 from controller.commands.talking import confirmed, print_json
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--remove", action="store_true", help="remove all that it installed")
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_json(parser)
     parser.add_argument(
         "--controller",
         metavar="HOST",
@@ -86,7 +86,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
         inventories[0].write_text(json.dumps(derived))
         if arguments.inventory is not None:
             inventories.append(arguments.inventory)
-            site.enrols_from = _looked_through(inventories, servers)
+            site.enrols_from = look_through(inventories, servers)
         if not arguments.check:
             show.say(f"{'remove from' if arguments.remove else 'install on'} {', '.join(servers)}")
             if not await confirmed(yes=arguments.yes):
@@ -127,7 +127,7 @@ def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
     return [name for name in known if not wanted or name in wanted]
 
 
-def _looked_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
+def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
     """The operator's own is the last. Which servers enrol from an address of its saying. Raises
     UsageError."""
     from controller.provision.inventory import enrolment_addresses, require_valid_configs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
+from controller.commands.arguments import add_no_measurement, add_plan
 from controller.commands.session import in_session
 from controller.commands.talking import confirmed, print_json
 from optimizer.arguments import positive
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its number in `controller history`; default: the one kept before the latest",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    add_no_measurement(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,14 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
 
         with tools.journal.exclusive():
             counts = await roll_back(
-                plan, arguments.decision, tools, lambda: confirmed(yes=arguments.yes)
+                plan,
+                arguments.decision,
+                tools,
+                lambda: confirmed(yes=arguments.yes),
+                measured=not arguments.no_measurement,
             )
         if arguments.json:
             print_json({"changes": dict(counts)})
         else:
             tools.show.say(
                 "kept: " + ", ".join(f"{server} {count}" for server, count in counts.items())
-                + " changes; `controller verify` measures it again at any time"
+                + " changes; `controller verify` measures it at any time"
             )  # fmt: skip
         return 0
 

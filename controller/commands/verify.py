@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
+from controller.commands.arguments import add_no_measurement, add_plan
 from controller.commands.session import in_session
 from controller.commands.talking import print_json
 from controller.errors import AgentUnreachable, UsageError, VerificationFailed
@@ -23,9 +23,7 @@ _NOTHING_CHANGED = "nothing was changed; `controller apply` puts it right"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
-    parser.add_argument(
-        "--no-measurement", action="store_true", help="only read back: sends nothing"
-    )
+    add_no_measurement(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

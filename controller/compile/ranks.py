@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from agent.contract.checkpoint import CheckpointSpec
@@ -36,7 +37,7 @@ def rank_specs(
             device=device,
             master_address=master,
             master_tcp_port=RENDEZVOUS_TCP_PORT,
-            rail_interfaces=_rail_interfaces(plan, servers[device.split("/")[0]]),
+            rail_interfaces=rail_interfaces(plan, servers[device.split("/")[0]], plan.rails),
             placement_file=str(placement_file),
             backend=placement.backend,
             sockets_per_rail=_sockets_per_rail(placement),
@@ -64,7 +65,7 @@ def calibration_specs(
 ) -> tuple[RankSpec, ...]:
     """One rank a server, on the rails that all servers are on; none where there is no path."""
     servers = plan.cluster.servers
-    interfaces = [_rail_interfaces(plan, server) for server in servers]
+    interfaces = [rail_interfaces(plan, server, plan.rails) for server in servers]
     common = set.intersection(*({one.rail for one in some} for some in interfaces))
     if len(servers) < 2 or not common:
         return ()
@@ -107,10 +108,20 @@ def _sockets_per_rail(placement: Placement) -> int:
     return SOCKETS_PER_RAIL_BESIDE_OTHERS if unprotected and others else 1
 
 
-def _rail_interfaces(plan: Plan, server: PlanServer) -> tuple[RailInterface, ...]:
-    by_rail = {nic.rail: nic for nic in server.nics}
+def rail_interfaces(
+    plan: Plan, server: PlanServer, rails: Iterable[str]
+) -> tuple[RailInterface, ...]:
+    """Of this server, in the order of these rails, without those that it is not on."""
+    nics = {(one.name, nic.rail): nic for one in plan.cluster.servers for nic in one.nics}
     return tuple(
-        RailInterface(rail=rail, interface=bridge_name(by_rail[rail]), address=by_rail[rail].ip)
-        for rail in plan.rails
-        if rail in by_rail
+        RailInterface(
+            rail=rail,
+            interface=bridge_name(own),
+            address=own.ip,
+            peers=tuple(
+                nic.ip for (name, on), nic in nics.items() if on == rail and name != server.name
+            ),
+        )
+        for rail in rails
+        if (own := nics.get((server.name, rail))) is not None
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.contract.job import RailInterface, ScriptSpec
-from controller.compile.network import bridge_name
+from agent.contract.job import ScriptSpec
 from controller.compile.rail_pattern import pattern_shares, rail_pattern
-from controller.compile.ranks import RENDEZVOUS_TCP_PORT
+from controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
 from controller.plan import Plan
 from controller.plan_job import TorchrunJob
 
@@ -24,12 +23,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
             device=f"{server.name}/0",
             master_address=servers[0].management,
             master_tcp_port=RENDEZVOUS_TCP_PORT,
-            rail_interfaces=tuple(
-                RailInterface(rail=nic.rail, interface=bridge_name(nic), address=nic.ip)
-                for rail in shares
-                for nic in server.nics
-                if nic.rail == rail
-            ),
+            rail_interfaces=rail_interfaces(plan, server, shares),
             rail_pattern=pattern,
             backend=plan.backend,
             threads=job.threads,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -76,6 +78,22 @@ def test_a_certificate_is_issued(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {p.name for p in (tmp_path / "o").iterdir()} == {
         "gpu-node-1.crt", "gpu-node-1.key", "authority.crt",
     }  # fmt: skip
+
+
+def test_what_a_command_tells_can_be_a_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str) -> Any:
+        with pytest.raises(SystemExit) as raised:
+            main([*words, "--json"])
+        assert raised.value.code == 0
+        return json.loads(capsys.readouterr().out)
+
+    state, out = ("--state-dir", str(tmp_path / "s")), tmp_path / "o"
+    issued = told("authority", "issue", "s1", "--out", str(out), *state)
+    assert issued["server"] == "s1" and all(Path(file).exists() for file in issued["files"])
+    assert told("authority", "deny", "s1", *state) == {"server": "s1", "denied": 1}
+    assert isinstance(told("lab", "list")["labs"], list)
 
 
 def test_an_authority_whose_key_is_broken_is_told(tmp_path: Path) -> None:

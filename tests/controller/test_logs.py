@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -41,6 +42,20 @@ def test_the_last_run_is_shown_and_those_before_it(
     assert [line[8:] for line in output.splitlines()] == [" rank 0 | the first run"]
     _, output, _ = said(capsys, "small", "--state-dir", state, "--rank", "1")
     assert output == ""
+
+
+def test_as_a_document(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (log,) = runs_of(state / "logs", "small")[-1:]
+    with log.open("a") as file:
+        file.write("10:15:02 rank 0 | torn")
+    code, output, _ = said(capsys, "small", "--state-dir", state, "--json")
+    document = json.loads(output)
+    assert code == 0 and document["log"] == str(log)
+    assert [(one["rank"], one["text"]) for one in document["lines"]] == [
+        (0, "the second run"), (11, "rank 0 | is said by rank 11"),
+    ]  # fmt: skip
+    _, output, _ = said(capsys, "small", "--state-dir", state, "--json", "--rank", "11")
+    assert [one["rank"] for one in json.loads(output)["lines"]] == [11]
 
 
 def test_a_plan_file_says_whose(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

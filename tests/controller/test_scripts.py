@@ -63,6 +63,7 @@ def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
     assert {one.master_address for one in specs} == {of.cluster.servers[0].management}
     assert [r.interface for r in specs[1].rail_interfaces] == ["pw-nic0", "pw-nic1"]
     assert specs[2].rail_interfaces[0].address == "10.7.0.3"
+    assert specs[2].rail_interfaces[0].peers == ("10.7.0.1", "10.7.0.2")
     assert specs[0].processes == 2 and specs[0].arguments == ("--steps", "3")
 
 

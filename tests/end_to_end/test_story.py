@@ -1,0 +1,115 @@
+"""The tutorial as its commands: from agents that dial in to a job, on a network that is kept,
+changed, gone back to and destroyed. Ranks are started over SSH, by an sshd on each server."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TIGHT_MEMORY, TestCluster, read_report
+from controller.lab import find_lab
+from controller.plan_file import load_plan
+from sshd import Keys, make_keys, running_sshd
+
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+
+STEPS = 4
+# A user's own: brought to every server into the folder that the plan calls `workdir`.
+MODEL = """
+from examples.models import mlp
+
+def training_step(batch, seed):
+    print("a model of my own")
+    return mlp.training_step(batch, seed)
+"""
+
+
+@contextmanager
+def reached_over_ssh(cluster: TestCluster) -> Iterator[Keys]:
+    """An sshd on every server, whose key the user has compared."""
+    keys = make_keys(cluster.folder / "story-ssh")
+    with ExitStack() as daemons:
+        for number, server in enumerate(SERVERS, start=1):
+            address = f"10.9.0.{number}"
+            keys.know(address, 22)
+            inside = ["ip", "netns", "exec", cluster.namespace(server)]
+            daemons.enter_context(running_sshd(keys, address, 22, inside))
+        yield keys
+
+
+def edit(plan: Path, changes: Mapping[str, str]) -> None:
+    """As with an editor; every place that reads like that, and there is one."""
+    text = plan.read_text()
+    for pattern, written in changes.items():
+        text, found = re.subn(pattern, written, text)
+        assert found, f"{pattern}: not in\n{text}"
+    plan.write_text(text)
+
+
+def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untouched: None) -> None:
+    lab = find_lab(cluster.name)
+    assert lab is not None
+    folder = cluster.folder / "story"
+    folder.mkdir()
+    (folder / "own_model.py").write_text(MODEL)
+    file, shown, report_file = (folder / name for name in ("plan.yaml", "shown.json", "run.json"))
+
+    def controller(command: str, *arguments: str | Path, to: str = "") -> str:
+        done = cluster.run(command, *map(str, arguments))
+        assert done.code == 0 and to in done.output, done.told
+        return done.output
+
+    options = ("--lab", cluster.name, "--model", "own_model:training_step")
+    controller("init", *SERVERS, *options, "--out", file, to="look through it")
+    assert "# docs/plan.md says what else a plan can have." in file.read_text()
+    assert load_plan(file).rails == ("a", "b")
+    with reached_over_ssh(cluster) as keys:
+        edit(file, {
+            r"(?<=rate: )\w+": f"{NIC_BITS_PER_SECOND:.0f}bit",
+            r"(?<=memory: )\w+": TIGHT_MEMORY,
+            r"(?<=setup_latency: )\w+": "200us",
+            r"(?<=steps: )\d+": str(STEPS),
+            r"(?<=batch: )\d+": "16",
+            r"  # python, workdir, env: .*": f"  python: {sys.executable}\n  workdir: {folder}\n"
+            f"  env: {{PYTHONPATH: {ROOT}}}",
+            r"# launch: .*": f"launch: {{kind: ssh, key: {keys.user}, "
+            f"known_hosts: {keys.known_hosts}}}",
+            r"(?<=time_limit: )\w+": "2s",
+            r"(?<=sharing: )\w+": "strict",
+            r"tolerance: 10%, seconds: 3": "tolerance: 30%, seconds: 1",
+            r"(?<=on_exit: )\w+": "keep",
+        })  # fmt: skip
+        controller("preview", file, "--out", shown, to="+ queue")
+        assert cluster.snapshots() == cluster.new
+
+        said = controller("apply", shown, "--yes", "--out", report_file)
+        assert "predicted" in said and "measured" in said
+        report = read_report(report_file)
+        assert len(report["losses"]) == STEPS and report["network"] == "kept"
+        assert report["server_pairs"] and all(row["within_tolerance"] for row in report["links"])
+        assert cluster.ranks() == []
+
+        status = cluster.run("status", str(file), "--json")
+        assert status.code == 0, status.told
+        leases = [server["lease"] for server in status.document["servers"].values()]
+        assert [lease["phase"] for lease in leases] == ["committed"] * len(SERVERS)
+        assert {lease["plan_digest"] for lease in leases} == {report["plan_digest"]}
+        logs = controller("logs", cluster.name, "--state-dir", lab.state_directory)
+        assert {line.partition(" ")[2] for line in logs.splitlines() if "a model" in line} >= {
+            f"rank {rank} | a model of my own" for rank in range(2)
+        }
+        kept = cluster.snapshots()
+
+        edit(file, {r"(?<=rate: )\w+": f"{NIC_BITS_PER_SECOND * 0.8:.0f}bit"})
+        options = ("--network-only", "--no-measurement", "--yes")
+        assert "the network stays as it is" in controller("apply", file, *options, to="read back;")
+        assert cluster.snapshots() != kept
+        controller("rollback", file, "--yes", to="kept: s1 ")
+        assert cluster.snapshots() == kept
+        controller("destroy", file, "--yes", to="every server is as it was before")
+    assert "nothing of plan" in cluster.run("verify", str(file)).output
