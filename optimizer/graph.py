@@ -47,6 +47,7 @@ __all__ = [
     "graph_to_json",
     "load_graph",
     "read_json",
+    "read_plain",
     "save_graph",
     "tensor_rows",
     "write_json",
@@ -57,6 +58,8 @@ GRAPH_VERSION = 1
 # The type of an operator that takes one item out of a tuple. Its storage was allocated with the
 # tuple, by the operator that it reads a tensor of 0 bytes of.
 TUPLE_ITEM = "getitem"
+
+_NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 _COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
@@ -374,16 +377,29 @@ def _read_graph(document: Any) -> OperatorGraph:
     )
 
 
-def read_json(path: Path) -> Any:
-    """Gzip is recognised by its first bytes. Raises OSError, and GraphError naming the file where
-    it is no JSON document."""
-    data = path.read_bytes()
+def read_plain(path: Path) -> bytes:
+    """What is in the file, gzip or not. Raises OSError, and GraphError naming the file where its
+    gzip is damaged."""
     try:
-        return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return _unpacked(path)
+    except _NO_GZIP as error:
+        raise GraphError(f"{path}: no whole gzip file: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Gzip or not. Raises OSError, and GraphError naming the file where it is no JSON document."""
+    try:
+        return json.loads(_unpacked(path))
+    except (ValueError, *_NO_GZIP) as error:
         raise GraphError(f"{path}: no JSON document: {error}") from error
     except RecursionError:
         raise GraphError(f"{path}: no JSON document: it is nested too deeply") from None
+
+
+def _unpacked(path: Path) -> bytes:
+    """Gzip is recognised by its first bytes."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def write_json(path: Path, document: Any) -> None:
