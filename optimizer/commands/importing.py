@@ -23,7 +23,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         required=True,
         help="thesis: node-link with comp_cost; msr: accelerators and CPUs of one machine; "
         "moirai: four unlike devices; node-link: networkx's, with our attributes; onnx: a model's "
-        "operators, without times",
+        "operators, without times; chakra: an execution trace of one process, as PyTorch writes it",
     )
     made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
     made.add_argument(

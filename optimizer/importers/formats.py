@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optimizer.graph import GraphError, read_json, read_plain
+from optimizer.importers.chakra import read_chakra
 from optimizer.importers.imported import Imported
 from optimizer.importers.moirai import read_moirai
 from optimizer.importers.msr import Devices, read_msr
@@ -45,7 +46,11 @@ def import_file(
 
 
 def _read(path: Path, form: GraphFormat, devices: Devices, sizes: Mapping[str, int]) -> Imported:
-    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".onnx")
+    name = path.name.removesuffix(".gz")
+    for ending in (".json", ".onnx", ".et"):
+        name = name.removesuffix(ending)
+    if form == "chakra":
+        return read_chakra(read_plain(path), name)
     if form == "onnx":
         return read_onnx(read_plain(path), name, path.parent, sizes)
     document = read_json(path)
