@@ -74,6 +74,8 @@ class OperatorGraph:
     ids, types            n strings each; an id is unique and stable (what files and ranks name)
     signatures            n strings: shape, stride and dtype of the operator's output, and its
                           constants; with the edges they make up `structure_hash`; "" where unknown
+    modules               n strings: the part of the model that the operator is of, like
+                          `model.layers.3.attention`; "" where unknown; no part of `structure_hash`
     device_types          k names; the columns of `seconds`
     seconds               float64[n, k], inf where an operator cannot run on that type
     weight_bytes          int64[n] there all through a step: parameters with their optimizer state,
@@ -93,6 +95,7 @@ class OperatorGraph:
     ids: tuple[str, ...]
     types: tuple[str, ...]
     signatures: tuple[str, ...]
+    modules: tuple[str, ...]
     device_types: tuple[str, ...]
     seconds: FloatArray
     weight_bytes: IntArray
@@ -280,6 +283,7 @@ def build_graph(
         ids=tuple(row.id for row in operators),
         types=tuple(row.type for row in operators),
         signatures=tuple(row.signature for row in operators),
+        modules=tuple(row.module for row in operators),
         device_types=tuple(device_types),
         seconds=seconds,
         weight_bytes=integers([row.weight_bytes for row in operators]),
@@ -320,6 +324,8 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
         }
         if graph.signatures[i]:
             row["signature"] = graph.signatures[i]
+        if graph.modules[i]:
+            row["module"] = graph.modules[i]
         for key in _COUNTS:
             if value := int(getattr(graph, key)[i]):
                 row[key] = value
