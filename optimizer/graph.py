@@ -47,6 +47,7 @@ __all__ = [
     "graph_to_json",
     "load_graph",
     "read_json",
+    "read_plain",
     "save_graph",
     "tensor_rows",
     "write_json",
@@ -57,6 +58,8 @@ GRAPH_VERSION = 1
 # The type of an operator that takes one item out of a tuple. Its storage was allocated with the
 # tuple, by the operator that it reads a tensor of 0 bytes of.
 TUPLE_ITEM = "getitem"
+
+_NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 _COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
@@ -71,6 +74,8 @@ class OperatorGraph:
     ids, types            n strings each; an id is unique and stable (what files and ranks name)
     signatures            n strings: shape, stride and dtype of the operator's output, and its
                           constants; with the edges they make up `structure_hash`; "" where unknown
+    modules               n strings: the part of the model that the operator is of, like
+                          `model.layers.3.attention`; "" where unknown; no part of `structure_hash`
     device_types          k names; the columns of `seconds`
     seconds               float64[n, k], inf where an operator cannot run on that type
     weight_bytes          int64[n] there all through a step: parameters with their optimizer state,
@@ -90,6 +95,7 @@ class OperatorGraph:
     ids: tuple[str, ...]
     types: tuple[str, ...]
     signatures: tuple[str, ...]
+    modules: tuple[str, ...]
     device_types: tuple[str, ...]
     seconds: FloatArray
     weight_bytes: IntArray
@@ -277,6 +283,7 @@ def build_graph(
         ids=tuple(row.id for row in operators),
         types=tuple(row.type for row in operators),
         signatures=tuple(row.signature for row in operators),
+        modules=tuple(row.module for row in operators),
         device_types=tuple(device_types),
         seconds=seconds,
         weight_bytes=integers([row.weight_bytes for row in operators]),
@@ -317,6 +324,8 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
         }
         if graph.signatures[i]:
             row["signature"] = graph.signatures[i]
+        if graph.modules[i]:
+            row["module"] = graph.modules[i]
         for key in _COUNTS:
             if value := int(getattr(graph, key)[i]):
                 row[key] = value
@@ -374,16 +383,29 @@ def _read_graph(document: Any) -> OperatorGraph:
     )
 
 
-def read_json(path: Path) -> Any:
-    """Gzip is recognised by its first bytes. Raises OSError, and GraphError naming the file where
-    it is no JSON document."""
-    data = path.read_bytes()
+def read_plain(path: Path) -> bytes:
+    """What is in the file, gzip or not. Raises OSError, and GraphError naming the file where its
+    gzip is damaged."""
     try:
-        return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return _unpacked(path)
+    except _NO_GZIP as error:
+        raise GraphError(f"{path}: no whole gzip file: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Gzip or not. Raises OSError, and GraphError naming the file where it is no JSON document."""
+    try:
+        return json.loads(_unpacked(path))
+    except (ValueError, *_NO_GZIP) as error:
         raise GraphError(f"{path}: no JSON document: {error}") from error
     except RecursionError:
         raise GraphError(f"{path}: no JSON document: it is nested too deeply") from None
+
+
+def _unpacked(path: Path) -> bytes:
+    """Gzip is recognised by its first bytes."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def write_json(path: Path, document: Any) -> None:

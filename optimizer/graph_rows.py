@@ -31,6 +31,7 @@ class OperatorRow:
     flops: int = 0
     traffic_bytes: int = 0
     colocation: str | None = None
+    module: str = ""
 
     @property
     def all_bytes(self) -> int:
@@ -54,7 +55,7 @@ _HEADER_KEYS = {
 def operator_row(row: Any) -> OperatorRow:
     """Raises GraphError naming the key."""
     _keys(row, _OPERATOR_KEYS, ("id", "type", "seconds"))
-    for key in ("id", "type", "signature"):
+    for key in ("id", "type", "signature", "module"):
         _text(row.get(key, ""), key)
     if row.get("colocation") is not None:
         _text(row["colocation"], "colocation")

@@ -71,7 +71,7 @@ ReductionName = Literal[
     "hsdag",
 ]
 # What `optimizer import` reads beside the graph file itself.
-GraphFormat = Literal["thesis", "msr", "moirai", "node-link"]
+GraphFormat = Literal["thesis", "msr", "moirai", "node-link", "onnx", "chakra"]
 
 
 def is_cpu(device_type: str) -> bool:

@@ -57,7 +57,6 @@ def table() -> Table:
             "path: the longest path of operator times. As published: thesis, table 5.1, whose "
             "TensorFlow graphs count more and smaller operators. CCR: seconds of all transfers "
             "over seconds of all operators, Celeritas (1), at 20 Gbit/s a NIC; Celeritas' table 2 "
-            "has 18.6 to 112 before its fusion and 6.4 to 11.1 after it. refused: spotlight groups "
-            "by ids that are paths, which those of our captures are not.",
+            "has 18.6 to 112 before its fusion and 6.4 to 11.1 after it.",
         ),
     )

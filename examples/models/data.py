@@ -10,10 +10,13 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from optimizer.capture.protocol import Tensors, TrainingStep
 
 PADDING = 0
+# Of translations(): what stands before the first word.
+BEGIN = 0
 # Of choices(): kinds of users and items, and how many items a user took before.
 KINDS = 10
 HISTORY = 4
@@ -77,6 +80,45 @@ def sentences(batch: int, seed: int, words: int, length: int) -> Callable[[int],
         departs = torch.randint(0, 4, tokens.shape, generator=generator) == 0
         tokens = torch.where(departs, noise, tokens)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    return batches
+
+
+def translations(batch: int, seed: int, words: int, length: int) -> Callable[[int], Tensors]:
+    """step -> int64[batch, length] three times: a sentence, its translation behind a BEGIN, and the
+    translation.
+
+    Word by word, the last one first, of which one word in eight departs. Small numbers are common,
+    as few words are in any language.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        drawn = torch.randint(1, words, (4, batch, length), generator=generator)
+        sentence, noise = drawn.amin(dim=0), drawn[0]
+        departs = torch.randint(0, 8, sentence.shape, generator=generator) == 0
+        translation = torch.where(departs, noise, sentence.flip(1))
+        begin = torch.full((batch, 1), BEGIN)
+        return sentence, torch.cat([begin, translation[:, :-1]], dim=1), translation
+
+    return batches
+
+
+def holograms(batch: int, seed: int, side: int) -> Callable[[int], Tensors]:
+    """step -> float[batch, 4, side, side], float[batch, 6, side, side]: a picture's three colours
+    and its depth, of 0 to 1; and of each colour's light the amplitude and the phase.
+
+    A colour's phase turns with the depth, as often as its wave is short; the light of a point
+    spreads to its neighbours.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        picture = torch.rand(batch, 4, side, side, generator=generator)
+        colours, depth = picture[:, :3], picture[:, 3:]
+        waves = torch.tensor([0.64, 0.52, 0.45]).view(1, 3, 1, 1)
+        spread = functional.avg_pool2d(colours, 3, stride=1, padding=1)
+        return picture, torch.cat([spread, 0.5 * depth / waves], dim=1)
 
     return batches
 

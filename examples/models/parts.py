@@ -41,10 +41,16 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.mixed(x, x, mask)
+
+    def mixed(
+        self, x: torch.Tensor, source: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Of what is in `source`, float[batch, any length, width], what each of x asks for."""
         mixed = functional.scaled_dot_product_attention(
             self._by_head(self.query(x)),
-            self._by_head(self.key(x)),
-            self._by_head(self.value(x)),
+            self._by_head(self.key(source)),
+            self._by_head(self.value(source)),
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=self.causal,

@@ -20,6 +20,7 @@ from torch import fx
 
 from optimizer.capture.branches import with_conditionals
 from optimizer.capture.errors import CaptureError, one_line, user_location
+from optimizer.capture.nodes import MODULE
 from optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
 
 _T = TypeVar("_T")
@@ -71,13 +72,22 @@ def joint_graph(
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error
     with_conditionals(joint.graph_module)
+    prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
+    _note_modules(joint.graph_module.graph, prefix)
     values = {
         **dict(exported.named_parameters(remove_duplicate=False)),
         **dict(exported.named_buffers(remove_duplicate=False)),
     }
     roles = _with_roles(joint.graph_module, values, where)
-    prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
     return _named_as_in_the_module(roles, prefix, order)
+
+
+def _note_modules(graph: fx.Graph, prefix: str) -> None:
+    """By the innermost module that was called. torch numbers repeated calls, as in `cell@3`."""
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+        path = next((path for path, _ in reversed(stack.values())), "")
+        node.meta[MODULE] = re.sub(r"@\d+", "", path).removeprefix(prefix)
 
 
 def _named_as_in_the_module(joint: JointGraph, prefix: str, order: Mapping[str, int]) -> JointGraph:

@@ -14,6 +14,9 @@ from optimizer.capture.layout import Layout
 
 # Where a copy of a node lies, if not in the memory that was traced for the node.
 STORAGE = "storage"
+# Which part of the model a node is of, like `model.layers.3.attention`; of the backward pass, the
+# part whose forward it belongs to.
+MODULE = "module"
 
 
 def storage_of(node: fx.Node) -> Hashable:

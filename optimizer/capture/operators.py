@@ -21,7 +21,14 @@ from optimizer.capture.branches import Conditional
 from optimizer.capture.costs import node_cost
 from optimizer.capture.errors import CaptureError
 from optimizer.capture.layout import Layout
-from optimizer.capture.nodes import is_random, is_tuple_item, storage_of, target_name, text_of
+from optimizer.capture.nodes import (
+    MODULE,
+    is_random,
+    is_tuple_item,
+    storage_of,
+    target_name,
+    text_of,
+)
 from optimizer.capture.refusals import source_of
 from optimizer.capture.rewrite import PlaceableGraph
 from optimizer.capture.updates import OptimizerChoice
@@ -92,8 +99,10 @@ def operator_graph(
     choice: OptimizerChoice,
     name: str,
     notes: Mapping[str, Any],
+    root: str,
 ) -> OperatorGraph:
-    """With no device types yet: the profile adds the seconds."""
+    """With no device types yet: the profile adds the seconds. root: what the names of modules lack
+    at their front."""
     groups = _colocation(placeable, analysis)
     costs = {node.name: node_cost(node, placeable, choice) for node in analysis.nodes}
     rows = [
@@ -108,6 +117,7 @@ def operator_graph(
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
             colocation=groups[node.name],
+            module=_module(node, placeable, root),
         )
         for node in analysis.nodes
     ]
@@ -136,6 +146,13 @@ def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> st
         return choice.signature
     arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Name(n.name))
     return f"{value} {arguments}{text_of(node)}"
+
+
+def _module(node: fx.Node, placeable: PlaceableGraph, root: str) -> str:
+    """What holds a parameter or a buffer, for these and who writes them."""
+    held = placeable.names.get(placeable.writers.get(node.name, node.name))
+    path: str = held[0].rpartition(".")[0] if held else node.meta.get(MODULE, "")
+    return f"{root}{path}" if path else ""
 
 
 class _Name(str):

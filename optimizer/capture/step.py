@@ -142,10 +142,11 @@ def captured_from(
         "sources": source_digests(),
     }
     name = f"{model_path} batch {batch}"
+    root = "model." if step.loss is None else ""  # as ModelWithLoss has it
     return CapturedStep(
         optimizer=optimizer,
         seed=seed,
-        operators=operator_graph(code, analysis, optimizer, name, notes),
+        operators=operator_graph(code, analysis, optimizer, name, notes, root),
         code=code,
         analysis=analysis,
         batches=split_batches(step.batches, accumulate),

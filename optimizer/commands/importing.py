@@ -16,13 +16,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=prog, description="A published graph format -> a graph file.", epilog=EXIT_CODES
     )
-    made.add_argument("file", type=Path, help="JSON, gzip or not")
+    made.add_argument("file", type=Path, help="gzip or not")
     made.add_argument(
         "--format",
         choices=get_args(GraphFormat),
         required=True,
         help="thesis: node-link with comp_cost; msr: accelerators and CPUs of one machine; "
-        "moirai: four unlike devices; node-link: networkx's, with our attributes",
+        "moirai: four unlike devices; node-link: networkx's, with our attributes; onnx: a model's "
+        "operators, without times; chakra: an execution trace of one process, as PyTorch writes it",
     )
     made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
     made.add_argument(
@@ -34,6 +35,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         default="all",
         help="accelerator: of msr only the accelerators' times, to place it on other clusters",
     )
+    made.add_argument(
+        "--dimension",
+        type=_dimension,
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="the size of a dimension that an onnx file only names, like batch=32; repeatable",
+    )
     return made
 
 
@@ -41,12 +50,19 @@ def main(arguments: list[str], prog: str) -> int:
     return ended(_import, parser(prog).parse_args(arguments))
 
 
+def _dimension(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE, like batch=32")
+    return name, int(size)
+
+
 def _import(options: argparse.Namespace) -> int:
     from optimizer.graph import save_graph, write_json
     from optimizer.importers.formats import import_file
     from optimizer.summary import graph_lines
 
-    imported = import_file(options.file, options.format, options.devices)
+    imported = import_file(options.file, options.format, options.devices, dict(options.dimension))
     if options.cluster_out is not None and imported.cluster is None:
         raise InputError(f"--cluster-out: format {options.format} describes no cluster")
     save_graph(imported.graph, options.out)

@@ -4,5 +4,8 @@ thesis      node-link JSON of the thesis' authors: a time per device, tensors in
 msr         accelerators and CPUs of one machine, joined by host memory
 moirai      four unlike devices, and what each transfer takes between every two of them
 node_link   networkx's node-link JSON with our attributes: in and out
+onnx        the operators of an ONNX model (onnx_model: sizes; onnx_costs: FLOPs and traffic)
+chakra      execution traces (chakra_messages: protobuf; traced, traced_flow, traced_costs: calls
+            that name their tensors, and what flows between them)
 formats     all of them by name
 """

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optimizer.graph import GraphError, read_json
+from optimizer.graph import GraphError, read_json, read_plain
+from optimizer.importers.chakra import read_chakra
 from optimizer.importers.imported import Imported
 from optimizer.importers.moirai import read_moirai
 from optimizer.importers.msr import Devices, read_msr
 from optimizer.importers.node_link import read_node_link
+from optimizer.importers.onnx import read_onnx
 from optimizer.importers.thesis import read_thesis
 from optimizer.names import GraphFormat
 
-_READERS: dict[GraphFormat, Callable[[Any, str], Imported]] = {
+# What is one JSON document.
+_READERS: Mapping[GraphFormat, Callable[[Any, str], Imported]] = {
     "thesis": read_thesis,
     "msr": read_msr,
     "moirai": read_moirai,
@@ -22,15 +25,33 @@ _READERS: dict[GraphFormat, Callable[[Any, str], Imported]] = {
 }
 
 
-def import_file(path: Path, form: GraphFormat, devices: Devices = "all") -> Imported:
-    """The graph is named after the file. Raises OSError, and GraphError naming file and place."""
-    document = read_json(path)
-    name = path.name.removesuffix(".gz").removesuffix(".json")
+def import_file(
+    path: Path,
+    form: GraphFormat,
+    devices: Devices = "all",
+    dimensions: Mapping[str, int] | None = None,
+) -> Imported:
+    """dimensions: of onnx, sizes by name. The graph is named after the file. Raises OSError, and
+    GraphError naming file and place."""
     try:
-        if devices == "all":
-            return _READERS[form](document, name)
-        if form != "msr":
+        if devices != "all" and form != "msr":
             raise GraphError(f"format {form} has no device {devices!r} to choose")
-        return read_msr(document, name, devices)
+        if dimensions and form != "onnx":
+            raise GraphError(f"format {form} has no dimensions to give sizes for")
+        return _read(path, form, devices, dimensions or {})
     except GraphError as error:
-        raise GraphError(f"{path}: {error}") from error
+        message = str(error)
+        named = message.startswith(f"{path}: ")
+        raise GraphError(message if named else f"{path}: {message}") from error
+
+
+def _read(path: Path, form: GraphFormat, devices: Devices, sizes: Mapping[str, int]) -> Imported:
+    name = path.name.removesuffix(".gz")
+    for ending in (".json", ".onnx", ".et"):
+        name = name.removesuffix(ending)
+    if form == "chakra":
+        return read_chakra(read_plain(path), name)
+    if form == "onnx":
+        return read_onnx(read_plain(path), name, path.parent, sizes)
+    document = read_json(path)
+    return read_msr(document, name, devices) if form == "msr" else _READERS[form](document, name)

@@ -16,16 +16,22 @@ Bytes. An edge has a `size`, but what it costs is `cost`, and in the layer graph
 some (there `cost` follows the producer). So the rate is the median of size / cost, the machine gets
 it as its intra-server rate, and a tensor has the bytes that its cost stands for at this rate:
 every cost comes out as the file says. A producer's edges of one cost are one tensor.
+
+Types. The operator graphs were made from ONNX models, and name most nodes after their operator:
+`Conv12`, `MatMul7_Grad/Gemm_3`. A further output of an operator is a node of its own there, named
+after the operator and itself (`LayerNormalization3_saved_mean_1`): an item of a tuple. Where a name
+tells nothing, as in the layer graphs and of weights, the type says which pass the node is of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal
 
 from optimizer.cluster import Cluster, Device, Server
-from optimizer.graph import GraphError, OperatorRow, build_graph
+from optimizer.graph import TUPLE_ITEM, GraphError, OperatorRow, build_graph
 from optimizer.importers.imported import (
     Imported,
     Row,
@@ -44,6 +50,9 @@ _SAME_RATE = 1e-3
 
 Devices = Literal["all", "accelerator"]
 
+# The operator's own name: its type and a number, of a gradient behind that of what it belongs to.
+_NAMED = re.compile(r"(?:[^/]+_Grad/)?([A-Z][A-Za-z]*?)_?\d+")
+
 
 def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Imported:
     """devices: "accelerator" leaves the processors out, of the graph's times and of the cluster, to
@@ -57,7 +66,8 @@ def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Impo
         source, target = edge_ends(row, nodes, "sourceId", "destId")
         seconds = row.number("cost") / 1e3
         tensors.add(source, target, round(seconds * bytes_per_second))
-    operators = [_operator(identifier, row, types) for identifier, row in nodes.items()]
+    names = {str(row.values.get("name", "")) for row in nodes.values()}
+    operators = [_operator(identifier, row, types, names) for identifier, row in nodes.items()]
     notes = {
         "format": "msr",
         "bytes_per_second": bytes_per_second,
@@ -69,7 +79,9 @@ def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Impo
     )
 
 
-def _operator(identifier: str, row: Row, types: Sequence[str]) -> OperatorRow:
+def _operator(
+    identifier: str, row: Row, types: Sequence[str], names: Collection[str]
+) -> OperatorRow:
     seconds: dict[str, float] = {}
     if row.value("supportedOnFpga"):
         seconds[ACCELERATOR] = row.number("fpgaLatency") / 1e3
@@ -80,11 +92,21 @@ def _operator(identifier: str, row: Row, types: Sequence[str]) -> OperatorRow:
     colour = row.values.get("colorClass")
     return OperatorRow(
         id=identifier,
-        type="backward" if row.values.get("isBackwardNode") else "forward",
+        type=_type(row, names),
         seconds=seconds,
         weight_bytes=round(row.number("size", 0.0)),
         colocation=None if colour is None else str(colour),
     )
+
+
+def _type(row: Row, names: Collection[str]) -> str:
+    """names: of all nodes."""
+    name = str(row.values.get("name", ""))
+    if found := _NAMED.fullmatch(name):
+        return found[1]
+    if (found := _NAMED.match(name)) and found[0] in names and name[found.end()] == "_":
+        return TUPLE_ITEM
+    return "backward" if row.values.get("isBackwardNode") else "forward"
 
 
 def _rate(edges: Sequence[Row]) -> tuple[float, int]:

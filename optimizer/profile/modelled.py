@@ -18,7 +18,10 @@ from optimizer.graph import FloatArray, OperatorGraph
 from optimizer.profile.devices import DEVICES, Kind, ModelledDevice
 
 _KINDS: dict[Kind, frozenset[str]] = {
-    "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul"}),
+    "matmul": frozenset(
+        {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul", "gemm", "einsum",
+         "matmulinteger", "qlinearmatmul", "lstm", "gru", "rnn"}
+    ),
     "random": frozenset({"native_dropout", "bernoulli", "rand", "randn", "rand_like"}),
     "reduction": frozenset(
         {"sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "cumsum"}
@@ -26,7 +29,8 @@ _KINDS: dict[Kind, frozenset[str]] = {
     "update": frozenset({"update"}),
     "gather": frozenset(
         {"embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
-         "scatter", "index_add", "scatter_add"}
+         "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
+         "scatternd"}
     ),
 }  # fmt: skip
 # In this order: a part of the name decides where no whole name does.
@@ -39,13 +43,14 @@ _PARTS: tuple[tuple[str, Kind], ...] = (
     ("norm", "reduction"),
     ("softmax", "reduction"),
     ("loss", "reduction"),
+    ("reduce", "reduction"),
 )
 
 
 @cache
 def kind_of(operator_type: str) -> Kind:
-    """operator_type: as capture writes it, like `aten.mm.default` or `update`."""
-    name = operator_type.removeprefix("aten.").split(".")[0]
+    """operator_type: as capture writes it, like `aten.mm.default` or `update`, or ONNX's."""
+    name = operator_type.removeprefix("aten.").split(".")[0].lower()
     for kind, names in _KINDS.items():
         if name in names:
             return kind
@@ -57,7 +62,7 @@ def modelled_seconds(graph: OperatorGraph, device: ModelledDevice) -> FloatArray
     if graph.operator_count and not (graph.flops.any() or graph.traffic_bytes.any()):
         raise ValueError(
             f"graph {graph.name!r} has neither flops nor traffic_bytes, from which times are "
-            "modelled; capture the model again (imported graphs have times of their own)"
+            "modelled; capture the model again (most imported graphs have times of their own)"
         )
     kinds = [kind_of(name) for name in graph.types]
     peak = np.array(

@@ -96,9 +96,9 @@ REDUCTIONS: Mapping[ReductionName, Entry] = {
     ),
     "spotlight": Entry(
         (f"{_PUBLISHED}.spotlight:reduce_as_spotlight",),
-        "operators whose ids share their first two levels",
+        "operators whose modules or ids share their first two levels",
         "Gao et al., Spotlight (ICML 2018)", "thesis 5.3",
-        "graphs whose ids are paths, like sequential_1/conv2d_1/Reshape",
+        "captured graphs, and those whose ids are paths, like sequential_1/conv2d_1/Reshape",
     ),
     "pesto": Entry(
         (f"{_PUBLISHED}.pesto:reduce_as_pesto",),

@@ -48,6 +48,7 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
         ids=tuple(graph.ids[i] for i in first.tolist()),
         types=tuple(graph.types[i] for i in first.tolist()),
         signatures=("",) * count,
+        modules=tuple(graph.modules[i] for i in first.tolist()),
         seconds=seconds,
         weight_bytes=summed(graph.weight_bytes),
         activation_bytes=summed(graph.activation_bytes),

@@ -11,12 +11,16 @@ from torch import nn
 
 from examples.models import alexnet as alexnet_example
 from examples.models import bert as bert_example
-from examples.models import deep_transformer, inception, vgg16
+from examples.models import deep_transformer, gpt3, inception, vgg16
 from examples.models import fnet as fnet_example
+from examples.models import gnmt as gnmt_example
 from examples.models import gpt2 as gpt2_example
+from examples.models import holography as holography_example
 from examples.models import mixture as mixture_example
 from examples.models import mlp as mlp_example
 from examples.models import resnet50 as resnet50_example
+from examples.models import swin as swin_example
+from examples.models import transformer as transformer_example
 from examples.models import two_towers as two_towers_example
 from optimizer.capture.protocol import TrainingStep
 
@@ -79,3 +83,24 @@ def mixture(batch: int, seed: int) -> TrainingStep:
 
 def two_towers(batch: int, seed: int) -> TrainingStep:
     return two_towers_example.step_of(batch, seed, replace(two_towers_example.SMALL, dropout=NEVER))
+
+
+def gnmt(batch: int, seed: int) -> TrainingStep:
+    return gnmt_example.step_of(batch, seed, replace(gnmt_example.SMALL, dropout=NEVER))
+
+
+def transformer(batch: int, seed: int) -> TrainingStep:
+    sizes = replace(transformer_example.SMALL, dropout=NEVER)
+    return transformer_example.step_of(batch, seed, sizes)
+
+
+def gpt3_shaped(batch: int, seed: int) -> TrainingStep:
+    return gpt2_example.step_of(batch, seed, replace(gpt3.SMALL, dropout=NEVER))
+
+
+def holography(batch: int, seed: int) -> TrainingStep:
+    return holography_example.training_step_small(batch, seed)
+
+
+def swin(batch: int, seed: int) -> TrainingStep:
+    return swin_example.step_of(batch, seed, replace(swin_example.SMALL, dropout=NEVER))

@@ -222,6 +222,33 @@ def test_order_tensors_come_after_data(alexnet: CapturedStep) -> None:
         assert len(sizes) <= 2 and (len(sizes) < 2 or sizes[1] == 0)
 
 
+def test_operators_say_which_part_of_the_model_they_are_of(alexnet: CapturedStep) -> None:
+    graph = alexnet.operators
+    modules = dict(zip(graph.ids, graph.modules, strict=True))
+    for layer in ("model.features.0", "model.classifier.5"):
+        name = layer.replace(".", "_")
+        assert modules[f"parameter_{name}_weight"] == modules[f"update_{name}_weight"] == layer
+        kinds = {graph.types[i] for i, one in enumerate(graph.modules) if one == layer}
+        forward = "aten.convolution.default" if "features" in layer else "aten.addmm.default"
+        backward = "aten.convolution_backward.default" if "features" in layer else "aten.mm.default"
+        assert {forward, backward} <= kinds, "the backward pass is of its forward's part"
+    assert modules["input_0"] == ""
+    without = [i for i, one in enumerate(graph.modules) if not one]
+    assert len(without) <= 0.1 * graph.operator_count
+
+
+def test_modules_do_not_depend_on_how_a_step_is_given() -> None:
+    """A repeated call is of the same part; autocast and a step without a loss add no level."""
+    whole = capture("examples.models.gnmt:training_step_small", 2, ADAMW, 0).operators
+    assert {one.partition("@")[0] for one in whole.modules} == set(whole.modules)
+    assert whole.modules.count("model.encoder.second.cell.given") > 6
+    cast = capture(MLP, 4, ADAMW, 0, autocast="bf16").operators
+    assert {one.partition(".")[0] for one in cast.modules} <= {"", "model", "loss"}
+    alone = capture("examples.models.two_towers:training_step_small", 4, ADAMW, 0).operators
+    assert {one.partition(".")[0] for one in alone.modules} <= {"", "model"}
+    assert "model.user_tower.0" in alone.modules
+
+
 def test_constants_are_no_operators(hard: CapturedStep) -> None:
     assert len(hard.code.constants) == 3  # the mask, the tensor in the source, the loss's gradient
     assert not any("mask" in i or "constant" in i for i in hard.operators.ids)

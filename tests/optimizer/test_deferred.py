@@ -21,6 +21,7 @@ MODELS = (
     "hard_models:training_step", "examples.models.mlp:training_step",
     "examples.models.vgg16:training_step_small", "examples.models.gpt2:training_step_small",
     "examples.models.mixture:training_step_small", "examples.models.inception:training_step_small",
+    "examples.models.gnmt:training_step_small", "examples.models.swin:training_step_small",
 )  # fmt: skip
 
 

@@ -15,10 +15,15 @@ from examples.models import (
     bert,
     deep_transformer,
     fnet,
+    gnmt,
     gpt2,
+    gpt3,
+    holography,
     inception,
     mixture,
     resnet50,
+    swin,
+    transformer,
     vgg16,
 )
 from optimizer.capture.protocol import load_training_step
@@ -30,7 +35,7 @@ STEPS = 3
 QUICK = ("mlp", "fnet", "gpt2", "two_towers")
 OTHERS = (
     "alexnet", "vgg", "vgg_batch_norm", "resnet50", "inception_v3", "bert", "gpt2_fused", "deep",
-    "mixture",
+    "mixture", "gnmt", "transformer", "gpt3_shaped", "holography", "swin",
 )  # fmt: skip
 
 
@@ -139,10 +144,18 @@ def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
         (lambda: fnet.FNet(fnet.BASE), 81_974_018),
         (lambda: gpt2.Gpt2(gpt2.BASE), 123_751_680),
         (lambda: gpt2.Gpt2(deep_transformer.DEEP), 65_311_232),
+        (lambda: gpt2.Gpt2(gpt3.M330), 355_871_744),
+        (lambda: gpt2.Gpt2(gpt3.B13), 12_853_386_240),
+        (lambda: transformer.Transformer(transformer.LARGE), 1_475_870_720),
+        (lambda: gnmt.Gnmt(gnmt.Sizes()), 590_982_400),
+        (lambda: holography.Holography(holography.Sizes()), 148_710),
+        (lambda: swin.Swin(swin.TINY), 28_288_354),
+        (lambda: swin.Swin(swin.Sizes()), 1_792_112_840),
     ],
     ids=[
         "vgg", "vgg with batch norm", "resnet", "inception", "inception, one loss", "bert", "fnet",
-        "gpt2", "deep",
+        "gpt2", "deep", "gpt3", "gpt3 of 13 thousand million", "transformer", "gnmt", "holography",
+        "swin-t", "swin",
     ],
 )  # fmt: skip
 def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters: int) -> None:
@@ -184,7 +197,9 @@ def test_experts_take_no_more_than_they_have_room_for_and_the_first_first() -> N
     assert torch.all(weights.sum(dim=(2, 3)) <= 1 + 1e-6)
 
 
-@pytest.mark.parametrize("name", ["vgg", "bert", "gpt2", "mixture", "two_towers"])
+@pytest.mark.parametrize(
+    "name", ["vgg", "bert", "gpt2", "mixture", "two_towers", "gnmt", "holography"]
+)
 def test_batches_depend_on_seed_and_step_alone(name: str) -> None:
     step, again = (load_training_step(f"small_models:{name}", 4, 3) for _ in range(2))
     other = load_training_step(f"small_models:{name}", 4, 4)

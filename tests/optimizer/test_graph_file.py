@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,18 @@ def changed(path: tuple, value: object) -> dict:
         place = place[key]
     place[path[-1]] = value
     return document
+
+
+def test_modules_come_back_and_are_no_structure(tmp_path):
+    made = replace(MADE, modules=("model.a", ""))
+    save_graph(made, tmp_path / "graph.json")
+    loaded = load_graph(tmp_path / "graph.json")
+    assert loaded.modules == made.modules
+    assert loaded.structure_hash == MADE.structure_hash
+    assert [set(row) & {"module"} for row in graph_to_json(loaded)["operators"]] == [
+        {"module"},
+        set(),
+    ]
 
 
 @pytest.mark.parametrize("name", ["graph.json", "graph.json.gz"])
@@ -63,6 +76,7 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("operators", 1, "id"), 5, "operators[1]: id is 5, expected a text"),
         (("operators", 1, "type"), None, "operators[1]: type is None, expected a text"),
         (("operators", 1, "signature"), [], "operators[1]: signature is []"),
+        (("operators", 1, "module"), [], "operators[1]: module is []"),
         (("operators", 1, "colocation"), 0, "operators[1]: colocation is 0, expected a text"),
         (("operators", 1, "memory"), 0, "operators[1]: unknown key 'memory'"),
         (("operators", 1, "weight_bytes"), -3, "operators[1]: weight_bytes is -3"),

@@ -112,6 +112,22 @@ def test_msr_times_costs_and_machine() -> None:
     assert graph.tensor_consumers(0).tolist() == [1, 2]
 
 
+def test_msr_types_are_those_that_names_tell() -> None:
+    document = copy.deepcopy(MSR)
+    said = {
+        "LayerNormalization3": "LayerNormalization", "MatMul7_Grad/Gemm_3": "Gemm",
+        "Gelu_13": "Gelu", "LayerNormalization3_saved_mean_1": "getitem",
+        "Relu4_saved_mean_1": "backward", "node77grad": "backward", "99": "backward",
+        "bert.encoder.layer.0.weight": "backward",
+    }  # fmt: skip
+    first, _, last = document["nodes"]
+    first["name"] = "LayerNormalization3"
+    document["edges"] = []
+    for name, kind in said.items():
+        document["nodes"] = [first, last | {"name": name}]
+        assert read_msr(document).graph.types == ("LayerNormalization", kind)
+
+
 def test_msr_where_size_and_cost_disagree_the_cost_counts() -> None:
     document = copy.deepcopy(MSR)
     document["edges"][2]["size"] = 4000.0

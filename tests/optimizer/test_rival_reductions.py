@@ -21,7 +21,7 @@ from optimizer.reductions.published.colocrl import only_successor_groups, reduce
 from optimizer.reductions.published.hsdag import reduce_as_hsdag
 from optimizer.reductions.published.pesto import merge_in_batches
 from optimizer.reductions.published.placeto import merge_cheapest, reduce_as_placeto
-from optimizer.reductions.published.spotlight import prefix_groups, two_level_prefix
+from optimizer.reductions.published.spotlight import module_path, prefix_groups, two_level_prefix
 from optimizer.reductions.refusals import ReductionRefusedError
 from optimizer.reductions.report import critical_path_seconds
 from test_merging import between
@@ -201,6 +201,29 @@ def test_spotlight_the_example_of_the_thesis():
     assert small.graph.seconds[:, 0].tolist() == [2.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [
+        ("model.layers.3.attention.query", "model/layers.3/attention/query"),
+        ("model.features.0", "model/features.0"),
+        ("model", "model"),
+        ("model.a1.b", "model/a1/b"),
+        ("", ""),
+    ],
+)
+def test_spotlight_a_number_is_no_level_of_a_module(module, path):
+    assert module_path(module) == path
+
+
+def test_spotlight_goes_by_modules_where_there_are_any():
+    problem = problem_of("ABCD", "AB", "BC", "CD")
+    modules = ("model.layers.0.norm", "model.layers.0.attention", "model.layers.1.norm", "")
+    problem = replace(problem, graph=replace(problem.graph, modules=modules))
+    small, _, words = reduce_by_name(problem, "spotlight")
+    assert words == "spotlight: 4 -> 3 operators, 0 groups"
+    assert small.graph.modules == ("model.layers.0.norm", "model.layers.1.norm", "")
+
+
 def test_spotlight_a_group_that_would_close_a_loop_stays_several_on_one_device():
     problem = named(problem_of("ABC", "AB", "BC", "AC"), A="m/x/1", B="m/y/1", C="m/x/2")
     small, _, words = reduce_by_name(problem, "spotlight")
@@ -209,7 +232,7 @@ def test_spotlight_a_group_that_would_close_a_loop_stays_several_on_one_device()
 
 
 def test_spotlight_refuses_ids_that_are_no_paths():
-    with pytest.raises(ReductionRefusedError, match="no two ids of this graph share any"):
+    with pytest.raises(ReductionRefusedError, match="no two operators of this graph share any"):
         reduce_by_name(problem_of("AB", "AB"), "spotlight")
 
 
