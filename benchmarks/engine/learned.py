@@ -22,6 +22,7 @@ from benchmarks.graphs import published
 from benchmarks.table import Table, milliseconds
 from optimizer.engines.learned import hsdag, placeto
 from optimizer.engines.learned.curve import draw_curve
+from optimizer.engines.learned.settings import HsdagSettings
 from optimizer.engines.learned.trials import Episode, Trials
 from optimizer.engines.published.list_scheduling import by_remaining_path
 from optimizer.engines.published.shared.reassignment import Reassignment
@@ -96,13 +97,15 @@ def _trained_table(chosen: Sequence[Case], pictures: Path | None) -> Table:
             f"strict, seed {SEED}, at most {MOVES} placements in training; training ends early "
             "after 30 episodes without gain. placements: all that were tried; random: the best of "
             "as many, co-location groups together. means: of the placements of the first and of "
-            "the last episode. s: training, its simulations included, on one core in the idle "
-            "class.",
+            "the last episode. never updated: the policy as it was drawn, so that only its groups "
+            "differ from random. s: training, its simulations included, on one core in the idle "
+            "class of a busy machine.",
         ),
     )
 
 
 def _trainings(case: Case, problem: Problem) -> Iterator[tuple[str, Trained]]:
+    yield "hsdag never updated", trained_on(case, problem, "hsdag", updates=False)
     for without in ABLATIONS:
         name = " ".join(["hsdag", *(f"without {feature}" for feature in without)])
         yield name, trained_on(case, problem, "hsdag", without)
@@ -160,14 +163,18 @@ def best_of_random(problem: Problem, count: int) -> float:
 
 
 def trained_on(
-    case: Case, problem: Problem, engine: str, without: tuple[Feature, ...] = ()
+    case: Case,
+    problem: Problem,
+    engine: str,
+    without: tuple[Feature, ...] = (),
+    *,
+    updates: bool = True,
 ) -> Trained:
-    key = hashlib.sha256(
-        "\n".join(
-            [case.file.name, case.cluster.model_dump_json(), engine, *without, str(MOVES),
-             sources_digest()]
-        ).encode()
-    ).hexdigest()[:20]  # fmt: skip
+    """updates: False for a policy that only proposes: what grouping does without learning."""
+    also = [] if updates else ["never updated"]
+    decides = [case.file.name, case.cluster.model_dump_json(), engine, *without, str(MOVES)]
+    text = "\n".join([*decides, sources_digest(), *also])
+    key = hashlib.sha256(text.encode()).hexdigest()[:20]
     kept, policy = CACHE / f"{key}.learned.json", CACHE / f"{key}.policy.npz"
     if not kept.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -175,7 +182,7 @@ def trained_on(
             time_limit_seconds=LIMIT_SECONDS, seed=SEED, moves=MOVES,
             learning=Learning(save_policy=policy, without=without),
         )  # fmt: skip
-        trials, step = _run(engine, problem, settings)
+        trials, step = _run(engine, problem, settings, updates=updates)
         row = {
             "step_seconds": step,
             "tried": trials.count,
@@ -187,11 +194,14 @@ def trained_on(
     return Trained(row["step_seconds"], row["tried"], curve, policy)
 
 
-def _run(engine: str, problem: Problem, settings: SolveSettings) -> tuple[Trials, float]:
+def _run(
+    engine: str, problem: Problem, settings: SolveSettings, *, updates: bool = True
+) -> tuple[Trials, float]:
     """As the engine would be run, its own reduction first; and the step of the best placement on
     the graph as given, inf where it does not fit."""
     if engine == "hsdag":
-        trials, undo = hsdag.train(problem, settings), None
+        table_4 = HsdagSettings() if updates else HsdagSettings(k_epochs=0)
+        trials, undo = hsdag.train(problem, settings, None, table_4), None
     else:
         small, undo, _ = reduce_by_name(problem, "placeto")
         trials = placeto.train(small, settings)
