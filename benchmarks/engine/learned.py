@@ -36,6 +36,8 @@ PUBLISHED = ("GoogLeNet", "throughput_LayerGraphs_bert24_training")
 ABLATIONS: tuple[tuple[Feature, ...], ...] = ((), ("structure",), ("shape",), ("position",))
 # Placements to train with: HSDAG's 100 episodes of 20.
 MOVES = 2_000
+# Without patience: so that it tries as many.
+NEVER_UPDATED = HsdagSettings(k_epochs=0, patience=MOVES)
 # The clock is not to decide anything here.
 LIMIT_SECONDS = 7_200.0
 SEED = 0
@@ -96,10 +98,10 @@ def _trained_table(chosen: Sequence[Case], pictures: Path | None) -> Table:
         notes=(
             f"strict, seed {SEED}, at most {MOVES} placements in training; training ends early "
             "after 30 episodes without gain. placements: all that were tried; random: the best of "
-            "as many, co-location groups together. means: of the placements of the first and of "
-            "the last episode. never updated: the policy as it was drawn, so that only its groups "
-            "differ from random. s: training, its simulations included, on one core in the idle "
-            "class of a busy machine.",
+            "as many as the longest training tried, co-location groups together. means: of the "
+            "placements of the first and of the last episode. never updated: the policy as it was "
+            "drawn, to the end, so that only its groups differ from random. s: training, its "
+            "simulations included, on one core in the idle class of a busy machine.",
         ),
     )
 
@@ -171,7 +173,7 @@ def trained_on(
     updates: bool = True,
 ) -> Trained:
     """updates: False for a policy that only proposes: what grouping does without learning."""
-    also = [] if updates else ["never updated"]
+    also = [] if updates else [str(NEVER_UPDATED)]
     decides = [case.file.name, case.cluster.model_dump_json(), engine, *without, str(MOVES)]
     text = "\n".join([*decides, sources_digest(), *also])
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -200,7 +202,7 @@ def _run(
     """As the engine would be run, its own reduction first; and the step of the best placement on
     the graph as given, inf where it does not fit."""
     if engine == "hsdag":
-        table_4 = HsdagSettings() if updates else HsdagSettings(k_epochs=0)
+        table_4 = HsdagSettings() if updates else NEVER_UPDATED
         trials, undo = hsdag.train(problem, settings, None, table_4), None
     else:
         small, undo, _ = reduce_by_name(problem, "placeto")
