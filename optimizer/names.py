@@ -38,6 +38,8 @@ EngineName = Literal[
     "local-search",
     "mcmc",
     "flexflow",
+    "hsdag",
+    "placeto",
     "moirai",
     "icc-p1",
     "icc-p2",
@@ -45,6 +47,11 @@ EngineName = Literal[
     "thesis-p2",
     "thesis-p3",
 ]
+# What engine hsdag's policy may be asked to go without: its paper's ablations.
+#   structure  in- and out-degrees, fractal dimension
+#   shape      output shapes
+#   position   the place in the topological order
+Feature = Literal["structure", "shape", "position"]
 # The order of a placement's operators.
 #   own   as the engine decided it
 #   list  by the longest path that is left, as HeteroG does

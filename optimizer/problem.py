@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.cluster import Cluster
 from optimizer.graph import OperatorGraph
-from optimizer.names import ENTITLED_FRACTION, Backend, Model, SchedulerName, Sharing, SolverName
+from optimizer.names import (
+    ENTITLED_FRACTION,
+    Backend,
+    Feature,
+    Model,
+    SchedulerName,
+    Sharing,
+    SolverName,
+)
 
 # Below this size a message is not cut over several rails: it travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
@@ -63,11 +72,26 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Learning:
+    """What the learned engines read and write beside the placement.
+
+    policy: a trained one to begin with; save_policy: where the policy goes in the end; curve: where
+    the training curve goes, .csv or .png; without: features that hsdag's policy leaves out.
+    """
+
+    policy: Path | None = None
+    save_policy: Path | None = None
+    curve: Path | None = None
+    without: tuple[Feature, ...] = ()
+
+
+@dataclass(frozen=True)
 class SolveSettings:
     """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
     (`moves`) gives the same answer; with a time limit alone it need not. certify: the part of the
     time that may go into a stronger bound; None: by the graph's size. solver: of the published
-    formulations. scheduler: gives the order of what the engine placed."""
+    formulations. scheduler: gives the order of what the engine placed. learning: of the learned
+    engines."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
@@ -76,3 +100,4 @@ class SolveSettings:
     certify: float | None = None
     solver: SolverName = "auto"
     scheduler: SchedulerName = "own"
+    learning: Learning = Learning()

@@ -20,7 +20,7 @@ _CASES: tuple[tuple[Sharing, Model], ...] = (
     ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
 )  # fmt: skip
 # These have loops of their own.
-_OTHER_ENGINES: tuple[EngineName, ...] = ("linear-clustering", "flexflow")
+_OTHER_ENGINES: tuple[EngineName, ...] = ("linear-clustering", "flexflow", "hsdag")
 # Enough operators to be reduced, and memory for half of them.
 _OPERATORS, _BYTES = 320, 1_000
 

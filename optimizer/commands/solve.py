@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, get_args
 
 from optimizer.arguments import EXIT_CODES, fraction, part, seconds, whole
 from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
+from optimizer.commands.learning import (
+    add_learning_arguments,
+    learning_of,
+    refuse_idle_learning,
+)
 from optimizer.commands.outcome import DONE, ended
 from optimizer.commands.progress import ProgressLines
 from optimizer.names import (
@@ -37,6 +42,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add_cluster_arguments(made)
     _add_method_arguments(made)
     _add_search_arguments(made)
+    add_learning_arguments(made)
     made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
     made.add_argument(
         "--out-each",
@@ -54,6 +60,7 @@ def main(arguments: list[str], prog: str) -> int:
     refuse_half_a_cluster(made, options)
     if options.out_each is not None and options.sharing != "auto":
         made.error("--out-each goes with --sharing auto; another sharing is one file, --out")
+    refuse_idle_learning(made, options)
     return ended(_solve, options)
 
 
@@ -121,7 +128,10 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
     parser.add_argument(
-        "--moves", type=whole, help="annealing moves instead of the time limit: repeatable"
+        "--moves",
+        type=whole,
+        help="annealing moves instead of the time limit: repeatable; of the learned engines the "
+        "placements to train with",
     )
 
 
@@ -179,6 +189,7 @@ def _placed(
         moves=options.moves,
         solver=options.solver,
         scheduler=options.scheduler,
+        learning=learning_of(options),
     )
     how = options.engine, settings, options.reduction, ProgressLines()
     if options.sharing == "auto":

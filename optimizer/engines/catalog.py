@@ -43,6 +43,7 @@ class Engine:
 
 
 _PUBLISHED = "optimizer.engines.published"
+_LEARNED = "optimizer.engines.learned"
 _ALONE = "each transfer alone"
 _SIMULATED = "the problem's own model"
 _ROOM = "static sum: a device without room is passed over"
@@ -132,6 +133,16 @@ ENGINES: Mapping[EngineName, Engine] = {
     "flexflow": Engine(
         f"{_PUBLISHED}.flexflow", "Metropolis-Hastings, from a random placement",
         "Jia et al., FlexFlow (MLSys 2019)", "6", "devices", _SIMULATED, _CHARGE, "yes", "none",
+    ),
+    "hsdag": Engine(
+        f"{_LEARNED}.hsdag", "a policy that groups operators and chooses devices, by REINFORCE",
+        "Duan et al., HSDAG (NeurIPS 2024)", "2; table 4", "devices", _SIMULATED, _CHARGE, "yes",
+        "none",
+    ),
+    "placeto": Engine(
+        f"{_LEARNED}.placeto", "a policy that places node by node, by REINFORCE",
+        "Addanki et al., Placeto (NeurIPS 2019)", "as others describe it", "devices", _SIMULATED,
+        _CHARGE, "yes", "placeto",
     ),
     "moirai": Engine(
         _FORMULATIONS, "mixed-integer program: an order, unlike devices and channels",

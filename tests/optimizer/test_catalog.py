@@ -30,6 +30,8 @@ from test_engines import layered
 METHODS = tuple(
     name for name, engine in ENGINES.items() if engine.module.startswith("optimizer.engines.publ")
 )
+# What learns is tested in test_learned_engines, and here as far as all are alike.
+LEARNED = ("hsdag", "placeto")
 TIGHT = st.sampled_from([100_000, 200_000, 10**9])
 
 
@@ -85,6 +87,18 @@ def test_an_engine_loads_nothing_of_the_others(name, tmp_path):
     assert lines["HEAVY"] == set()
 
 
+def test_torch_is_loaded_for_what_learns_alone():
+    """The list and the command know the learned engines without it."""
+    program = (
+        "import sys\n"
+        "import optimizer.engines.registry, optimizer.engines.catalog, optimizer.commands.solve\n"
+        "assert 'torch' not in sys.modules\n"
+        "optimizer.engines.catalog.load('hsdag')\n"
+        "assert 'torch' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def drawn(examples):
     return settings(
         max_examples=examples,
@@ -119,13 +133,13 @@ def test_every_answer_of_a_published_method_passes_the_check(engine):
     assert any(placement.messages for placement in gave) or engine in ("order-place", "mcmc")
 
 
-@pytest.mark.parametrize("engine", METHODS)
+@pytest.mark.parametrize("engine", (*METHODS, *LEARNED))
 def test_a_graph_without_operators_is_placed(engine):
     placement = place(Problem(graph({}, []), cluster(2)), engine, SolveSettings(moves=5))
     assert placement.operators == {} and placement.step_seconds == 0.0
 
 
-@pytest.mark.parametrize("engine", METHODS)
+@pytest.mark.parametrize("engine", (*METHODS, *LEARNED))
 def test_no_time_at_all_is_a_placement_or_a_reason(engine):
     problem = Problem(layered(20, 4), cluster(4, (8e6,), latency=1e-3))
     try:
