@@ -109,9 +109,10 @@ class _Finder:
         return Problem(load_graph(self._graph(model).file), self.preset.clusters[on])
 
     def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
+        problem = self._problem(model, on)
         self.say(f"reducing {model} by {reduction}")
         try:
-            return reduction_report(self._problem(model, on), reduction)
+            return reduction_report(problem, reduction)
         except ReductionRefusedError as error:
             raise NotHadError(str(error)) from error
 

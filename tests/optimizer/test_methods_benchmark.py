@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.methods import grand, promises
+from benchmarks.methods import claims, grand, promises
 from test_comparison import row
 
 
@@ -57,3 +57,22 @@ def test_what_is_late_or_broken_is_named(monkeypatch):
     }  # fmt: skip
     assert "g, metis: placed, 11.1 s. " in table.notes
     assert "g, dsc: broken, 0.5 s. a rule" in table.notes
+
+
+def test_a_claim_says_on_how_many_graphs_it_holds():
+    assert claims._verdict("So", []) == "So: no graph here can tell."
+    assert claims._verdict("So", [True, True]) == "So: holds on all 2 that can tell."
+    assert claims._verdict("So", [True, False]) == "So: holds on 1 of 2 that can tell."
+
+
+def test_mcmc_is_held_against_when_auto_was_as_short(monkeypatch):
+    sooner = [auto(contended_seconds=2.0, found=((0.4, 2.1), (3.0, 2.0)))]
+    sooner.append(row(engine="mcmc", contended_seconds=2.08, search_seconds=9.0))
+    later = [auto(graph="h", contended_seconds=2.0, found=((12.0, 2.0),))]
+    later.append(row(graph="h", engine="mcmc", contended_seconds=2.0, search_seconds=9.0))
+    unplaced = [auto(graph="i"), row(graph="i", engine="mcmc", fits=None, outcome="refused")]
+    monkeypatch.setattr(claims, "rows_of", lambda cases: [*sooner, *later, *unplaced])
+    monkeypatch.setattr(claims, "grand_cases", list)
+    table = claims._random_walks()
+    assert [one[2:] for one in table.rows] == [["1.040", "9.0", "0.4"], ["1.000", "9.0", "12.0"]]
+    assert table.notes[-1].endswith("holds on 1 of 2 that can tell.")
