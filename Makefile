@@ -8,10 +8,12 @@
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
+# make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (over an hour; a run that
+#              was cut off goes on where it ended)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods lock reference
 BIN := .venv/bin
 
 setup:
@@ -49,10 +51,13 @@ static:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: bench-engine bench-job bench-agent
+bench: bench-engine bench-methods bench-job bench-agent
 
 bench-engine: setup
 	$(BIN)/python -m benchmarks.engine --report docs/benchmarks
+
+bench-methods: setup
+	$(BIN)/python -m benchmarks.methods --report docs/benchmarks
 
 bench-agent: setup
 	$(BIN)/python -m benchmarks.agent --report docs/benchmarks

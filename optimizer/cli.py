@@ -1,5 +1,5 @@
-"""The `optimizer` command: capture, profile, import, export, engines, reductions, solve, explain,
-check, trace, show.
+"""The `optimizer` command: capture, profile, import, export, engines, reductions, solve, compare,
+explain, check, trace, show.
 
 Exit codes: 0 done, 2 usage, 3 bad input, 4 no feasible placement, or violations found by `check`.
 Results go to standard output, progress and errors to standard error.
@@ -27,6 +27,7 @@ COMMANDS = {
     "engines": ("optimizer.commands.engines", "placement methods: their papers, what they take"),
     "reductions": ("optimizer.commands.reductions", "ways to make a graph smaller: their papers"),
     "solve": ("optimizer.commands.solve", "a graph and a cluster -> a placement"),
+    "compare": ("optimizer.commands.comparing", "methods beside each other: one table, pictures"),
     "explain": ("optimizer.commands.explaining", "why a placement takes as long as it does"),
     "check": ("optimizer.commands.checking", "verify a placement against its graph"),
     "trace": ("optimizer.commands.tracing", "a placement's step for ui.perfetto.dev"),

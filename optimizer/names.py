@@ -77,6 +77,27 @@ ReductionName = Literal[
     "pesto",
     "hsdag",
 ]
+# Published tables and figures that `optimizer compare` asks again of our captures.
+PresetName = Literal[
+    "thesis-table-5.1",
+    "thesis-table-5.2",
+    "thesis-figure-4.3",
+    "thesis-figure-4.5",
+    "thesis-figure-5.2",
+    "thesis-figure-5.3",
+    "thesis-figure-5.4",
+    "icc-table-1",
+    "icc-figure-5",
+    "icc-figure-6",
+    "moirai-table-v",
+    "moirai-figure-10",
+    "hsdag-table-2",
+    "hsdag-table-3",
+    "celeritas-table-2",
+    "celeritas-table-3",
+    "celeritas-table-4",
+    "celeritas-table-5",
+]
 # What `optimizer import` reads beside the graph file itself.
 GraphFormat = Literal["thesis", "msr", "moirai", "node-link", "onnx", "chakra"]
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from optimizer.engines.sequential import depth_first_order
 from optimizer.graph import OperatorGraph, load_graph
 from optimizer.placement import Placement
 from optimizer.recompute.facts import Facts
 from optimizer.recompute.memory import recompute_memory
 from optimizer.recompute.times import recompute_times
+from optimizer.reductions.published.topological import dfs_topo
 from tests.agent.ranks import run_ranks
 from tests.placements import cluster_of, placement_of
 
@@ -111,7 +111,7 @@ def cut(graph: OperatorGraph, devices: int) -> Placement:
     of_group: dict[int, str] = {}
     where: dict[str, str] = {}
     before, total = 0, int(size.sum()) + 1
-    for i in depth_first_order(graph).tolist():
+    for i in dfs_topo(graph).tolist():
         device = cluster.device_names[devices * before // total]
         group = int(graph.colocation[i])
         where[graph.ids[i]] = of_group.setdefault(group, device) if group >= 0 else device

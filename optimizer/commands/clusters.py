@@ -27,6 +27,10 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan.yaml or another .yaml file with its `cluster`, rates of NICs as line rates; or "
         "JSON with payload rates: a cluster file, like examples/clusters/*.json, or a placement",
     )
+    add_equal_servers(parser)
+
+
+def add_equal_servers(parser: argparse.ArgumentParser) -> None:
     short = parser.add_argument_group("instead of --cluster, equal servers of one device each")
     short.add_argument("--servers", type=positive, help="how many")
     short.add_argument("--nics", type=positive, help="NICs of each server, each on its own rail")
@@ -61,9 +65,15 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
     several device types and none was chosen."""
     if options.cluster is not None:
         return read_cluster(options.cluster)
+    return equal_servers(options, graph, str(options.graph))
+
+
+def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
+    """where: the graph, as mistakes name it. Raises InputError as above."""
     from optimizer.cluster import Cluster, Device, Nic, Server
 
-    device = Device(type=_device_type(options, graph), memory_bytes=options.device_memory)
+    kind = _device_type(options, graph, where)
+    device = Device(type=kind, memory_bytes=options.device_memory)
     nics = tuple(
         Nic(rail=f"r{k + 1}", rate_bits_per_second=options.rate) for k in range(options.nics)
     )
@@ -110,12 +120,12 @@ def _planned_cluster(path: Path) -> Cluster:
     return described.cluster
 
 
-def _device_type(options: argparse.Namespace, graph: OperatorGraph) -> str:
+def _device_type(options: argparse.Namespace, graph: OperatorGraph, where: str) -> str:
     if options.device_type is not None:
         return str(options.device_type)
     if len(graph.device_types) != 1:
         found = ", ".join(graph.device_types) or "none (profile it)"
-        raise InputError(f"{options.graph}: times for {found}; choose one with --device-type")
+        raise InputError(f"{where}: times for {found}; choose one with --device-type")
     return graph.device_types[0]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 
-from optimizer.arguments import EXIT_CODES
+from optimizer.commands.catalogue import catalogue_parser, print_catalogue
 from optimizer.commands.outcome import DONE
 
 _ALL = (
@@ -16,27 +14,21 @@ _ALL = (
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog=prog,
-        description=f"Placement methods, each with its paper and what it can take. {_ALL}",
-        epilog=EXIT_CODES,
-    )
-    made.add_argument("--json", action="store_true", help="the list as JSON, not as text")
-    return made
+    what = f"Placement methods, each with its paper and what it can take. {_ALL}"
+    return catalogue_parser(prog, what)
 
 
 def main(arguments: list[str], prog: str) -> int:
     options = parser(prog).parse_args(arguments)
-    from optimizer.engines.catalog import ENGINES
+    from optimizer.engines.catalog import ENGINES, Engine
 
-    if options.json:
-        print(json.dumps([{"name": name, **asdict(engine)} for name, engine in ENGINES.items()]))
-        return DONE
-    for name, engine in ENGINES.items():
-        where = f"{engine.paper}, {engine.section}" if engine.section else engine.paper
-        print(f"{name:20}{engine.what}")
-        print(f"{'':20}from: {where}")
-        print(f"{'':20}decides: {engine.decides}; sees: {engine.sees}")
-        print(f"{'':20}memory: {engine.memory}; unlike devices: {engine.unlike}")
-    print(_ALL)
+    def details(engine: Engine) -> tuple[str, str]:
+        return (
+            f"decides: {engine.decides}; sees: {engine.sees}",
+            f"memory: {engine.memory}; unlike devices: {engine.unlike}",
+        )
+
+    print_catalogue(ENGINES, details, as_json=options.json)
+    if not options.json:
+        print(_ALL)
     return DONE

@@ -7,15 +7,15 @@ DFS-TOPO (4.2.2): whoever became ready last comes next, so that neighbours stay 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
 
 from optimizer.engines.solution import Report, Solution
 from optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from optimizer.graph import IntArray, OperatorGraph
+from optimizer.graph import IntArray
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.reductions.published.topological import dfs_topo
 from optimizer.sharing import decides_rates
 from optimizer.simulate import simulate
 
@@ -25,7 +25,7 @@ _FILLS = 24
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where the devices are full before everything is placed."""
     priority = np.empty(problem.graph.operator_count)
-    order = depth_first_order(problem.graph)
+    order = dfs_topo(problem.graph)
     priority[order] = np.arange(len(order), 0, -1, dtype=np.float64)
     for device in _fills(problem, order):
         rates = None
@@ -41,28 +41,6 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
         "filling one device after the other, the devices are full before everything is placed; "
         "add memory or devices, or try engine auto"
     )
-
-
-def depth_first_order(graph: OperatorGraph) -> IntArray:
-    """int64[n]: a topological order in which an operator comes right after the one that made it
-    ready, where it can. Of several, in the graph's order."""
-    source, target, _ = graph.edges
-    waiting = np.bincount(target, minlength=graph.operator_count).tolist()
-    behind: list[list[int]] = [[] for _ in range(graph.operator_count)]
-    for a, b in sorted(zip(source.tolist(), target.tolist(), strict=True)):
-        behind[a].append(b)
-    ready = deque(i for i, count in enumerate(waiting) if count == 0)
-    order = []
-    while ready:
-        i = ready.popleft()
-        order.append(i)
-        now_ready = []
-        for j in behind[i]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                now_ready.append(j)
-        ready.extendleft(reversed(now_ready))
-    return np.array(order, dtype=np.int64)
 
 
 def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:

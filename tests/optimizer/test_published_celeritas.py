@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.engines.published import adjusting_placement, m_topo, order_place
-from optimizer.engines.published.shared.cpd_topo import cpd_topo, critical_path_seconds
 from optimizer.engines.published.shared.rooms import Rooms
 from optimizer.engines.published.shared.time_slots import TimeSlots
 from optimizer.graph import OperatorGraph
 from optimizer.problem import SolveSettings
+from optimizer.reductions.published.topological import cpd_topo, path_levels
+from optimizer.reductions.published.topological import m_topo as breadth_first_order
 from published_cases import alike, device_of, printed, schedule_of, small_problems, start_of
 
 SETTINGS = SolveSettings(time_limit_seconds=30.0)
@@ -46,8 +47,8 @@ def test_figure_3_breadth_first_cuts_four_edges_and_critical_paths_none():
     consumers on the other."""
     problem = alike(PAIRS, PAIR_EDGES, 2)
     for order, cut in (
-        (m_topo.breadth_first_order(problem.graph), 4),
-        (cpd_topo(problem.graph, critical_path_seconds(problem)), 0),
+        (breadth_first_order(problem.graph), 4),
+        (cpd_topo(problem), 0),
     ):
         device = np.empty(8, dtype=np.int64)
         device[order] = np.repeat([0, 1], 4)
@@ -78,18 +79,18 @@ def test_critical_paths_are_followed_first():
         {("A", "B"): 1.0, ("A", "C"): 1.0, ("B", "D"): 1.0, ("C", "D"): 1.0},
         2,
     )
-    cpath = critical_path_seconds(problem)
+    cpath = sum(path_levels(problem))
     assert dict(zip(problem.graph.ids, cpath.tolist(), strict=True)) == pytest.approx(
         {"E": 3.0, "C": 6.0, "A": 9.0, "B": 9.0, "D": 9.0}
     )
-    assert [problem.graph.ids[i] for i in cpd_topo(problem.graph, cpath)] == list("ABCDE")
+    assert [problem.graph.ids[i] for i in cpd_topo(problem)] == list("ABCDE")
 
 
 @FEW
 @given(small_problems())
 def test_both_orders_are_topological(problem):
-    assert is_topological(problem.graph, m_topo.breadth_first_order(problem.graph))
-    assert is_topological(problem.graph, cpd_topo(problem.graph, critical_path_seconds(problem)))
+    assert is_topological(problem.graph, breadth_first_order(problem.graph))
+    assert is_topological(problem.graph, cpd_topo(problem))
 
 
 @FEW
@@ -160,7 +161,7 @@ def test_an_operator_leaves_its_predecessors_device_only_for_an_earlier_start(pr
     solution = adjusting_placement.solve(problem, SETTINGS)
     _, start, _ = schedule_of(problem, solution)
     graph, device = problem.graph, solution.device
-    order = cpd_topo(graph, critical_path_seconds(problem)).tolist()
+    order = cpd_topo(problem).tolist()
     finish = np.array([start[name] for name in graph.ids])
     finish += problem.seconds[np.arange(len(device)), device]
     key = graph.colocation

@@ -19,7 +19,6 @@ import math
 
 import numpy as np
 
-from optimizer.engines.published.shared.cpd_topo import cpd_topo, critical_path_seconds
 from optimizer.engines.published.shared.deadline import Deadline, deadline
 from optimizer.engines.published.shared.rooms import Rooms, within_memory
 from optimizer.engines.published.shared.time_slots import TimeSlots
@@ -27,6 +26,7 @@ from optimizer.engines.published.shared.transfer_times import transfer_times
 from optimizer.engines.solution import Report, Solution
 from optimizer.graph import IntArray
 from optimizer.problem import Problem, SolveSettings
+from optimizer.reductions.published.topological import cpd_topo
 
 _LOOK_EVERY = 256
 
@@ -34,7 +34,7 @@ _LOOK_EVERY = 256
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device, and OutOfTimeError."""
     until = deadline("adjusting-placement", settings)
-    order = cpd_topo(problem.graph, critical_path_seconds(problem))
+    order = cpd_topo(problem)
     return within_memory(
         problem, "adjusting-placement", lambda rooms: Placer(problem, rooms).run(order, until)
     )

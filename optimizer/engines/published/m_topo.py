@@ -9,20 +9,18 @@ memory left, the roomiest takes what comes (Celeritas, section 6.3).
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from optimizer.engines.published.shared.filling import fill
 from optimizer.engines.published.shared.rooms import Rooms, within_memory
 from optimizer.engines.solution import Report, Solution
-from optimizer.graph import IntArray, OperatorGraph
 from optimizer.problem import Problem, SolveSettings
+from optimizer.reductions.published.topological import m_topo
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device."""
-    order = breadth_first_order(problem.graph)
+    order = m_topo(problem.graph)
     priority = np.empty(len(order))
     priority[order] = -np.arange(len(order))
 
@@ -36,19 +34,3 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 def memory_cap(rooms: Rooms) -> float:
     """Bytes per device. Co-location groups are placed whole: the largest need is a group's."""
     return sum(rooms.needed) / len(rooms.room) + max(rooms.needed, default=0.0)
-
-
-def breadth_first_order(graph: OperatorGraph) -> IntArray:
-    """int64[n]: a topological order in which who became ready first comes first."""
-    missing = np.diff(graph.inputs[0]).tolist()
-    queue = deque(i for i, count in enumerate(missing) if count == 0)
-    order = []
-    while queue:
-        i = queue.popleft()
-        order.append(i)
-        for e in graph.output_tensors(i).tolist():
-            for j in graph.tensor_consumers(e).tolist():
-                missing[j] -= 1
-                if missing[j] == 0:
-                    queue.append(j)
-    return np.array(order, dtype=np.int64)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.engines.published.shared.cpd_topo import cpd_topo, critical_path_seconds
 from optimizer.engines.published.shared.filling import fill
 from optimizer.engines.published.shared.rooms import Rooms, within_memory
 from optimizer.engines.solution import Report, Solution
 from optimizer.problem import Problem, SolveSettings
+from optimizer.reductions.published.topological import cpd_topo
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device."""
-    order = cpd_topo(problem.graph, critical_path_seconds(problem))
+    order = cpd_topo(problem)
     priority = np.empty(len(order))
     priority[order] = -np.arange(len(order))
 

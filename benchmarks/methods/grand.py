@@ -1,0 +1,181 @@
+"""Item 1: every engine on every graph, and whether `auto` is the best and the soonest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
+from benchmarks.table import Table, mebibytes, milliseconds
+from optimizer.comparison.plots import draw
+from optimizer.comparison.rows import Row
+from optimizer.comparison.standing import TIE, Field, fields, seconds_until, step_of
+
+# Below this many operators a simple rule may well be as good, and is sooner.
+LARGE = 1_000
+
+
+def tables(pictures: Path | None) -> Iterator[Table]:
+    rows = rows_of(grand_cases())
+    found = fields(rows)
+    drawn = [] if pictures is None else draw(rows, pictures)
+    names = [file.replace(file.with_name(f"methods-{file.name}")).name for file in drawn]
+    yield _against(found, [f"![{name}]({name})" for name in names])
+    yield _all(found)
+
+
+def _against(found: list[Field], drawn: list[str]) -> Table:
+    rows, best, soonest, large = [], 0, 0, 0
+    notes = []
+    for field in found:
+        auto = next(one for one in field.standings if one.row.engine == "auto")
+        rivals = _rivals(field)
+        wins = auto.over_best is not None and auto.over_best <= 1 + TIE
+        slower = _sooner_than_auto(auto.row, rivals)
+        best += wins
+        large += field.operators > LARGE
+        soonest += field.operators > LARGE and not slower
+        rows.append(
+            [
+                f"{field.graph} ({field.operators})",
+                "-" if field.best_seconds is None else milliseconds(field.best_seconds),
+                "-" if auto.over_best is None else f"{auto.over_best:.3f}",
+                "-" if auto.gap is None else f"{auto.gap:.1%}",
+                _rival(field, rivals),
+                _soon(auto.row, rivals),
+                _mark(wins, field.operators > LARGE and bool(slower)),
+            ]
+        )
+        notes += _why(field, wins, slower)
+    told = (
+        f"auto is the best or within {TIE:.0%} of it on {best} of {len(found)} graphs; of the "
+        f"{large} with more than {LARGE} operators it had such a placement sooner than every "
+        f"method that came that near on {soonest}.",
+        "rival: the fastest of the methods that end within 1 % of the best, and its seconds; "
+        "auto s: when auto first knew a placement as short as the rival's. auto is given "
+        f"{LIMIT_SECONDS:g} s, gap 0 %, and uses them all where its bound stays below its step.",
+    )
+    return Table(
+        title="1. Auto against every method of the catalogue",
+        columns=("graph (operators)", "best ms", "auto/best", "gap", "rival", "auto s", ""),
+        rows=rows,
+        notes=(*told, *notes, *drawn),
+    )
+
+
+def _rivals(field: Field) -> list[Row]:
+    """Other methods that end within a tie of the best."""
+    return [
+        one.row
+        for one in field.standings
+        if one.row.engine != "auto" and one.over_best is not None and one.over_best <= 1 + TIE
+    ]
+
+
+def _until(auto: Row, rival: Row) -> float | None:
+    step = step_of(rival)
+    return None if step is None else seconds_until(auto, step)
+
+
+def _sooner_than_auto(auto: Row, rivals: list[Row]) -> list[Row]:
+    """Of the rivals those that had ended before auto knew anything as short."""
+    return [
+        rival
+        for rival in rivals
+        if (took := _until(auto, rival)) is None or took > rival.search_seconds
+    ]
+
+
+def _rival(field: Field, rivals: list[Row]) -> str:
+    if not rivals:
+        return "none"
+    first = min(rivals, key=lambda row: row.search_seconds)
+    return f"{first.engine} {first.search_seconds:.1f}"
+
+
+def _soon(auto: Row, rivals: list[Row]) -> str:
+    step = step_of(auto)
+    if rivals:
+        took = _until(auto, min(rivals, key=lambda row: row.search_seconds))
+    else:
+        took = None if step is None else seconds_until(auto, step)
+    return "-" if took is None else f"{took:.1f}"
+
+
+def _mark(wins: bool, late: bool) -> str:
+    return "" if wins and not late else "worse" if not wins else "later"
+
+
+def _why(field: Field, wins: bool, sooner: list[Row]) -> list[str]:
+    """Of the rows that are marked, what stands behind it."""
+    notes = []
+    if not wins:
+        if field.best_seconds is None:
+            auto = next(one.row for one in field.standings if one.row.engine == "auto")
+            notes.append(f"{field.graph}: no method places it. {auto.why}"[:200])
+        else:
+            best = next(one.row for one in field.standings if one.over_best == 1.0)
+            notes.append(
+                f"{field.graph}: {best.engine} found {milliseconds(field.best_seconds)} ms in "
+                f"{best.search_seconds:.1f} s; auto's search ended at its time limit above that."
+            )
+    if field.operators > LARGE and sooner:
+        names = ", ".join(f"{row.engine} ({row.search_seconds:.1f} s)" for row in sooner)
+        notes.append(
+            f"{field.graph}: before auto came {names}. They make one placement by a rule; auto "
+            "reduces and searches before its first placement of the graph as given."
+        )
+    return notes
+
+
+def _all(found: list[Field]) -> Table:
+    reasons: dict[str, str] = {}
+    rows = []
+    for field in found:
+        bound = "-" if field.bound_seconds is None else milliseconds(field.bound_seconds)
+        alone = field.single_device_seconds
+        one = "-" if alone is None else milliseconds(alone)
+        heading = f"{field.graph} ({field.operators})"
+        rows.append([heading, f"bound {bound}", "", f"one {one}", "", ""])
+        placed = [one for one in field.standings if one.over_best is not None]
+        for standing in sorted(placed, key=lambda s: s.over_best or 0.0):
+            row, step = standing.row, step_of(standing.row)
+            assert step is not None and standing.over_best is not None
+            rows.append(
+                [
+                    f"  {row.engine}",
+                    milliseconds(step),
+                    f"{standing.over_best:.3f}",
+                    "-" if standing.gap is None else f"{standing.gap:.1%}",
+                    f"{'' if row.in_time else '!'}{row.search_seconds:.1f}",
+                    mebibytes(row.peak_memory_bytes),
+                ]
+            )
+        for standing in field.standings:
+            if standing.over_best is None:
+                rows.append(_unplaced(standing.row, reasons))
+    notes = [f"({number}) {why}" for number, why in enumerate(reasons.values(), 1)]
+    return Table(
+        title="1. Every method on every graph",
+        columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB"),
+        rows=rows,
+        notes=(
+            f"{LIMIT_SECONDS:g} s for each; s: from the problem to the checked placement. gap: to "
+            "the best bound that any row proved; !: later than its limit and a tenth. Why there is "
+            "no placement, with the figures of the first graph of each reason:",
+            *notes,
+        ),
+    )
+
+
+def _unplaced(row: Row, reasons: dict[str, str]) -> list[str]:
+    """reasons: by what they say beside their figures; the first one's figures stand for all."""
+    alike = f"{row.engine} {re.sub(r'[0-9.,]+', '#', row.why)}"
+    reasons.setdefault(alike, f"{row.graph}, {row.engine}: {row.why}")
+    number = list(reasons).index(alike) + 1
+    late = "" if row.in_time else "!"
+    return [
+        f"  {row.engine}", f"{row.outcome} ({number})", "-", "-",
+        f"{late}{row.search_seconds:.1f}", mebibytes(row.peak_memory_bytes),
+    ]  # fmt: skip

@@ -1,0 +1,52 @@
+"""Item 2: a placement that passes the check, or a refusal with its reason, in time: by engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
+from benchmarks.table import Table
+from optimizer.comparison.rows import Row
+
+
+def tables(pictures: Path | None) -> Iterator[Table]:
+    grouped: dict[str, list[Row]] = {}
+    for row in rows_of(grand_cases()):
+        grouped.setdefault(row.engine, []).append(row)
+    rows, broken = [], []
+    for engine, mine in grouped.items():
+        count = {kind: sum(row.outcome == kind for row in mine) for kind in _KINDS}
+        slowest = max(mine, key=lambda row: row.search_seconds)
+        late = sum(not row.in_time for row in mine)
+        rows.append(
+            [
+                engine,
+                str(count["placed"]),
+                str(sum(row.checked for row in mine)),
+                *(str(count[kind]) for kind in _KINDS[1:4]),
+                str(sum(not row.why for row in mine if row.outcome != "placed")),
+                f"{slowest.search_seconds:.1f}",
+                str(late),
+            ]
+        )
+        broken += [
+            f"{row.graph}, {row.engine}: {row.outcome}, {row.search_seconds:.1f} s. {row.why}"
+            for row in mine
+            if row.outcome in ("broken", "overran") or not row.in_time
+        ]
+    yield Table(
+        title="2. What each engine kept of its promises",
+        columns=("engine", "placed", "checked", "refused", "no fit", "no time", "without why",
+                 "slowest s", "late"),
+        rows=rows,
+        notes=(
+            "checked: its placement file was read back and passed `optimizer check`. no fit: it "
+            "found no placement within the memories; no time: it had none when its time ran out. "
+            f"late: later than {LIMIT_SECONDS:g} s and a tenth of them.",
+            *(broken or ["Nothing was late, and nothing broke a rule."]),
+        ),
+    )  # fmt: skip
+
+
+_KINDS = ("placed", "refused", "infeasible", "out of time")

@@ -1,0 +1,209 @@
+"""A preset's figures, found one after the other: the paper's beside ours, or why there is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optimizer.comparison.captures import NotCapturedError, captured_graph
+from optimizer.comparison.cases import Case, ComparedCluster, ComparedGraph, meant_method
+from optimizer.comparison.presets.preset import (
+    Asked,
+    Delays,
+    Figure,
+    FusedAt,
+    Preset,
+    Reduced,
+    Saved,
+    Solved,
+)
+from optimizer.comparison.rows import Row, RowsFile
+from optimizer.comparison.running import Say, compare
+from optimizer.comparison.standing import step_of
+from optimizer.engines.catalog import ENGINES
+from optimizer.graph import load_graph
+from optimizer.problem import Problem
+from optimizer.reductions.fusion import fuse
+from optimizer.reductions.merging import operator_delay
+from optimizer.reductions.published.thresholds import thesis_thresholds
+from optimizer.reductions.refusals import ReductionRefusedError
+from optimizer.reductions.report import ReductionReport, critical_path_seconds, reduction_report
+
+_COLUMNS = 100
+
+
+class NotHadError(ValueError):
+    """Why a figure of ours cannot be had."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One figure: as the paper prints it, and ours, or why there is none."""
+
+    model: str
+    what: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], list[Row]]:
+    """Solves are kept in the folder's rows.jsonl, graphs in its graphs/; found again, they are not
+    made again. Raises OSError, RowsFileError."""
+    with RowsFile(folder / "rows.jsonl") as file:
+        finder = _Finder(preset, folder, file, say)
+        found = [finder.beside(figure) for figure in preset.figures]
+    return found, list(finder.rows.values())
+
+
+class _Finder:
+    def __init__(self, preset: Preset, folder: Path, file: RowsFile, say: Say) -> None:
+        self.preset, self.folder, self.file, self.say = preset, folder, file, say
+        self.rows: dict[str, Row] = {}
+        self.missing: dict[str, str] = {}
+        self.graphs: dict[str, ComparedGraph] = {}
+        self.report = cache(self._report)
+
+    def beside(self, figure: Figure) -> Beside:
+        try:
+            if figure.asked is None:
+                raise NotHadError(figure.why)
+            ours = self._ours(figure.model, figure.asked)
+        except NotHadError as error:
+            return Beside(figure.model, figure.what, figure.paper, "none", str(error))
+        return Beside(figure.model, figure.what, figure.paper, ours)
+
+    def _ours(self, model: str, asked: Asked) -> str:
+        if isinstance(asked, Solved):
+            return _solved(self._row(model, asked), asked)
+        if isinstance(asked, Saved):
+            slow, fast = (self._step(model, one) for one in (asked.slow, asked.fast))
+            return f"{1 - fast / slow:.1%}"
+        if isinstance(asked, Reduced):
+            return _reduced(self.report(model, asked.on, asked.reduction), asked)
+        problem = self._problem(model, next(iter(self.preset.clusters)))
+        return _delays(problem, asked) if isinstance(asked, Delays) else _fused(problem, asked)
+
+    def _graph(self, model: str) -> ComparedGraph:
+        if model in self.missing:
+            raise NotHadError(self.missing[model])
+        if model not in self.graphs:
+            try:
+                self.graphs[model] = captured_graph(
+                    model, self.preset.models[model], self.preset.devices, self.folder / "graphs",
+                    self.say,
+                )  # fmt: skip
+            except NotCapturedError as error:
+                self.missing[model] = str(error)
+                raise NotHadError(str(error)) from error
+        return self.graphs[model]
+
+    def _problem(self, model: str, on: str) -> Problem:
+        return Problem(load_graph(self._graph(model).file), self.preset.clusters[on])
+
+    def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
+        problem = self._problem(model, on)
+        self.say(f"reducing {model} by {reduction}")
+        try:
+            return reduction_report(problem, reduction)
+        except ReductionRefusedError as error:
+            raise NotHadError(str(error)) from error
+
+    def _row(self, model: str, asked: Solved) -> Row:
+        method = asked.method
+        if method.engine not in ENGINES:
+            raise NotHadError(f"engine {method.engine} is not in the catalogue")
+        on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
+        case = Case(self._graph(model), on, meant_method(method))
+        (row,) = compare([case], self.file, self.say)
+        self.rows[row.key] = row
+        return row
+
+    def _step(self, model: str, asked: Solved) -> float:
+        row = self._row(model, asked)
+        step = step_of(row)
+        if not step:
+            raise NotHadError(f"{row.engine} on {asked.on}: {row.outcome}: {row.why}")
+        return step
+
+
+def _solved(row: Row, asked: Solved) -> str:
+    if row.outcome != "placed":
+        raise NotHadError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
+    if asked.figure == "search":
+        return f"{row.search_seconds:.3g} s"
+    step = row.step_seconds if asked.figure == "own" else step_of(row)
+    if step is None:
+        raise NotHadError("a memory is exceeded under contended")
+    if asked.figure == "speedup":
+        alone = row.single_device_seconds
+        if not alone or not step:
+            raise NotHadError("no single device can hold it")
+        return f"{alone / step:.2f}x"
+    return f"{step * 1e3:.4g} ms"
+
+
+def _reduced(found: ReductionReport, asked: Reduced) -> str:
+    if asked.figure == "operators":
+        return f"{found.operators_before:,} -> {found.operators_after:,}"
+    if asked.figure == "groups":
+        return str(found.groups)
+    if asked.figure == "seconds":
+        return f"{found.wall_seconds:.2g} s"
+    if asked.figure == "ccr":
+        return f"{found.ccr_before:.3g} -> {found.ccr_after:.3g}"
+    return f"{found.critical_path_after_seconds / found.critical_path_before_seconds - 1:+.1%}"
+
+
+def _delays(problem: Problem, asked: Delays) -> str:
+    delays = operator_delay(problem)
+    if asked.figure == "heaviest tenth":
+        some = np.sort(delays[delays > 0])[::-1]
+        heaviest = some[: max(len(some) // 10, 1)]
+        return f"{heaviest.sum() / some.sum():.0%}"
+    thresholds = thesis_thresholds(delays)
+    alpha = asked.figure == "alpha"
+    return f"{(thresholds.alpha_seconds if alpha else thresholds.beta_seconds) * 1e6:.3g} us"
+
+
+def _fused(problem: Problem, asked: FusedAt) -> str:
+    alpha = asked.times_alpha * thesis_thresholds(operator_delay(problem)).alpha_seconds
+    small, _ = fuse(problem, alpha)
+    longer = critical_path_seconds(small) / critical_path_seconds(problem) - 1
+    return f"{longer:+.1%}, {small.graph.operator_count} operators"
+
+
+def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
+    """A table of at most 100 columns; reasons once each, under it."""
+    reasons = list(dict.fromkeys(one.why for one in found if one.why))
+    cells = [("model", "figure", "paper", "ours")]
+    for one in found:
+        ours = f"none ({reasons.index(one.why) + 1})" if one.why else one.ours
+        cells.append((one.model, one.what, one.paper, ours))
+    widths = [max(len(row[k]) for row in cells) for k in range(4)]
+    lines = textwrap.wrap(preset.title, _COLUMNS)
+    for row in cells:
+        told = zip(row, widths, strict=True)
+        text = "  ".join(c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(told))
+        lines += textwrap.wrap(text.rstrip(), _COLUMNS, drop_whitespace=False)
+    for number, why in enumerate(reasons, 1):
+        lines += textwrap.wrap(f"({number}) {why}", _COLUMNS, subsequent_indent="    ")
+    lines.append("what differs in setting:")
+    for words in preset.differs:
+        lines += textwrap.wrap(f"- {words}", _COLUMNS, subsequent_indent="  ")
+    return lines
+
+
+def beside_csv(found: list[Beside]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "figure", "paper", "ours", "why"])
+    writer.writerows([[one.model, one.what, one.paper, one.ours, one.why] for one in found])
+    return text.getvalue()
