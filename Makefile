@@ -8,7 +8,7 @@
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
-# make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (over an hour; a run that
+# make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
 #              was cut off goes on where it ended)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)

@@ -4,8 +4,8 @@
 
 1 every engine on every graph, and `auto` against them; 2 what each engine kept of its promises;
 3 what the papers claim, on our graphs. Rows are kept in $PLACEWIRE_BENCH_CACHE, or in
-~/.cache/placewire/bench: item 1 takes an hour on two cores, 2 and 3 some minutes. --report writes
-the tables into FOLDER/methods.md, with pictures.
+~/.cache/placewire/bench. Item 1 takes over an hour on two cores that do nothing else, 3 half an
+hour. --report writes the tables into FOLDER/methods.md, with pictures.
 """
 
 from __future__ import annotations

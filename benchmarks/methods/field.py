@@ -26,7 +26,7 @@ CAPTURED = (
     "alexnet", "vgg16", "resnet50", "inception", "two_towers", "fnet", "bert", "gpt2",
 )  # fmt: skip
 SERVERS, NICS, GIGABITS = 4, 3, 20.0
-LIMIT_SECONDS = 10.0
+LIMIT_SECONDS = 20.0
 
 
 def servers(count: int, **more: object) -> ComparedCluster:

@@ -58,18 +58,31 @@ def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], lis
     """Solves are kept in the folder's rows.jsonl, graphs in its graphs/; found again, they are not
     made again. Raises OSError, RowsFileError."""
     with RowsFile(folder / "rows.jsonl") as file:
-        finder = _Finder(preset, folder, file, say)
-        found = [finder.beside(figure) for figure in preset.figures]
-    return found, list(finder.rows.values())
+        finder = _Finder(preset, folder, say)
+        rows = compare(finder.cases(), file, say)
+        finder.rows = {row.key: row for row in rows}
+        return [finder.beside(figure) for figure in preset.figures], rows
 
 
 class _Finder:
-    def __init__(self, preset: Preset, folder: Path, file: RowsFile, say: Say) -> None:
-        self.preset, self.folder, self.file, self.say = preset, folder, file, say
+    def __init__(self, preset: Preset, folder: Path, say: Say) -> None:
+        self.preset, self.folder, self.say = preset, folder, say
         self.rows: dict[str, Row] = {}
         self.missing: dict[str, str] = {}
         self.graphs: dict[str, ComparedGraph] = {}
         self.report = cache(self._report)
+
+    def cases(self) -> list[Case]:
+        """Of all figures that take a solve and can be had, each once."""
+        found: dict[str, Case] = {}
+        for figure in self.preset.figures:
+            for solved in _solves(figure.asked):
+                try:
+                    case = self._case(figure.model, solved)
+                except NotHadError:
+                    continue  # told beside its figure
+                found.setdefault(case.key, case)
+        return list(found.values())
 
     def beside(self, figure: Figure) -> Beside:
         try:
@@ -117,14 +130,14 @@ class _Finder:
             raise NotHadError(str(error)) from error
 
     def _row(self, model: str, asked: Solved) -> Row:
+        return self.rows[self._case(model, asked).key]
+
+    def _case(self, model: str, asked: Solved) -> Case:
         method = asked.method
         if method.engine not in ENGINES:
             raise NotHadError(f"engine {method.engine} is not in the catalogue")
         on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
-        case = Case(self._graph(model), on, meant_method(method))
-        (row,) = compare([case], self.file, self.say)
-        self.rows[row.key] = row
-        return row
+        return Case(self._graph(model), on, meant_method(method))
 
     def _step(self, model: str, asked: Solved) -> float:
         row = self._row(model, asked)
@@ -132,6 +145,12 @@ class _Finder:
         if not step:
             raise NotHadError(f"{row.engine} on {asked.on}: {row.outcome}: {row.why}")
         return step
+
+
+def _solves(asked: Asked | None) -> tuple[Solved, ...]:
+    if isinstance(asked, Saved):
+        return asked.slow, asked.fast
+    return (asked,) if isinstance(asked, Solved) else ()
 
 
 def _solved(row: Row, asked: Solved) -> str:
