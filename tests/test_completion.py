@@ -48,7 +48,7 @@ def completed(line: str, folder: Path) -> set[str]:
         ("controller apply --n", {"--network-only", "--no-lab"}),
         ("agent do", {"doctor"}),
         ("optimizer so", {"solve"}),
-        ("optimizer solve graph.json --engine h", {"heft"}),
+        ("optimizer solve graph.json --engine h", {"heft", "hsdag"}),
     ],
 )
 def test_tab_completes(line: str, words: set[str], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ be read in two ways:
 - gamma of (14) is 0.99, and r is the graph's time on one device over the step, so that it has no
   unit; no baseline is taken from it, as in (14), so that what was tried becomes likelier, and what
   is fast more so;
+- the MLP that chooses devices has as many layers as the one that scores edges;
 - an edge that would join what no device can run or hold together is passed over;
 - placements run by list scheduling, and the answer is the best that was tried.
 """

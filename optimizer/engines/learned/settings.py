@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HsdagSettings:
-    """Table 4 of the paper, by its names where they are words; the last three are not in it.
+    """Table 4 of the paper, by its names; discount and patience are not in it.
 
     hidden_channel: length of an embedding. layer_trans, layer_gnn, layer_parsingnet: layers of the
     MLP before the convolutions, of these, and of the MLP that scores edges. dropout_network,
