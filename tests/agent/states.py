@@ -19,6 +19,7 @@ from agent.contract.entries import (
 )
 from agent.contract.state import DesiredState
 from datapath import DATAPATH
+from server_under_test import ServerUnderTest
 
 NIC_RATE = 50_000_000
 
@@ -112,3 +113,13 @@ def desired_state(
         ),
     }
     return DesiredState(**{**fields, **changes})
+
+
+def first_changes(server: ServerUnderTest) -> int:
+    """How many a bare server takes: all entries of both NICs, and each NIC's move to its bridge. A
+    kernel may have a sysctl as wanted already."""
+    wanted = desired_state()
+    already = [
+        s for s in wanted.sysctls if server.sh(f"sysctl -n {s.name}", check=False) == s.value
+    ]
+    return len(tuple(wanted.entries())) + len(wanted.bridges) - len(already)

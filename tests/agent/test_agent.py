@@ -34,11 +34,9 @@ from agent.wiring import server_facts
 from controller_double import ControllerDouble, write_certificates
 from datapath import DATAPATH, PATIENCE
 from server_under_test import ServerUnderTest, start_database, wait_for
-from states import desired_state
+from states import desired_state, first_changes
 
 pytestmark = pytest.mark.network
-# All entries of both NICs, and each NIC's move to its bridge.
-CHANGES = len(tuple(desired_state().entries())) + 2
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerD
     assert capabilities["nics"][0]["driver"] == "veth"
 
     previewed = controller.ask(Preview(desired=desired_state()))["result"]
-    assert len(previewed["changes"]) == CHANGES and not previewed["refusals"]
+    assert len(previewed["changes"]) == first_changes(server) and not previewed["refusals"]
     assert server.snapshot() == before
 
     report = controller.ask(stage())["result"]
@@ -303,7 +301,7 @@ def _destroy_and_die(config: AgentConfig, steps: int) -> None:
 
 def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None:
     before = server.snapshot()
-    for steps in (0, 1, 4, 13, 26, CHANGES):
+    for steps in (0, 1, 4, 13, 26, first_changes(server)):
         with pytest.raises(AssertionError, match="died: exit 9"):
             server.inside(_stage_and_die, server.config, steps)
         report = server.inside(keeping.resume, server.config)

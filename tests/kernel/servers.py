@@ -92,7 +92,7 @@ def measure(
         leaving[item.source].append(item)
         ports[item.destination].append(item.tcp_port)
         servers[item.destination].popen(
-            "iperf3", "-s", "-1", "-B", item.destination_address, "-p", str(item.tcp_port),
+            "iperf3", "-s", "-1", "-J", "-B", item.destination_address, "-p", str(item.tcp_port),
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
     for name, wanted in ports.items():
