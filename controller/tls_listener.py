@@ -66,6 +66,8 @@ async def accepting(
         try:
             yield
         finally:
+            # asyncio would give who dials in this very moment to the task that is cancelled.
+            asyncio.get_running_loop().remove_reader(listener)
             for task in (accepted, *handshakes):
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -31,8 +31,9 @@ from world import World
 # So many of a process dial at once: all of them would share its time for their handshakes, and on a
 # busy machine none would be done before it is given up.
 DIALLING = 25
-# The threads of many agents that compute must not keep them from polling.
-SWITCH_SECONDS = 0.0005
+# An agent has a few threads of its own where it is alone in its process. Hundreds that compute here
+# would keep the one that polls for all of them waiting.
+THREADS = 8
 # Seconds for which an agent stays linked, and for which nothing comes through to it then.
 LINKED, GONE = (0.5, 4.0), (0.05, 1.5)
 
@@ -106,10 +107,8 @@ async def serve(folder: Path, url: str, first: int, count: int, droppable: int) 
             cable = Cable(urlsplit(url).hostname or "", urlsplit(url).port or 0)
             await cable.listen()
         agents.append(Agent(folder, url, first + number, cable))
-    sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
-    # Each agent has a thread or two when it is alone in its process.
-    loop.set_default_executor(ThreadPoolExecutor(max_workers=2 * count))
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop.add_reader(sys.stdin, lambda: lines.put_nowait(sys.stdin.readline()))
     running = []
