@@ -53,9 +53,12 @@ class _Reading:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._nodes = scope.nodes
-        self._where = [f"node[{k}] {n.name!r} ({_type(n)})" for k, n in enumerate(self._nodes)]
-        self._reads = [list(dict.fromkeys(_read_by(node, scope))) for node in self._nodes]
+        self._nodes, same = _without_copies(scope)
+        self._where = [f"node {_called(node)!r} ({_type(node)})" for node in self._nodes]
+        self._reads = [
+            list(dict.fromkeys(same.get(name, name) for name in _read_by(node, scope)))
+            for node in self._nodes
+        ]
         self._ids: list[str] = []
         self._readers: dict[str, list[int]] = {}
         for k, names in enumerate(self._reads):
@@ -136,6 +139,22 @@ class _Reading:
                     raise GraphError(f"{self._where[k]}: reads {name!r}, which nothing gives")
 
 
+def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
+    """The nodes but for Identity ones of weights, with which exporters tie equal weights; and by
+    what these give, the weight that it is."""
+    constants = set(scope.constants)
+    same: dict[str, str] = {}
+    nodes = []
+    for node in scope.nodes:
+        given = [same.get(name, name) for name in node.input]
+        copies = node.op_type == "Identity" and node.domain in OWN_DOMAINS
+        if copies and len(given) == 1 and given[0] in constants:
+            same[node.output[0]] = given[0]
+        else:
+            nodes.append(node)
+    return nodes, same
+
+
 def _read_by(node: Any, scope: Scope) -> Iterator[str]:
     """Values of the node's own graph that it or its bodies read; several times, maybe."""
     yield from filter(None, node.input)
@@ -161,11 +180,16 @@ def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
 
 def _distinct(node: Any, taken: set[str]) -> str:
     """The node's name, or that of its first result; numbered where it is taken."""
-    name = base = node.name or next(filter(None, node.output), "") or node.op_type
+    name = base = _called(node) or node.op_type
     number = 1
     while name in taken:
         name, number = f"{base}_{number}", number + 1
     taken.add(name)
+    return name
+
+
+def _called(node: Any) -> str:
+    name: str = node.name or next(filter(None, node.output), "")
     return name
 
 

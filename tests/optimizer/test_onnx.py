@@ -126,6 +126,14 @@ def test_weights_of_several_readers_are_sent_and_small_ones_copied() -> None:
     assert tensor.consumers == ("a", "b") and tensor.bytes == 64 * 64 * 4
 
 
+def test_weights_that_an_exporter_tied_are_one() -> None:
+    text = SHARED.replace("b = MatMul(a, large)", "tied = Identity(large)\n  b = MatMul(a, tied)")
+    graph = read(model(text, {"large": (64, 64), "small": (64,)}))
+    assert "tied" not in graph.ids and "Identity" not in graph.types
+    (tensor,) = [t for t in tensor_rows(graph) if t.producer == "large"]
+    assert tensor.consumers == ("a", "b")
+
+
 def test_a_model_without_its_weights_is_the_same_graph(tmp_path: Path) -> None:
     made = model(CONVOLUTIONS, WEIGHTS)
     whole = read(made, batch=4)
