@@ -120,6 +120,8 @@ def first_changes(server: ServerUnderTest) -> int:
     kernel may have a sysctl as wanted already."""
     wanted = desired_state()
     already = [
-        s for s in wanted.sysctls if server.sh(f"sysctl -n {s.name}", check=False) == s.value
+        sysctl
+        for sysctl in wanted.sysctls
+        if server.sh(f"sysctl -n {sysctl.name}", check=False).strip() == sysctl.value
     ]
     return len(tuple(wanted.entries())) + len(wanted.bridges) - len(already)
