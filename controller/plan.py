@@ -59,7 +59,8 @@ class PlanSolve(FrozenSection):
     engine: EngineName = Field(
         "auto",
         description="`auto` searches; `heft` is a list heuristic, `single` the best one device, "
-        "`sequential` fills one device after the other; the others are published formulations",
+        "`sequential` fills one device after the other; the others are methods of papers, which "
+        "`optimizer engines` lists",
     )
     gap: Gap = Field(
         0.05,

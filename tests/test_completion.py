@@ -45,7 +45,7 @@ def completed(line: str, folder: Path) -> set[str]:
     [
         ("controller ap", {"apply"}),
         ("controller lab ", {"up", "down", "list", "-h", "--help"}),
-        ("controller apply --n", {"--network-only", "--no-lab"}),
+        ("controller apply --n", {"--network-only", "--no-lab", "--no-measurement"}),
         ("agent do", {"doctor"}),
         ("optimizer so", {"solve"}),
         ("optimizer solve graph.json --engine h", {"heft", "hsdag"}),

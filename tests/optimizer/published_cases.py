@@ -96,7 +96,8 @@ def schedule_of(
         assert start[j] >= finish[i] + took - 1e-9, (graph.ids[i], graph.ids[j])
     for d in set(device.tolist()):
         mine = np.flatnonzero(device == d)
-        mine = mine[np.lexsort((finish[mine], start[mine]))]
+        # What takes no time may begin with another, and rounding put it behind that.
+        mine = mine[np.lexsort((finish[mine], start[mine].round(9)))]
         assert (finish[mine[:-1]] <= start[mine[1:]] + 1e-9).all()
     makespan = float(finish.max(initial=0.0))
     return device_of(problem, device), start_of(problem, solution.priority), makespan
