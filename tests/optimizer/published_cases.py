@@ -95,9 +95,9 @@ def schedule_of(
         took = times.setup_seconds[a, b] + size * times.seconds_per_byte[a, b] if away else 0.0
         assert start[j] >= finish[i] + took - 1e-9, (graph.ids[i], graph.ids[j])
     for d in set(device.tolist()):
-        mine = np.flatnonzero(device == d)
-        # What takes no time may begin with another, and rounding put it behind that.
-        mine = mine[np.lexsort((finish[mine], start[mine].round(9)))]
+        # What takes no time holds nobody up, and may stand within another's.
+        mine = np.flatnonzero((device == d) & (finish > start))
+        mine = mine[np.argsort(start[mine])]
         assert (finish[mine[:-1]] <= start[mine[1:]] + 1e-9).all()
     makespan = float(finish.max(initial=0.0))
     return device_of(problem, device), start_of(problem, solution.priority), makespan
