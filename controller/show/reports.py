@@ -43,10 +43,11 @@ def steps_table(report: RunReport) -> Table:
     if report.bound_seconds is not None:
         made.add_row("bound", format_seconds(report.bound_seconds), "no placement can be faster")
     if report.predicted_step_seconds is not None:
+        devices = "1 device" if len(report.devices) == 1 else f"{len(report.devices)} devices"
         made.add_row(
             "predicted",
             format_seconds(report.predicted_step_seconds),
-            f"{len(report.devices)} devices, {report.sharing}, gap {report.gap or 0.0:.1%}",
+            f"{devices}, {report.sharing}, gap {report.gap or 0.0:.1%}",
         )
     if report.measured_step_seconds is not None and report.prediction_error is not None:
         steps = len(report.step_seconds)
