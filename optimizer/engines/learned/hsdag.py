@@ -28,7 +28,6 @@ from dataclasses import asdict
 
 import torch
 
-from optimizer.engines.learned.curve import write_curve
 from optimizer.engines.learned.features import (
     Vocabulary,
     features,
@@ -42,15 +41,12 @@ from optimizer.engines.learned.nodes import Nodes, chained_units
 from optimizer.engines.learned.policy_file import PolicyFile, load_policy, not_a_policy, save_policy
 from optimizer.engines.learned.settings import HsdagSettings
 from optimizer.engines.learned.training import (
-    answer,
     arrays_of,
-    as_it_is,
+    conclusion,
     one_thread,
-    sayer,
+    run_training,
     seeded,
-    summary,
     take_arrays,
-    tell,
     trained_on,
 )
 from optimizer.engines.learned.trials import Trials
@@ -68,10 +64,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     PolicyFileError, and OutOfTimeError where the features take longer than there is.
     """
     trials = train(problem, settings, progress)
-    if settings.learning.curve is not None:
-        write_curve(trials.curve, settings.learning.curve, f"{ENGINE}, {problem.graph.name}")
-    tell(progress, summary(ENGINE, trials))
-    return answer(ENGINE, trials)
+    return conclusion(ENGINE, problem, settings, trials, progress)
 
 
 def train(
@@ -98,15 +91,9 @@ def train(
         if held is not None:
             take_arrays(policy, learning, held.arrays)
         training = HsdagTraining(policy, nodes, rows, trials, hsdag, settings.seed)
-        if held is not None or settings.moves == 0:
-            training.episode(explores=False)
-        if held is not None:
-            unseen = unknown_types(problem.graph, vocabulary)
-            words = f"; {unseen} of {problem.graph.operator_count} operators have types unseen"
-            tell(progress, as_it_is(ENGINE, held, trials) + words)
-        if settings.moves != 0:
-            training.run(sayer(ENGINE, progress))
-            training.episode(explores=False)
+        unseen = unknown_types(problem.graph, vocabulary)
+        words = f"; {unseen} of {problem.graph.operator_count} operators have types unseen"
+        run_training(ENGINE, training, trials, settings, held, progress, words)
     if learning.save_policy is not None:
         trained = trained_on(problem, held, trials)
         facts = {"vocabulary": asdict(vocabulary)}

@@ -23,22 +23,18 @@ rounds, learning rate and entropy (`settings.py`). The answer is the best placem
 
 from __future__ import annotations
 
-from optimizer.engines.learned.curve import write_curve
 from optimizer.engines.learned.nodes import units
 from optimizer.engines.learned.placeto_network import PlacetoPolicy
 from optimizer.engines.learned.placeto_training import PlacetoTraining
 from optimizer.engines.learned.policy_file import PolicyFile, load_policy, save_policy
 from optimizer.engines.learned.settings import PlacetoSettings
 from optimizer.engines.learned.training import (
-    answer,
     arrays_of,
-    as_it_is,
+    conclusion,
     one_thread,
-    sayer,
+    run_training,
     seeded,
-    summary,
     take_arrays,
-    tell,
     trained_on,
 )
 from optimizer.engines.learned.trials import Trials
@@ -56,10 +52,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     PolicyFileError.
     """
     trials = train(problem, settings, progress)
-    if settings.learning.curve is not None:
-        write_curve(trials.curve, settings.learning.curve, f"{ENGINE}, {problem.graph.name}")
-    tell(progress, summary(ENGINE, trials))
-    return answer(ENGINE, trials)
+    return conclusion(ENGINE, problem, settings, trials, progress)
 
 
 def train(
@@ -84,13 +77,7 @@ def train(
         if held is not None:
             take_arrays(policy, learning, held.arrays)
         training = PlacetoTraining(policy, nodes, trials, placeto, settings.seed)
-        if held is not None or settings.moves == 0:
-            training.episode(explores=False)
-        if held is not None:
-            tell(progress, as_it_is(ENGINE, held, trials))
-        if settings.moves != 0:
-            training.run(sayer(ENGINE, progress))
-            training.episode(explores=False)
+        run_training(ENGINE, training, trials, settings, held, progress)
     if learning.save_policy is not None:
         trained = trained_on(problem, held, trials)
         file = PolicyFile(ENGINE, devices, {}, trained, arrays_of(policy))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from optimizer.engines.learned.curve import write_curve
 from optimizer.engines.learned.policy_file import Arrays, PolicyFile, refuse_other_arrays
 from optimizer.engines.learned.trials import Episode, Trials
 from optimizer.engines.solution import Progress, Report, Solution
-from optimizer.problem import InfeasibleError, Learning, Problem
+from optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
 from optimizer.quantities import format_step
 
 _SAY_EVERY_SECONDS = 3.0
@@ -38,6 +40,44 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+class Training(Protocol):
+    """An engine's episodes, of placements that its trials judge."""
+
+    def run(self, said: Callable[[Episode], None]) -> None: ...
+
+    def episode(self, *, explores: bool) -> object: ...
+
+
+def run_training(
+    engine: str,
+    training: Training,
+    trials: Trials,
+    settings: SolveSettings,
+    held: PolicyFile | None,
+    progress: Report | None,
+    unseen: str = "",
+) -> None:
+    """A policy as it is, where it was loaded or is not to be trained; then its training, and as it
+    is after that. unseen: what of the graph a loaded policy does not know, in words."""
+    if held is not None or settings.moves == 0:
+        training.episode(explores=False)
+    if held is not None:
+        _tell(progress, _as_it_is(engine, held, trials) + unseen)
+    if settings.moves != 0:
+        training.run(_sayer(engine, progress))
+        training.episode(explores=False)
+
+
+def conclusion(
+    engine: str, problem: Problem, settings: SolveSettings, trials: Trials, progress: Report | None
+) -> Solution:
+    """With the training curve in a file where that is asked for. Raises as `_answer`."""
+    if settings.learning.curve is not None:
+        write_curve(trials.curve, settings.learning.curve, f"{engine}, {problem.graph.name}")
+    _tell(progress, _summary(engine, trials))
+    return _answer(engine, trials)
+
+
 def arrays_of(policy: nn.Module) -> Arrays:
     return {name: value.detach().numpy().copy() for name, value in policy.state_dict().items()}
 
@@ -50,7 +90,7 @@ def take_arrays(policy: nn.Module, learning: Learning, arrays: Arrays) -> None:
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def sayer(engine: str, progress: Report | None) -> Callable[[Episode], None]:
+def _sayer(engine: str, progress: Report | None) -> Callable[[Episode], None]:
     """Tells of an episode now and then."""
     began = said = time.monotonic()
 
@@ -69,12 +109,12 @@ def sayer(engine: str, progress: Report | None) -> Callable[[Episode], None]:
     return say
 
 
-def tell(progress: Report | None, words: str) -> None:
+def _tell(progress: Report | None, words: str) -> None:
     if progress is not None:
         progress(Progress(0.0, float("inf"), 0.0, 0, words))
 
 
-def summary(engine: str, trials: Trials) -> str:
+def _summary(engine: str, trials: Trials) -> str:
     """What the training came to, in one line."""
     if not trials.curve:
         return f"{engine}: no training"
@@ -87,7 +127,7 @@ def summary(engine: str, trials: Trials) -> str:
     )
 
 
-def as_it_is(engine: str, held: PolicyFile, trials: Trials) -> str:
+def _as_it_is(engine: str, held: PolicyFile, trials: Trials) -> str:
     """How a loaded policy does before any training here."""
     assert trials.best is not None
     return (
@@ -102,7 +142,7 @@ def trained_on(problem: Problem, held: PolicyFile | None, trials: Trials) -> str
     return f"trained with {here}" if held is None else f"{held.trained}, then {here}"
 
 
-def answer(engine: str, trials: Trials) -> Solution:
+def _answer(engine: str, trials: Trials) -> Solution:
     """The best that was tried. Raises InfeasibleError where none is within the memories."""
     best = trials.best
     assert best is not None
