@@ -32,6 +32,11 @@ class Keys:
         return self.folder / "user"
 
     @property
+    def temporary(self) -> Path:
+        """Where its sessions make temporary files: nobody else's are there."""
+        return self.folder / "tmp"
+
+    @property
     def known_hosts(self) -> Path:
         return self.folder / "known_hosts"
 
@@ -45,6 +50,7 @@ class Keys:
 def make_keys(folder: Path) -> Keys:
     folder.mkdir(parents=True, exist_ok=True)
     keys = Keys(folder)
+    keys.temporary.mkdir()
     for path in (keys.host, keys.user):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     keys.known_hosts.touch()
@@ -64,6 +70,7 @@ def running_sshd(
         "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
         "UsePAM": "yes" if _is_locked() else "no",
         "PermitRootLogin": "yes", "StrictModes": "no", "LogLevel": "ERROR",
+        "SetEnv": f"TMPDIR={keys.temporary}",
     }  # fmt: skip
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     command = [*inside, str(SSHD), "-D", "-e", "-f", "/dev/null", *words]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -98,8 +97,9 @@ class Stage:
         return found
 
 
-def folders() -> set[str]:
-    return {p.name for p in Path(tempfile.gettempdir()).glob("placewire-??????????")}
+def folders(login: Login) -> set[str]:
+    assert login.key is not None
+    return {path.name for path in Keys(login.key.parent).temporary.glob("placewire-*")}
 
 
 async def gone(stage: Stage, seconds: float = 5) -> bool:
@@ -121,13 +121,13 @@ assert all(stat.S_IMODE(os.stat(f"{{folder}}/{{n}}").st_mode) == 0o600 for n in 
 assert open(spec["placement_file"]).read() == "{{}}"
 print('hello'); step(0); step(1); finish()
 """
-    before = folders()
+    before = folders(login)
     stage = Stage(login, tmp_path, source)
     events = await stage.run()
     for rank in (0, 1):
         own = [event for event in events if event.rank == rank]
         assert [type(event) for event in own] == [StepDone, StepDone, Finished]
-    assert await gone(stage) and folders() == before
+    assert await gone(stage) and folders(login) == before
 
 
 async def test_no_list_of_processes_shows_the_environment(login: Login, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[0]])
 step(0); time.sleep(60)
 """
-    before = folders()
+    before = folders(login)
     stage = Stage(login, tmp_path, source)
     work = asyncio.create_task(stage.run())
     while len(stage.seen) < 2:
@@ -161,7 +161,7 @@ step(0); time.sleep(60)
     with pytest.raises(asyncio.CancelledError):
         await work
     assert await gone(stage), "though they ignore SIGTERM"
-    while folders() != before:
+    while folders(login) != before:
         await asyncio.sleep(0.05)
 
 
@@ -213,13 +213,13 @@ def kill_a_controller(login: Login, folder: Path, held_seconds: float) -> Stage:
 async def test_ranks_outlive_the_controller_until_their_time_is_over(
     login: Login, tmp_path: Path
 ) -> None:
-    before = folders()
+    before = folders(login)
     stage = kill_a_controller(login, tmp_path, held_seconds=4)
     killed = time.monotonic()
     await asyncio.sleep(1)
     assert len([line for line in stage.left() if " -c " not in line]) == 2
     assert await gone(stage, 12) and time.monotonic() > killed + 1.5
-    while folders() != before:
+    while folders(login) != before:
         assert time.monotonic() < killed + 20
         await asyncio.sleep(0.05)
 
@@ -247,15 +247,15 @@ async def test_what_does_not_want_to_end_leaves_nothing_either(
     login: Login, tmp_path: Path
 ) -> None:
     """Its folder has the job's environment in it."""
-    before = folders()
+    before = folders(login)
     source = "signal.signal(signal.SIGTERM, signal.SIG_IGN); step(0); time.sleep(60)"
     stage = Stage(login, tmp_path, source)
     program = await stage.launcher.start(stage.specs(1)[0])
     assert await anext(program.output())
-    assert len(folders() - before) == 1
+    assert len(folders(login) - before) == 1
     later = launcher_of(login, str(stage.file))
     await asyncio.to_thread(later.end_left, later.left())
-    assert await gone(stage) and folders() == before
+    assert await gone(stage) and folders(login) == before
 
 
 async def test_a_lost_connection_is_said_and_its_rank_ended(login: Login, tmp_path: Path) -> None:
@@ -316,10 +316,10 @@ def test_ready_where_code_and_model_are(login: Login) -> None:
 def test_what_is_missing_there_is_said_before_anything_starts(
     login: Login, changes: dict[str, Any], words: str
 ) -> None:
-    before = folders()
+    before = folders(login)
     with pytest.raises((UsageError, LaunchFailed), match=f"(?s){words}"):
         launcher_of(login, **changes).require_ready()
-    assert folders() == before
+    assert folders(login) == before
 
 
 def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path: Path) -> None:
