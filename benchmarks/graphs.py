@@ -20,7 +20,8 @@ from typing import Literal
 
 from benchmarks.layered import layered_training_graph
 from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.importers.formats import import_file
 
 __all__ = [

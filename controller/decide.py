@@ -69,7 +69,7 @@ class Decision:
     def graph_notes(self) -> Mapping[str, Any]:
         """What capture wrote of the graph: which operators are its loss and inputs. Reads the
         file."""
-        from optimizer.graph import read_json
+        from optimizer.json_file import read_json
 
         notes: Mapping[str, Any] = read_json(self.graph_file)["notes"]
         return notes
@@ -153,7 +153,8 @@ async def _graphs(
 
 def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, Path]:
     """The user's graph, and the same with its operators slowed by the time scale."""
-    from optimizer.graph import GraphError, load_graph, save_graph
+    from optimizer.graph import GraphError
+    from optimizer.graph_file import load_graph, save_graph
 
     roots = [Path.cwd(), plan_file.resolve().parent]
     path = next(root / job.graph for root in roots if (root / job.graph).is_file())

@@ -97,7 +97,7 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
 def _predicts_right(
     console: Console, folder: Path, trained: RunReport
 ) -> list[tuple[str, RunReport]]:
-    from optimizer.graph import load_graph, save_graph
+    from optimizer.graph_file import load_graph, save_graph
     from optimizer.profile.scale import with_total_seconds
 
     graph = load_graph(Path(trained.files["graph"]))

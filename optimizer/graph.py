@@ -1,4 +1,4 @@
-"""The operator graph of one training step, and its file.
+"""The operator graph of one training step.
 
 Everything is held in arrays, so that 50,000 operators are cheap. Index conventions used throughout
 the optimizer: `i`, `j` operators (n of them), `e` tensors (m), `k` device types.
@@ -10,30 +10,17 @@ ordering constraint: it is never sent, and its consumer waits for its producer w
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.graph_rows import (
-    MOST_BYTES,
-    GraphError,
-    OperatorRow,
-    TensorRow,
-    checked_header,
-    each,
-    operator_row,
-    tensor_row,
-)
+from optimizer.graph_rows import GraphError, OperatorRow, TensorRow
 
 __all__ = [
     "FloatArray",
@@ -43,25 +30,14 @@ __all__ = [
     "OperatorRow",
     "TensorRow",
     "build_graph",
-    "graph_from_json",
-    "graph_to_json",
-    "load_graph",
-    "read_json",
-    "read_plain",
-    "save_graph",
     "tensor_rows",
-    "write_json",
 ]
-
-GRAPH_VERSION = 1
 
 # The type of an operator that takes one item out of a tuple. Its storage was allocated with the
 # tuple, by the operator that it reads a tensor of 0 bytes of.
 TUPLE_ITEM = "getitem"
 
-_NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-
-_COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
+COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -116,7 +92,7 @@ class OperatorGraph:
         if len(set(self.ids)) != n:
             twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
-        for name in (*_COUNTS, "colocation"):
+        for name in (*COUNTS, "colocation"):
             if getattr(self, name).shape != (n,):
                 raise GraphError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
         if self.seconds.shape != (n, len(self.device_types)):
@@ -308,117 +284,3 @@ def tensor_rows(graph: OperatorGraph) -> Iterator[TensorRow]:
             consumers=tuple(graph.ids[c] for c in graph.tensor_consumers(e)),
             bytes=int(graph.tensor_bytes[e]),
         )
-
-
-def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
-    operators = []
-    for i, identifier in enumerate(graph.ids):
-        row: dict[str, Any] = {
-            "id": identifier,
-            "type": graph.types[i],
-            "seconds": {
-                t: float(graph.seconds[i, k])
-                for k, t in enumerate(graph.device_types)
-                if np.isfinite(graph.seconds[i, k])
-            },
-        }
-        if graph.signatures[i]:
-            row["signature"] = graph.signatures[i]
-        if graph.modules[i]:
-            row["module"] = graph.modules[i]
-        for key in _COUNTS:
-            if value := int(getattr(graph, key)[i]):
-                row[key] = value
-        if graph.colocation[i] >= 0:
-            row["colocation"] = str(int(graph.colocation[i]))
-        operators.append(row)
-    tensors = [
-        {"producer": t.producer, "consumers": list(t.consumers), "bytes": t.bytes}
-        for t in tensor_rows(graph)
-    ]
-    return {
-        "version": GRAPH_VERSION,
-        "name": graph.name,
-        "structure_hash": graph.structure_hash,
-        "device_types": list(graph.device_types),
-        "notes": dict(graph.notes),
-        "operators": operators,
-        "tensors": tensors,
-    }
-
-
-def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
-    """Raises GraphError naming the offending place."""
-    try:
-        graph = _read_graph(document)
-    except GraphError as error:
-        raise GraphError(f"{where}: {error}") from error
-    stated = document.get("structure_hash")
-    if stated is not None and stated != graph.structure_hash:
-        raise GraphError(
-            f"{where}: structure_hash is {stated[:12]}…, but the operators and tensors in the file "
-            f"hash to {graph.structure_hash[:12]}…: the file was changed by hand; drop the key if "
-            "that was intended"
-        )
-    return graph
-
-
-def _read_graph(document: Any) -> OperatorGraph:
-    header = checked_header(document, GRAPH_VERSION)
-    operators = each(header["operators"], operator_row, "operators")
-    tensors = each(header["tensors"], tensor_row, "tensors")
-    total = sum(row.all_bytes for row in operators) + sum(row.bytes for row in tensors)
-    if total > MOST_BYTES:
-        raise GraphError(f"operators and tensors have {total} bytes, at most {MOST_BYTES} fit")
-    types = header.get("device_types")
-    timed = dict.fromkeys(t for row in operators for t in row.seconds)
-    if types is not None and (unnamed := [t for t in timed if t not in types]):
-        raise GraphError(f"operators have times for {unnamed[0]!r}, which device_types lacks")
-    return build_graph(
-        operators,
-        tensors,
-        name=header.get("name") or "graph",
-        device_types=types,
-        notes=header.get("notes"),
-    )
-
-
-def read_plain(path: Path) -> bytes:
-    """What is in the file, gzip or not. Raises OSError, and GraphError naming the file where its
-    gzip is damaged."""
-    try:
-        return _unpacked(path)
-    except _NO_GZIP as error:
-        raise GraphError(f"{path}: no whole gzip file: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    """Gzip or not. Raises OSError, and GraphError naming the file where it is no JSON document."""
-    try:
-        return json.loads(_unpacked(path))
-    except (ValueError, *_NO_GZIP) as error:
-        raise GraphError(f"{path}: no JSON document: {error}") from error
-    except RecursionError:
-        raise GraphError(f"{path}: no JSON document: it is nested too deeply") from None
-
-
-def _unpacked(path: Path) -> bytes:
-    """Gzip is recognised by its first bytes."""
-    data = path.read_bytes()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Atomically; gzip where the name ends in .gz."""
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    staged = path.with_name(path.name + ".part")
-    staged.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-    staged.replace(path)
-
-
-def load_graph(path: Path) -> OperatorGraph:
-    return graph_from_json(read_json(path), where=str(path))
-
-
-def save_graph(graph: OperatorGraph, path: Path) -> None:
-    write_json(path, graph_to_json(graph))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from optimizer.cluster import Cluster, Frozen
-from optimizer.graph import GraphError, read_json, write_json
+from optimizer.graph import GraphError
+from optimizer.json_file import read_json, write_json
 from optimizer.mistakes import first_mistake
 from optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing
 

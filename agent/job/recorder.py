@@ -17,7 +17,7 @@ import torch
 from agent.contract.job import RankSpec
 from agent.job.messages import JobError, RankMessage
 from agent.job.transport import Transport, Watcher
-from optimizer.graph import write_json
+from optimizer.json_file import write_json
 from optimizer.placement import Placement
 from optimizer.trace.document import (
     COMPUTE,

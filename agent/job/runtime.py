@@ -34,7 +34,7 @@ from optimizer.capture.part import capture_part
 from optimizer.capture.protocol import Tensors
 from optimizer.capture.step import CapturedStep
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 from optimizer.placement import Placement, load_placement
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from optimizer.cluster import Cluster
 from optimizer.engines.best_sharing import place_under_best_sharing
 from optimizer.engines.registry import place
 from optimizer.engines.solution import Progress
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 from optimizer.names import Sharing
 from optimizer.placement import save_placement
 from optimizer.problem import Problem, SolveSettings

@@ -16,7 +16,8 @@ from agent.contract.job import Finished, RailInterface, RankSpec, StepDone, pars
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.report import ROOT
 from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import Message, Placement, save_placement
 
 # Of a full frame: 1448 bytes of payload in 1514.

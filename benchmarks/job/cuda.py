@@ -13,7 +13,8 @@ import torch
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table, milliseconds
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.placement import Placement
 from tests.agent.ranks import run_ranks
 from tests.placements import cluster_of, placement_of

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.placement import Placement
 from optimizer.recompute.facts import Facts
 from optimizer.recompute.memory import recompute_memory

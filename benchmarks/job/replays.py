@@ -23,7 +23,8 @@ from benchmarks.report import ROOT
 from controller.lab import Lab, lab_down, lab_up
 from controller.plan_file import parse_plan
 from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph, save_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import save_graph
 from optimizer.placement import Placement, save_placement
 
 LAB = "replays"

@@ -15,7 +15,8 @@ from pathlib import Path
 from benchmarks.job.memory import profiled
 from benchmarks.table import Table
 from controller.measured.standard_evaluation import Evaluation, evaluate
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.placement import load_placement
 from optimizer.profile.recorded import Deviation, deviation
 from optimizer.profile.rough import held_bytes

@@ -23,7 +23,8 @@ from benchmarks.job.namespaces import Namespaces
 from benchmarks.job.replays import ROOT, kept_graph
 from benchmarks.table import Table
 from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.names import Sharing
 from optimizer.placement import Placement
 from optimizer.profile.joining import joined

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _evaluate(arguments: argparse.Namespace) -> int:
     from controller.measured.standard_evaluation import Evaluation, evaluate
-    from optimizer.graph import load_graph, save_graph
+    from optimizer.graph_file import load_graph, save_graph
 
     out = Path(arguments.out)
     require_writable(out)

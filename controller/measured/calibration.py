@@ -19,7 +19,8 @@ from controller.compile.ranks import calibration_specs
 from controller.launch.ranks import run_ranks
 from controller.measured.digests import digest
 from controller.report import CalibratedRow
-from optimizer.graph import GraphError, read_json, write_json
+from optimizer.graph import GraphError
+from optimizer.json_file import read_json, write_json
 from optimizer.quantities import format_seconds
 from optimizer.recompute.network import undisturbed_rates
 

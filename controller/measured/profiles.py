@@ -162,7 +162,7 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
 
 async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
     """Why a kept graph no longer stands on that server, in words."""
-    from optimizer.graph import read_json
+    from optimizer.json_file import read_json
 
     notes = (await asyncio.to_thread(read_json, file))["notes"]
     said: list[str] = []
@@ -177,7 +177,8 @@ async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -
 async def _measure(
     asked: _Asked, launcher: Launcher, server: str, cache: Path, file: Path, say: Say
 ) -> None:
-    from optimizer.graph import graph_from_json, save_graph, write_json
+    from optimizer.graph_file import graph_from_json, save_graph
+    from optimizer.json_file import write_json
     from optimizer.profile.exchange import require_profiles
 
     job = asked.job
@@ -248,7 +249,8 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
 
 
 def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
-    from optimizer.graph import GraphError, load_graph, save_graph
+    from optimizer.graph import GraphError
+    from optimizer.graph_file import load_graph, save_graph
     from optimizer.profile.joining import joined
 
     graphs = {one.device_type: load_graph(file) for one, file in zip(asked, files, strict=True)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from optimizer.arguments import EXIT_CODES
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 
 
 def parser(prog: str) -> argparse.ArgumentParser:

@@ -32,7 +32,13 @@ from optimizer.capture.nodes import (
 from optimizer.capture.refusals import source_of
 from optimizer.capture.rewrite import PlaceableGraph
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import TUPLE_ITEM, OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import (
+    TUPLE_ITEM,
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
 
 
 @dataclass(frozen=True)

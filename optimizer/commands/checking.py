@@ -32,7 +32,7 @@ def main(arguments: list[str], prog: str) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from optimizer.check import check
-    from optimizer.graph import load_graph
+    from optimizer.graph_file import load_graph
     from optimizer.placement import load_placement
 
     graph = load_graph(options.graph)

@@ -95,7 +95,7 @@ def read_cluster(path: Path) -> Cluster:
     from pydantic import ValidationError
 
     from optimizer.cluster import Cluster
-    from optimizer.graph import read_json
+    from optimizer.json_file import read_json
     from optimizer.mistakes import first_mistake
 
     document: Any = read_json(path)

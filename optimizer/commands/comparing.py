@@ -192,7 +192,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 def _clusters(options: argparse.Namespace, graph: ComparedGraph) -> list[ComparedCluster]:
     """The files', by their names; or the equal servers, whose device type may be the graph's."""
     from optimizer.comparison.cases import ComparedCluster
-    from optimizer.graph import load_graph
+    from optimizer.graph_file import load_graph
     from optimizer.quantities import format_bits_per_second
 
     if options.cluster is None:

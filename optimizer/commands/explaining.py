@@ -43,7 +43,7 @@ def _explain(options: argparse.Namespace) -> int:
     from optimizer.check import check
     from optimizer.explain import explain
     from optimizer.explain_words import explanation_lines
-    from optimizer.graph import load_graph
+    from optimizer.graph_file import load_graph
 
     graph = load_graph(options.graph)
     if violations := check(graph, placement):

@@ -26,8 +26,9 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from optimizer.graph import load_graph, write_json
+    from optimizer.graph_file import load_graph
     from optimizer.importers.node_link import write_node_link
+    from optimizer.json_file import write_json
 
     write_json(options.out, write_node_link(load_graph(options.graph)))
     return DONE

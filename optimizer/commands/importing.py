@@ -58,8 +58,9 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from optimizer.graph import save_graph, write_json
+    from optimizer.graph_file import save_graph
     from optimizer.importers.formats import import_file
+    from optimizer.json_file import write_json
     from optimizer.summary import graph_lines
 
     imported = import_file(options.file, options.format, options.devices, dict(options.dimension))

@@ -23,7 +23,8 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from optimizer.graph import graph_from_json, load_graph, read_json
+    from optimizer.graph_file import graph_from_json, load_graph
+    from optimizer.json_file import read_json
     from optimizer.placement import placement_from_json
     from optimizer.summary import gantt_lines, graph_lines, placement_lines, timeline_of
 

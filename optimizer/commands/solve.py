@@ -137,7 +137,7 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    from optimizer.graph import load_graph
+    from optimizer.graph_file import load_graph
     from optimizer.placement import save_placement
     from optimizer.problem import Problem
     from optimizer.summary import considered_lines, gantt_lines, placement_lines, timeline_of

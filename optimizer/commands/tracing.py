@@ -38,7 +38,8 @@ def main(arguments: list[str], prog: str) -> int:
 
 def _trace(options: argparse.Namespace) -> int:
     from optimizer.check import check
-    from optimizer.graph import load_graph, read_json, write_json
+    from optimizer.graph_file import load_graph
+    from optimizer.json_file import read_json, write_json
     from optimizer.placement import load_placement
     from optimizer.trace.document import trace_from_json, trace_to_json
     from optimizer.trace.merging import merged

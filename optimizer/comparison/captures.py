@@ -16,7 +16,7 @@ from pathlib import Path
 
 from optimizer.comparison.cases import ComparedGraph, read_graph
 from optimizer.comparison.presets.preset import Captured
-from optimizer.graph import load_graph, save_graph
+from optimizer.graph_file import load_graph, save_graph
 from optimizer.profile.modelled import with_modelled_seconds
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from optimizer.cluster import Cluster
 from optimizer.engines.catalog import ENGINES
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 from optimizer.names import EngineName, Model, ReductionName, SolverName
 
 _OPTIMIZER = Path(__file__).resolve().parents[1]

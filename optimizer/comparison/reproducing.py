@@ -28,7 +28,7 @@ from optimizer.comparison.rows import Row, RowsFile
 from optimizer.comparison.running import Say, compare
 from optimizer.comparison.standing import step_of
 from optimizer.engines.catalog import ENGINES
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 from optimizer.problem import Problem
 from optimizer.reductions.fusion import fuse
 from optimizer.reductions.merging import operator_delay

@@ -25,7 +25,8 @@ from optimizer.engines.catalog import load
 from optimizer.engines.refusals import OutOfTimeError
 from optimizer.engines.registry import place
 from optimizer.engines.solution import Progress
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.placement import Placement, load_placement, save_placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optimizer.graph import GraphError, read_json, read_plain
+from optimizer.graph import GraphError
 from optimizer.importers.chakra import read_chakra
 from optimizer.importers.imported import Imported
 from optimizer.importers.moirai import read_moirai
@@ -14,6 +14,7 @@ from optimizer.importers.msr import Devices, read_msr
 from optimizer.importers.node_link import read_node_link
 from optimizer.importers.onnx import read_onnx
 from optimizer.importers.thesis import read_thesis
+from optimizer.json_file import read_json, read_plain
 from optimizer.names import GraphFormat
 
 # What is one JSON document.

@@ -16,8 +16,8 @@ from optimizer.graph import (
     OperatorRow,
     TensorRow,
     build_graph,
-    graph_to_json,
 )
+from optimizer.graph_file import graph_to_json
 
 if TYPE_CHECKING:
     import networkx

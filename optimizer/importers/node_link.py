@@ -17,8 +17,8 @@ from optimizer.graph import (
     OperatorRow,
     TensorRow,
     build_graph,
-    graph_to_json,
 )
+from optimizer.graph_file import graph_to_json
 from optimizer.graph_rows import operator_row
 from optimizer.importers.imported import Imported, Row, distinct_ids, edge_ends, number, rows
 

@@ -14,7 +14,8 @@ from optimizer.arguments import EXIT_CODES, positive, seconds
 from optimizer.capture.allocator import prepare_allocator
 from optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from optimizer.commands.outcome import DONE, ended
-from optimizer.graph import GraphError, OperatorGraph, load_graph, save_graph
+from optimizer.graph import GraphError, OperatorGraph
+from optimizer.graph_file import load_graph, save_graph
 from optimizer.names import runs_on
 from optimizer.profile.devices import DEVICES
 from optimizer.profile.exchange import exchange, own_output
@@ -208,7 +209,7 @@ def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
 
 def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
     """Says how far the graph was off. Raises GraphError or TraceError naming the file."""
-    from optimizer.graph import read_json
+    from optimizer.json_file import read_json
     from optimizer.profile.recorded import deviation_lines, with_recorded
     from optimizer.trace.document import trace_from_json
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.graph import OperatorGraph, read_json, write_json
+from optimizer.graph import OperatorGraph
+from optimizer.json_file import read_json, write_json
 from optimizer.profile.measure import Profile
 
 CACHE_VERSION = 5

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optimizer.graph import GraphError, OperatorGraph, graph_to_json, read_json, write_json
+from optimizer.graph import GraphError, OperatorGraph
+from optimizer.graph_file import graph_to_json
+from optimizer.json_file import read_json, write_json
 
 _PROFILE_NAME = re.compile(r"profile-[0-9a-f]{16}\.json")
 

@@ -16,7 +16,8 @@ import pytest
 from agent.contract.job import RailInterface, Started
 from optimizer.capture.step import capture
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import Placement
 from placements import cluster_of, placement_of, random_devices
 from ranks import REPOSITORY, Rank, end, run_ranks, start_ranks

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from agent.contract.job import RailInterface
-from optimizer.graph import OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from placements import cluster_of, placement_of
 from ranks import Rank, end, start_ranks
 

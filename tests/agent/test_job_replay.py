@@ -20,7 +20,8 @@ from agent.job.replay import (
 )
 from agent.job.transport import Alone
 from measured import until
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import Placement
 from placements import cluster_of, placement_of
 from ranks import Rank, run_ranks

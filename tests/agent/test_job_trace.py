@@ -15,14 +15,9 @@ from agent.job.recorder import Recorder
 from agent.job.transport import Alone
 from optimizer.capture.step import capture
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import (
-    OperatorGraph,
-    OperatorRow,
-    TensorRow,
-    build_graph,
-    read_json,
-    save_graph,
-)
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
+from optimizer.json_file import read_json
 from optimizer.placement import Placement
 from optimizer.trace.document import trace_from_json, trace_to_json
 from optimizer.trace.merging import merged

@@ -14,7 +14,8 @@ from controller.errors import PlanError
 from controller.plan_file import load_plan
 from optimizer.cli import main
 from optimizer.commands.clusters import read_cluster
-from optimizer.graph import OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import load_placement
 from plans import ROOT, plan, plan_document
 

@@ -11,7 +11,8 @@ from controller.decide import decide
 from controller.launch.launcher import NoLauncher
 from controller.plan_file import parse_plan
 from controller.report import sharing_rows
-from optimizer.graph import OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.names import Sharing
 from plans import plan_document
 

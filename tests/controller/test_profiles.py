@@ -17,7 +17,8 @@ from controller.launch.programs import Ended
 from controller.measured.profiles import STANDING_PROGRAM, profiled_graph
 from controller.plan import Plan
 from controller.plan_job import PlacedJob
-from optimizer.graph import OperatorRow, TensorRow, build_graph, graph_to_json, load_graph
+from optimizer.graph import OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import graph_to_json, load_graph
 from plans import plan, plan_document
 
 SECONDS = {"cpu": 0.01, "cpu:slow": 0.03}

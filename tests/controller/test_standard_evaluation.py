@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli import main
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 
 MODEL = "examples.models.mlp:training_step"
 ASKED = ["evaluate", MODEL, "--batch", "1024", "--small-batches", "64", "128", "--devices", "3"]

@@ -17,7 +17,8 @@ from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TestCluster, interrupt, 
 from controller.measured.calibration import ASSUMED_SETUP_SECONDS
 from controller.plan_file import load_plan
 from optimizer.cluster_plan.payload import payload_capacity
-from optimizer.graph import load_graph, read_json
+from optimizer.graph_file import load_graph
+from optimizer.json_file import read_json
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
 from snapshots import run

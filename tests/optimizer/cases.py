@@ -9,7 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import TUPLE_ITEM, OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import (
+    TUPLE_ITEM,
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
 from optimizer.problem import Problem
 
 # Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.

@@ -11,14 +11,8 @@ from optimizer.check import check
 from optimizer.cli import main
 from optimizer.cluster import Cluster, Nic, Server
 from optimizer.engines.registry import place
-from optimizer.graph import (
-    GraphError,
-    OperatorRow,
-    TensorRow,
-    build_graph,
-    graph_to_json,
-    save_graph,
-)
+from optimizer.graph import GraphError, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import graph_to_json, save_graph
 from optimizer.placement import load_placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.recompute.network import usable_rates

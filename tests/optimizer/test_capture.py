@@ -17,7 +17,8 @@ from optimizer.capture.joint import joint_graph
 from optimizer.capture.protocol import ModelWithLoss, load_training_step
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import OperatorGraph, load_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import load_graph
 from optimizer.profile.interpret import StepInterpreter
 
 ADAMW = OptimizerChoice("adamw", 1e-3)

@@ -15,7 +15,7 @@ from optimizer.capture.errors import CaptureError
 from optimizer.capture.protocol import TrainingStep
 from optimizer.capture.step import captured_from
 from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import load_graph
+from optimizer.graph_file import load_graph
 
 LARGER_THAN_ANY_MEMORY = """
 import torch

@@ -19,7 +19,7 @@ from optimizer.cli import main as optimizer_main
 from optimizer.engines.catalog import ENGINES, load
 from optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
 from optimizer.engines.registry import place
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.names import EngineName
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from problems import problems

@@ -19,7 +19,8 @@ from cases import cluster
 from optimizer.check import check
 from optimizer.cli import main
 from optimizer.engines.registry import place
-from optimizer.graph import GraphError, OperatorGraph, load_graph, tensor_rows
+from optimizer.graph import GraphError, OperatorGraph, tensor_rows
+from optimizer.graph_file import load_graph
 from optimizer.importers.chakra import read_chakra
 from optimizer.importers.chakra_messages import message_kinds
 from optimizer.importers.traced import declared_arguments

@@ -10,7 +10,7 @@ import pytest
 
 from cases import cluster
 from optimizer.cli import COMMANDS, main
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import load_placement, save_placement
 from test_engines import layered
 

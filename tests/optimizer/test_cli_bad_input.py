@@ -12,7 +12,8 @@ from cases import cluster
 from cases import graph as small_graph
 from optimizer.cli import main
 from optimizer.cluster import Cluster, Nic
-from optimizer.graph import OperatorGraph, graph_to_json, save_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import graph_to_json, save_graph
 from optimizer.placement import Placement, load_placement
 from test_engines import layered
 

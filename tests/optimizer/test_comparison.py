@@ -26,7 +26,7 @@ from optimizer.comparison.rows import Row, RowsFile, RowsFileError
 from optimizer.comparison.standing import fields, seconds_until
 from optimizer.comparison.tables import csv_text, table_lines
 from optimizer.engines.registry import place
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.placement import load_placement
 from optimizer.problem import Problem, SolveSettings
 from test_engines import layered

@@ -13,14 +13,8 @@ import costly_models
 from optimizer.capture.step import CapturedStep, capture
 from optimizer.capture.updates import OptimizerChoice
 from optimizer.cli import main
-from optimizer.graph import (
-    OperatorGraph,
-    OperatorRow,
-    TensorRow,
-    build_graph,
-    load_graph,
-    save_graph,
-)
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import load_graph, save_graph
 from optimizer.profile.devices import DEVICES
 from optimizer.profile.modelled import (
     kind_of,

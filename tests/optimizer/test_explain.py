@@ -16,7 +16,8 @@ from optimizer.cli import main
 from optimizer.critical_path import critical_path
 from optimizer.engines.registry import place
 from optimizer.explain import Explanation, explain
-from optimizer.graph import OperatorGraph, save_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import save_graph
 from optimizer.names import Model, Sharing
 from optimizer.placement import Placement, save_placement
 from optimizer.problem import Problem, SolveSettings

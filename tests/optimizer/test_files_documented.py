@@ -12,7 +12,8 @@ import pytest
 from agent.contract.measurement import LinkMeasurement
 from controller.report import RailRow, RunReport, SharingRow, TrafficRow
 from optimizer.cluster import Cluster, Device, Link, Nic, Server
-from optimizer.graph import OperatorRow, TensorRow, graph_from_json, graph_to_json
+from optimizer.graph import OperatorRow, TensorRow
+from optimizer.graph_file import graph_from_json, graph_to_json
 from optimizer.placement import Message, Placement
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,7 +25,8 @@ from optimizer.engines.formulations.errors import (
 from optimizer.engines.formulations.papers import formulate
 from optimizer.engines.published import heft
 from optimizer.engines.registry import place
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph, save_graph
+from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph_file import save_graph
 from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from optimizer.simulate import simulate
 

@@ -11,14 +11,9 @@ import pytest
 
 from cases import graph
 from optimizer.cli import main
-from optimizer.graph import (
-    GraphError,
-    graph_from_json,
-    graph_to_json,
-    load_graph,
-    read_json,
-    save_graph,
-)
+from optimizer.graph import GraphError
+from optimizer.graph_file import graph_from_json, graph_to_json, load_graph, save_graph
+from optimizer.json_file import read_json
 from optimizer.placement import PlacementError, load_placement
 
 MADE = graph({"A": 1.0, "B": 2.0}, [("A", ["B"], 7)], weight_bytes={"B": 3})

@@ -15,7 +15,8 @@ import pytest
 from cases import graph as small_graph
 from optimizer.cli import main
 from optimizer.cluster import Cluster
-from optimizer.graph import GraphError, load_graph, save_graph
+from optimizer.graph import GraphError
+from optimizer.graph_file import load_graph, save_graph
 from optimizer.importers.moirai import DEVICES, read_moirai
 from optimizer.importers.msr import read_msr
 from optimizer.importers.networkx_graph import from_networkx

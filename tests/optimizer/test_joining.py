@@ -7,7 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optimizer.graph import GraphError, OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import (
+    GraphError,
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
 from optimizer.profile.joining import joined
 
 

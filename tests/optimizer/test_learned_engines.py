@@ -27,7 +27,7 @@ from optimizer.engines.learned.settings import HsdagSettings, PlacetoSettings
 from optimizer.engines.refusals import EngineRefusedError
 from optimizer.engines.registry import place
 from optimizer.engines.single import best_single
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
 from problems import problems
 from published_cases import alike

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.graph import GraphError, OperatorGraph, OperatorRow, TensorRow, build_graph
+from optimizer.graph import (
+    GraphError,
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
 from optimizer.importers.networkx_graph import from_networkx, to_networkx
 
 

@@ -16,7 +16,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from torch import nn
 
 from optimizer.cli import main
-from optimizer.graph import GraphError, OperatorGraph, load_graph, tensor_rows
+from optimizer.graph import GraphError, OperatorGraph, tensor_rows
+from optimizer.graph_file import load_graph
 from optimizer.importers.onnx import read_onnx
 from optimizer.profile.modelled import kind_of, with_modelled_seconds
 

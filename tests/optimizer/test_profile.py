@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from optimizer.capture.allocations import Span, peaks_inside, read_trace
-from optimizer.graph import OperatorGraph, OperatorRow, build_graph, load_graph, save_graph
+from optimizer.graph import OperatorGraph, OperatorRow, build_graph
+from optimizer.graph_file import load_graph, save_graph
 from optimizer.profile.__main__ import main
 from optimizer.profile.sampling import Sampling
 from optimizer.profile.scale import with_scaled_seconds, with_total_seconds

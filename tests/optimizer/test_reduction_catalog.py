@@ -13,7 +13,7 @@ import pytest
 
 from cases import cluster, graph
 from optimizer.cli import main
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.names import ReductionName
 from optimizer.reductions.catalog import REDUCTIONS, load
 

@@ -10,7 +10,7 @@ from cases import cluster, graph
 from optimizer.cli import main
 from optimizer.engines.best_sharing import place_under_best_sharing
 from optimizer.engines.solution import TIE
-from optimizer.graph import save_graph
+from optimizer.graph_file import save_graph
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
 from optimizer.problem import InfeasibleError, Problem, SolveSettings

@@ -14,9 +14,9 @@ from optimizer.graph import (
     OperatorRow,
     TensorRow,
     build_graph,
-    load_graph,
-    write_json,
 )
+from optimizer.graph_file import load_graph
+from optimizer.json_file import write_json
 from optimizer.profile.__main__ import main
 from optimizer.profile.recorded import deviation, with_recorded
 from optimizer.profile.rough import held_bytes, roughly

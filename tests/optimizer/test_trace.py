@@ -13,7 +13,9 @@ import pytest
 from cases import cluster, graph
 from optimizer.cli import main
 from optimizer.engines.registry import place
-from optimizer.graph import OperatorGraph, read_json, save_graph
+from optimizer.graph import OperatorGraph
+from optimizer.graph_file import save_graph
+from optimizer.json_file import read_json
 from optimizer.names import Sharing
 from optimizer.placement import Placement, save_placement
 from optimizer.problem import Problem, SolveSettings
