@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.engine.measured import Ask, Result, solve
-from benchmarks.engine.rescore import step_under
 from benchmarks.engine.setting import (
     CAPTURED,
     captured_file,
@@ -18,6 +17,7 @@ from benchmarks.engine.setting import (
 from benchmarks.graphs import published
 from benchmarks.table import Table, mebibytes, milliseconds
 from optimizer.cluster import Cluster
+from optimizer.comparison.rescoring import step_under
 from optimizer.graph import OperatorGraph
 
 GIGABITS = 20.0
@@ -118,7 +118,8 @@ def _scored(case: Case, graph: OperatorGraph, engine: str, sharing: str) -> Scor
     if engine == "auto":
         return Scored(engine, result, result.placement.step_seconds, result.considered["job"])
     placement = result.placement
-    return Scored(engine, result, placement.step_seconds, step_under(graph, placement, "job"))
+    under_job, _ = step_under(graph, placement, "contended", "job")
+    return Scored(engine, result, placement.step_seconds, under_job)
 
 
 def _row(entry: Scored, scored: list[Scored]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from optimizer.cluster import Cluster
 from optimizer.engines.catalog import ENGINES
 from optimizer.graph_file import load_graph
-from optimizer.names import EngineName, Model, ReductionName, SolverName
+from optimizer.names import EngineName, Feature, Model, ReductionName, SolverName
 
 _OPTIMIZER = Path(__file__).resolve().parents[1]
 # What a placement and its score come from; the rest reads, writes and shows.
@@ -40,7 +40,7 @@ class ComparedCluster:
 @dataclass(frozen=True)
 class Method:
     """time_limit_seconds: of each solve. gap: where a search may stop before. moves: of a search
-    that counts them, at most so many."""
+    that counts them, at most so many. without: features that hsdag's policy leaves out."""
 
     engine: EngineName
     reduction: ReductionName = "auto"
@@ -50,6 +50,7 @@ class Method:
     time_limit_seconds: float = 30.0
     solver: SolverName = "auto"
     moves: int | None = None
+    without: tuple[Feature, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from optimizer.cluster import Frozen
 from optimizer.mistakes import first_mistake
-from optimizer.names import EngineName, Model, ReductionName, SolverName
+from optimizer.names import EngineName, Feature, Model, ReductionName, SolverName
 
 # placed: within all memories, and checked. infeasible: none within the memories was found. overran:
 # it was ended, long after its limit. broken: a mistake of ours.
@@ -47,6 +47,7 @@ class Row(Frozen):
     gap: float
     solver: SolverName
     moves: int | None = None
+    without: tuple[Feature, ...] = ()
     limit_seconds: float
     outcome: Outcome
     why: str = ""

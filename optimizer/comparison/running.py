@@ -68,6 +68,7 @@ def solve_case(case: Case, placements: Path) -> Row:
         gap=method.gap,
         solver=method.solver,
         moves=method.moves,
+        without=method.without,
         limit_seconds=method.time_limit_seconds,
         **_answer(request, _PATIENCE * method.time_limit_seconds + _JUDGING_SECONDS),
     )

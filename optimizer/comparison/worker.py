@@ -1,9 +1,9 @@
 """One case in a process of its own: `python -m optimizer.comparison.worker`.
 
 The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
-seed, gap, time_limit_seconds, solver, moves, placement}; standard output gets the fields of
-rows.Row that the solve decides. Where standard input ends, so does this program: whoever asked is
-gone. What solvers print goes to standard error.
+seed, gap, time_limit_seconds, solver, moves, without, placement}; standard output gets the fields
+of rows.Row that the solve decides. Where standard input ends, so does this program: whoever asked
+is gone. What solvers print goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from optimizer.engines.solution import Progress
 from optimizer.graph import OperatorGraph
 from optimizer.graph_file import load_graph
 from optimizer.placement import Placement, load_placement, save_placement
-from optimizer.problem import InfeasibleError, Problem, SolveSettings
+from optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
 
 
 def main() -> None:
@@ -51,10 +51,6 @@ def _end_with_the_asker() -> None:
 def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     graph = load_graph(Path(asked["graph"]))
     cluster = Cluster.model_validate(asked["cluster"])
-    settings = SolveSettings(
-        gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
-        solver=asked["solver"], moves=asked["moves"],
-    )  # fmt: skip
     load(asked["engine"])  # so that imports are no part of the search
     found: list[tuple[float, float]] = []
     began, before = time.monotonic(), _processor_seconds()
@@ -67,7 +63,7 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     placement, outcome, why = None, "placed", ""
     try:
         problem = Problem(graph, cluster, model=asked["model"])
-        placement = place(problem, asked["engine"], settings, asked["reduction"], heard)
+        placement = place(problem, asked["engine"], settings_of(asked), asked["reduction"], heard)
     except InfeasibleError as error:
         outcome, why = "infeasible", str(error)
     except OutOfTimeError as error:
@@ -82,6 +78,14 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     }
     answer: dict[str, Any] = {"outcome": outcome, "why": why, "found": found, **spent}
     return answer if placement is None else answer | _judged(graph, placement, asked["placement"])
+
+
+def settings_of(asked: dict[str, Any]) -> SolveSettings:
+    return SolveSettings(
+        gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
+        solver=asked["solver"], moves=asked["moves"],
+        learning=Learning(without=tuple(asked["without"])),
+    )  # fmt: skip
 
 
 def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from optimizer.comparison.rescoring import step_under
 from optimizer.comparison.rows import Row, RowsFile, RowsFileError
 from optimizer.comparison.standing import fields, seconds_until
 from optimizer.comparison.tables import csv_text, table_lines
+from optimizer.comparison.worker import settings_of
 from optimizer.engines.registry import place
 from optimizer.graph_file import save_graph
 from optimizer.placement import load_placement
-from optimizer.problem import Problem, SolveSettings
+from optimizer.problem import Learning, Problem, SolveSettings
 from test_engines import layered
 
 ROW = Row(
@@ -37,6 +38,8 @@ ROW = Row(
     step_seconds=2.0, contended_seconds=2.0, bound_seconds=1.0, single_device_seconds=3.0,
     fits=True, checked=True, devices_used=2, search_seconds=0.5,
 )  # fmt: skip
+
+_TWO = ComparedCluster("two", cluster())
 
 
 def row(**changed: Any) -> Row:
@@ -116,14 +119,24 @@ def test_methods_that_mean_the_same_are_one(files):
     assert meant_method(Method("thesis-p3")) == Method("thesis-p3", "thesis")
     assert meant_method(Method("single", "pesto")) == Method("single", "none")
     twice = [Method("icc-p2"), Method("icc-p2", "icc"), Method("icc-p2", "none")]
-    found = list(crossed([read_graph(files[0])], [ComparedCluster("two", cluster())], twice))
+    found = list(crossed([read_graph(files[0])], [_TWO], twice))
     assert [case.method.reduction for case in found] == ["icc", "none"]
+
+
+def test_what_a_policy_leaves_out_is_another_case_and_reaches_the_engine(files):
+    whole, blind = (Method("hsdag", moves=4, without=left) for left in ((), ("shape",)))
+    found = [case.key for case in crossed([read_graph(files[0])], [_TWO], [whole, blind])]
+    assert len(set(found)) == 2
+    asked = json.loads(json.dumps(vars(blind)))
+    assert settings_of(asked) == SolveSettings(
+        gap=0.0, time_limit_seconds=30.0, moves=4, learning=Learning(without=("shape",))
+    )
 
 
 def test_a_method_that_does_not_come_back_is_ended_and_is_a_row(files, monkeypatch):
     monkeypatch.setattr(running, "_PATIENCE", 0.0)
     monkeypatch.setattr(running, "_JUDGING_SECONDS", 0.05)
-    case = Case(read_graph(files[0]), ComparedCluster("two", cluster()), Method("auto"))
+    case = Case(read_graph(files[0]), _TWO, Method("auto"))
     found = running.solve_case(case, files[2])
     assert found.outcome == "overran"
     assert "ended after" in found.why
@@ -131,7 +144,7 @@ def test_a_method_that_does_not_come_back_is_ended_and_is_a_row(files, monkeypat
 
 
 def test_a_worker_that_breaks_is_a_row_with_its_last_words(files):
-    case = Case(read_graph(files[0]), ComparedCluster("two", cluster()), Method("heft"))
+    case = Case(read_graph(files[0]), _TWO, Method("heft"))
     gone = replace(case, graph=replace(case.graph, file=files[2] / "nowhere.json"))
     found = running.solve_case(gone, files[2])
     assert found.outcome == "broken"

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from optimizer.cluster import Cluster, Device, Nic, Server
 from optimizer.comparison.cases import Method
-from optimizer.names import EngineName, Model, ReductionName
+from optimizer.names import EngineName, Feature, Model, ReductionName
 
 # What the papers print where we would print a number.
 NOT_IN_TEXT = "-"
@@ -128,7 +128,11 @@ def method(
     limit_seconds: float = 30.0,
     gap: float = 0.0,
     moves: int | None = None,
+    without: tuple[Feature, ...] = (),
 ) -> Method:
     """engine: also one that the catalogue may not have; its figures are then refused."""
     named = cast("EngineName", engine)
-    return Method(named, reduction, model, gap=gap, time_limit_seconds=limit_seconds, moves=moves)
+    return Method(
+        named, reduction, model, gap=gap, time_limit_seconds=limit_seconds, moves=moves,
+        without=without,
+    )  # fmt: skip
