@@ -101,7 +101,7 @@ quietly inside systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-ba
 say "the image"
 umount "$root/proc"
 rm -rf "$root"/tmp/wheels "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* \
-  "$root"/etc/resolv.conf
+  "$root"/etc/resolv.conf "$root"/usr/sbin/policy-rc.d
 # The agent's machine reaches nothing; the bare one asks qemu's user network for names.
 [[ $variant == agent ]] || printf 'nameserver 10.0.2.3\n' >"$root/etc/resolv.conf"
 cp "$root/etc/ssh/ssh_host_ed25519_key.pub" "$scratch/host_key.pub"

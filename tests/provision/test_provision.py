@@ -110,7 +110,7 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
 
     foreseen = cluster.provision("--check")
     assert any("packages" in line for line in foreseen["changed"])
-    assert differences(bare, snapshot(machine)) == [], "a check changes nothing"
+    assert not (done := differences(bare, snapshot(machine))), "\n".join(done)
 
     first = cluster.provision("--yes")
     assert any(line.startswith("certificate:") for line in first["changed"])
@@ -128,7 +128,7 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
     installed = snapshot(machine)
     again = cluster.provision("--yes")
     assert again["changed"] == []
-    assert differences(installed, snapshot(machine)) == []
+    assert not (more := differences(installed, snapshot(machine))), "\n".join(more)
 
     found = cluster.run("doctor")
     assert [one for one in found["s1"] if one["severity"] == "error"] == []
@@ -141,9 +141,14 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
     assert "controller destroy" in refused["failed"]["remedy"] and refused["changed"] == []
     await unshaped(cluster)
 
+    # Packages then stop nothing of their own when they go.
+    machine.ask(
+        "printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d"
+    )
     removed = cluster.provision("--remove", "--yes")
     assert removed["changed"]
-    assert differences(bare, snapshot(machine)) == [], "as it was before"
+    machine.ask("rm /usr/sbin/policy-rc.d")
+    assert not (left := differences(bare, snapshot(machine))), "\n".join(left)
     assert cluster.provision("--remove", "--yes")["changed"] == []
 
 
