@@ -424,6 +424,16 @@ def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
         assert len(heard) > 1 and heard[0].moves == 1
 
 
+def test_cp_sat_too_and_its_better_answers_are_told(monkeypatch):
+    problem = small(5, 1)
+    here = objective(problem, "moirai")
+    monkeypatch.setattr(apart, "_SMALL_INTERVALS", 0)
+    heard = []
+    solve("moirai", problem, EXACT, heard.append)
+    assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-6)
+    assert len(heard) > 1 and heard[0].incumbent_seconds >= heard[-1].incumbent_seconds
+
+
 def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
     """The child needs longer than that to start."""
     monkeypatch.setattr(apart, "_SMALL_ROWS", 0)

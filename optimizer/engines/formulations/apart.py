@@ -1,11 +1,11 @@
-"""HiGHS in a process of its own, so that it can be ended.
+"""A solver in a process of its own, so that it can be ended.
 
-Its presolve and its first relaxation do not look at the clock: on programs of some 100,000 rows it
-was seen to take four times its time limit. What is small is solved in this process, which saves the
-start of another.
+HiGHS' presolve and its first relaxation do not look at the clock: on programs of some 100,000 rows
+it was seen to take four times its time limit; CP-SAT took half as long again. What is small is
+solved in this process, which saves the start of another.
 
-The child reads (program, seconds, gap) from standard input and writes an Answer after every round
-and a last one to standard output, all as pickles. What HiGHS prints goes to standard error.
+The child reads (task, seconds, gap) from standard input and writes an Answer after every round and
+a last one to standard output, all as pickles. What the solver prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -17,19 +17,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from optimizer.engines.formulations import highs
 from optimizer.engines.formulations.answer import NO_ANSWER, Answer
+from optimizer.engines.formulations.instance import Instance
+from optimizer.engines.formulations.papers import Formulation
 from optimizer.engines.formulations.program import Program
 
-# With fewer rows than this it keeps to the clock well enough.
-_SMALL_ROWS = 10_000
+# With fewer rows, or intervals, than this they keep to the clock well enough.
+_SMALL_ROWS, _SMALL_INTERVALS = 10_000, 3_000
 # Of the time limit: how much later the child is ended, and what it keeps for its start and the way.
 _GRACE, _START_SECONDS = 0.03, 0.7
+
+
+class Task(Protocol):
+    """A solve that can be pickled."""
+
+    def __call__(
+        self, seconds: float, gap: float, *, on_round: Callable[[Answer], None]
+    ) -> Answer: ...
 
 
 def solve(program: Program, seconds: float, gap: float, heard: highs.Heard) -> Answer:
@@ -37,12 +48,25 @@ def solve(program: Program, seconds: float, gap: float, heard: highs.Heard) -> A
     of the round before."""
     if len(program.limit) < _SMALL_ROWS:
         return highs.solve(program, seconds, gap, heard)
-    return _in_a_child(program, seconds, gap, heard)
+    return _in_a_child(partial(highs.solve, program), seconds, gap, heard)
 
 
-def _in_a_child(program: Program, seconds: float, gap: float, heard: highs.Heard) -> Answer:
+def solve_intervals(
+    formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: highs.Heard
+) -> Answer:
+    """As moirai_intervals.solve, within that time in any case. Raises FormulationTooLargeError."""
+    from optimizer.engines.formulations import moirai_intervals
+
+    moirai_intervals.refuse_too_large(instance)
+    task = partial(moirai_intervals.solve, formulation, instance)
+    if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:
+        return task(seconds, gap, on_round=lambda a: heard(a.objective, a.bound, a.rounds))
+    return _in_a_child(task, seconds, gap, heard)
+
+
+def _in_a_child(task: Task, seconds: float, gap: float, heard: highs.Heard) -> Answer:
     until = time.monotonic() + seconds * (1 + _GRACE)
-    asked = pickle.dumps((program, max(seconds - _START_SECONDS, 0.01), gap))
+    asked = pickle.dumps((task, max(seconds - _START_SECONDS, 0.01), gap))
     best = replace(NO_ANSWER, words="time limit")
     child = subprocess.Popen(
         [sys.executable, "-m", __name__],
@@ -99,14 +123,14 @@ def _answers(pipe: IO[bytes], until: float) -> Iterator[Answer]:
 def _child() -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    program, seconds, gap = pickle.load(sys.stdin.buffer)
+    task, seconds, gap = pickle.load(sys.stdin.buffer)
 
     def tell(answer: Answer) -> None:
         told = pickle.dumps(answer)
         results.write(len(told).to_bytes(8, "big") + told)
         results.flush()
 
-    tell(highs.solve(program, seconds, gap, on_round=tell))
+    tell(task(seconds, gap, on_round=tell))
 
 
 if __name__ == "__main__":

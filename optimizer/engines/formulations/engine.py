@@ -79,9 +79,8 @@ def _solve(
     heard: highs.Heard,
 ) -> Answer:
     if solver == "cp-sat":
-        from optimizer.engines.formulations import moirai_intervals
-
-        return moirai_intervals.solve(formulation, Instance(problem), until, gap)
+        left = max(until - time.monotonic(), 0.0)
+        return apart.solve_intervals(formulation, Instance(problem), left, gap, heard)
     program = formulation.draft.build()
     left = max(until - time.monotonic(), 0.0)
     if solver == "gurobi":

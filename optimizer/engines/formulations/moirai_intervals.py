@@ -10,6 +10,7 @@ everything: an order of the recorded sort, which is as long as the horizon.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from optimizer.engines.formulations.answer import NO_ANSWER, Answer
 from optimizer.engines.formulations.errors import FormulationTooLargeError
 from optimizer.engines.formulations.instance import Instance
 from optimizer.engines.formulations.papers import Formulation
+from optimizer.graph import FloatArray
 
 _TICKS = 10_000_000
 _WORKERS = 2
@@ -26,42 +28,71 @@ _WORKERS = 2
 _MOST_INTERVALS = 300_000
 
 
-def solve(formulation: Formulation, instance: Instance, until: float, gap: float) -> Answer:
-    """Before time.monotonic() is `until`, within that relative gap. Of the answer's values only x
-    and the operators' starts are set. Raises FormulationTooLargeError."""
+def solve(
+    formulation: Formulation,
+    instance: Instance,
+    seconds: float,
+    gap: float,
+    on_round: Callable[[Answer], None] | None = None,
+) -> Answer:
+    """Within about that time and that relative gap; on_round(every better answer). Of an answer's
+    values only x and the operators' starts are set."""
     from ortools.sat.python import cp_model
 
-    _refuse_too_large(instance)
+    until = time.monotonic() + seconds
     built = _Model(formulation, instance)
+    rounds = 0
+
+    class Told(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            nonlocal rounds
+            rounds += 1
+            if on_round is not None:
+                best = self.objective_value / _TICKS, self.best_objective_bound / _TICKS
+                values = _values(formulation, built, self.value)
+                on_round(Answer(values, *best, infeasible=False, words="time limit", rounds=rounds))
+
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(until - time.monotonic(), 0.01)
     solver.parameters.num_workers = _WORKERS
     solver.parameters.relative_gap_limit = gap
     # Trying out every literal beforehand takes longer than it saves here.
     solver.parameters.cp_model_probing_level = 0
-    status = solver.solve(built.model)
+    status = solver.solve(built.model, Told())
     words = {
         cp_model.OPTIMAL: "within the gap",
         cp_model.FEASIBLE: "time limit",
         cp_model.INFEASIBLE: "infeasible",
     }.get(status, "time limit")
-    answer = replace(NO_ANSWER, words=words, infeasible=status == cp_model.INFEASIBLE, rounds=1)
+    answer = replace(
+        NO_ANSWER, words=words, infeasible=status == cp_model.INFEASIBLE, rounds=max(rounds, 1)
+    )
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return answer
-    values = np.zeros(formulation.draft.columns.count)
-    assert formulation.start is not None
-    for i, column in enumerate(formulation.start.tolist()):
-        values[column] = solver.value(built.start[i]) / _TICKS
-        for k, literal in enumerate(built.on[i]):
-            values[formulation.x[i, k]] = solver.value(literal)
     return replace(
-        answer, values=values, objective=solver.objective_value / _TICKS,
-        bound=solver.best_objective_bound / _TICKS,
+        answer, values=_values(formulation, built, solver.value),
+        objective=solver.objective_value / _TICKS, bound=solver.best_objective_bound / _TICKS,
     )  # fmt: skip
 
 
-def _refuse_too_large(instance: Instance) -> None:
-    count = instance.devices * (instance.operators + 2 * len(instance.edges[0]))
+def _values(formulation: Formulation, built: _Model, value: Callable[[Any], int]) -> FloatArray:
+    values = np.zeros(formulation.draft.columns.count)
+    assert formulation.start is not None
+    for i, column in enumerate(formulation.start.tolist()):
+        values[column] = value(built.start[i]) / _TICKS
+        for k, literal in enumerate(built.on[i]):
+            values[formulation.x[i, k]] = value(literal)
+    return values
+
+
+def interval_count(instance: Instance) -> int:
+    """Of the optional ones."""
+    return instance.devices * (instance.operators + 2 * len(instance.edges[0]))
+
+
+def refuse_too_large(instance: Instance) -> None:
+    """Raises FormulationTooLargeError."""
+    count = interval_count(instance)
     if count > _MOST_INTERVALS:
         raise FormulationTooLargeError(
             f"moirai is too large: {count:,} optional intervals, of which at most "
