@@ -26,16 +26,18 @@ def tables(pictures: Path | None) -> Iterator[Table]:
 
 
 def _against(found: list[Field], drawn: list[str]) -> Table:
-    rows, best, soonest, large = [], 0, 0, 0
+    rows, placed, best, soonest, large = [], 0, 0, 0, 0
     notes = []
     for field in found:
         auto = next(one for one in field.standings if one.row.engine == "auto")
         rivals = _rivals(field)
         wins = auto.over_best is not None and auto.over_best <= 1 + TIE
         slower = _sooner_than_auto(auto.row, rivals)
+        can = field.best_seconds is not None
+        placed += can
         best += wins
-        large += field.operators > LARGE
-        soonest += field.operators > LARGE and not slower
+        large += can and field.operators > LARGE
+        soonest += can and field.operators > LARGE and not slower
         rows.append(
             [
                 f"{field.graph} ({field.operators})",
@@ -44,12 +46,13 @@ def _against(found: list[Field], drawn: list[str]) -> Table:
                 "-" if auto.gap is None else f"{auto.gap:.1%}",
                 _rival(field, rivals),
                 _soon(auto.row, rivals),
-                _mark(wins, field.operators > LARGE and bool(slower)),
+                _mark(wins, field.operators > LARGE and bool(slower)) if can else "no fit",
             ]
         )
         notes += _why(field, wins, slower)
     told = (
-        f"auto is the best or within {TIE:.0%} of it on {best} of {len(found)} graphs; of the "
+        f"auto is the best or within {TIE:.0%} of it on {best} of the {placed} graphs that any "
+        f"method places ({len(found)} were tried); of the "
         f"{large} with more than {LARGE} operators it had such a placement sooner than every "
         f"method that came that near on {soonest}.",
         "rival: the fastest of the methods that end within 1 % of the best, and its seconds; "
@@ -113,7 +116,7 @@ def _why(field: Field, wins: bool, sooner: list[Row]) -> list[str]:
     if not wins:
         if field.best_seconds is None:
             auto = next(one.row for one in field.standings if one.row.engine == "auto")
-            notes.append(f"{field.graph}: no method places it. {auto.why}"[:200])
+            notes.append(f"{field.graph}: no method places it. auto: {auto.why.split('. ')[0]}.")
         else:
             best = next(one.row for one in field.standings if one.over_best == 1.0)
             notes.append(

@@ -24,15 +24,18 @@ def test_auto_is_the_best_or_marked_with_the_method_that_is(monkeypatch):
         row(graph="h", operators=2000, contended_seconds=2.0, search_seconds=0.5),
         auto(graph="i", operators=2000, contended_seconds=2.0, found=((3.0, 2.0),)),
         row(graph="i", operators=2000, contended_seconds=2.0, search_seconds=0.5),
-    ]
+        auto(graph="j", operators=2000, outcome="infeasible", contended_seconds=None, fits=None,
+             why="no placement was found. The graph holds 3 MiB."),
+    ]  # fmt: skip
     against, everything = tables(grand, rows, monkeypatch)
-    assert [one[-1] for one in against.rows] == ["", "worse", "later"]
+    assert [one[-1] for one in against.rows] == ["", "worse", "later", "no fit"]
     assert against.rows[0][4:6] == ["heft 0.5", "0.2"]
     said = " ".join(against.notes)
-    assert "on 2 of 3 graphs" in said
+    assert "on 2 of the 3 graphs that any method places (4 were tried); of the 2 with" in said
+    assert "j: no method places it. auto: no placement was found." in said
     assert "h: heft found 2000 ms in 0.5 s" in said
     assert "i: before auto came heft (0.5 s)" in said
-    assert len(everything.rows) == 9
+    assert len(everything.rows) == 11
 
 
 def test_reasons_are_told_once_however_their_figures_differ(monkeypatch):
