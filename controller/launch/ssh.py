@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import json
+import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ print(json.dumps({
     "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
 }))
 """
+# What a rank's folder is called there (ssh_connection.py).
+_FOLDER = re.compile(r"\S*/placewire-[A-Za-z0-9]{10}\b")
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
 
 
@@ -114,7 +117,7 @@ class SshLauncher:
             program.kill()
 
     def left(self) -> tuple[LeftRank, ...]:
-        found = self._on_all(lambda on: self._running(on, self._program))
+        found = self._on_all(lambda on: self._running(on, self._program, started_here=True))
         return tuple(rank for ranks in found for rank in ranks)
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
@@ -157,14 +160,22 @@ class SshLauncher:
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
-    def _running(self, on: SshServer, program: Sequence[str]) -> list[LeftRank]:
-        """Others' than this process's own."""
+    def _running(
+        self, on: SshServer, program: Sequence[str], *, started_here: bool = False
+    ) -> list[LeftRank]:
+        """Others' than this process's own. started_here: as `start` starts them, given a file of a
+        folder that their group's leader knows; those that somebody types are not to be ended."""
         _, listed, _ = on.run(_LIST)
+        rows = [line.split(maxsplit=3) for line in listed.splitlines()]
+        commands = {int(pid): command for pid, _, _, command in rows}
         found = []
-        for line in listed.splitlines():
-            pid, group, seconds, *words = line.split()
-            ours = (on.name, int(group)) in self._leaders
-            if words[1 : 1 + len(program)] == list(program) and not ours:
+        for pid, group, seconds, command in rows:
+            words = command.split()
+            if words[1 : 1 + len(program)] != list(program):
+                continue
+            folder = _FOLDER.search(command)
+            as_here = folder and folder[0] in commands.get(int(group), folder[0])
+            if (on.name, int(group)) not in self._leaders and (as_here or not started_here):
                 found.append(LeftRank(on.name, int(pid), float(seconds)))
         return found
 

@@ -228,7 +228,9 @@ async def test_what_is_left_is_found_and_ended(login: Login) -> None:
     """By a launcher that did not start it."""
     other = launcher_of(login, "-m", "http.server", environment={})
     program = await other._begin(
-        other._servers["s1"], lambda folder: (["-m", "http.server", "0"], {}), rank=0
+        other._servers["s1"],
+        lambda folder: (["-m", "http.server", "--directory", folder, "0"], {}),
+        rank=0,
     )
     later = launcher_of(login, "-m", "http.server")
     until = time.monotonic() + 20
@@ -241,6 +243,17 @@ async def test_what_is_left_is_found_and_ended(login: Login) -> None:
     assert later.busy("s1") and 0 <= left[0].seconds < 30
     await asyncio.to_thread(later.end_left, left)
     assert later.left() == () and await program.wait() == -signal.SIGTERM
+
+
+def test_what_somebody_types_is_told_and_left_alone(login: Login) -> None:
+    later = launcher_of(login, "-m", "http.server")
+    command = [sys.executable, "-m", "http.server", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as typed:
+        try:
+            assert typed.pid in {rank.pid for rank in later.busy("s1")}
+            assert later.left() == ()
+        finally:
+            typed.terminate()
 
 
 async def test_what_does_not_want_to_end_leaves_nothing_either(
