@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.kernels.affected import first_affected
 from optimizer.kernels.compiled import compiled
 from optimizer.kernels.incremental import (
     Schedule,
     consumer_slots,
-    first_affected,
     keep,
     new_schedule,
     new_scratch,

@@ -28,7 +28,7 @@ def reduce_to(problem: Problem, target_operators: int) -> Reduced:
     stops as soon as the target is met; where memory, unlike devices or missing edges forbid to
     merge on, more operators are left. Raises ValueError for a target below 1.
     """
-    from optimizer.kernels import contraction
+    from optimizer.kernels import fusing
     from optimizer.kernels.coarsening import coarsen, critical_path
 
     if target_operators < 1:
@@ -39,7 +39,7 @@ def reduce_to(problem: Problem, target_operators: int) -> Reduced:
     critical = critical_path(tables)
     most_seconds, slack = _EVEN_PARTS * total / target_operators, _SLACK
     tables.most_seconds[0] = most_seconds
-    contraction.fuse(tables, 0.0, target_operators)
+    fusing.fuse(tables, 0.0, target_operators)
     heaviest_first = np.lexsort((graph.edges_in_order().argsort(), -graph.edge_bytes))
     while graph.node_count > target_operators:
         before = graph.node_count

@@ -20,12 +20,12 @@ def merge_colocated(problem: Problem) -> Reduced:
 
 def merged_by_key(problem: Problem, colocation: IntArray) -> IntArray:
     """int64[n]: the operator into which each was merged, among those of its key int64[n]."""
-    from optimizer.kernels import contraction
+    from optimizer.kernels import fusing
 
     graph = MergingGraph(problem, colocation)
     keys = graph.colocation
     by_key = np.lexsort((graph.edge_position, keys))
     by_key = by_key[keys[by_key] >= 0]
     start = np.flatnonzero(np.diff(keys[by_key], prepend=-1, append=-1))
-    contraction.merge_alike(graph.tables, by_key, start)
+    fusing.merge_alike(graph.tables, by_key, start)
     return graph.groups()

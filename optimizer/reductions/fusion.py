@@ -25,8 +25,8 @@ def fuse(problem: Problem, alpha: float = 0.0) -> Reduced:
 
 def fused_groups(problem: Problem, alpha: float) -> IntArray:
     """int64[n]: the operator into which each was fused."""
-    from optimizer.kernels import contraction
+    from optimizer.kernels import fusing
 
     graph = MergingGraph(problem)
-    contraction.fuse(graph.tables, alpha, 0)
+    fusing.fuse(graph.tables, alpha, 0)
     return graph.groups()

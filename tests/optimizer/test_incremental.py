@@ -80,7 +80,8 @@ def ready_by_order(walk: _Walk) -> np.ndarray:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_resumed_simulation_equals_a_whole_one(data):
-    from optimizer.kernels.incremental import first_affected, keep, resume
+    from optimizer.kernels.affected import first_affected
+    from optimizer.kernels.incremental import keep, resume
     from optimizer.kernels.proposals import KINDS, Guide, critical_path, propose
 
     _seed_compiled(data.draw(st.integers(0, 1000)))
@@ -138,7 +139,8 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
 
 def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
     """On a graph of many marks, where most moves stop being simulated long before its end."""
-    from optimizer.kernels.incremental import first_affected, keep, resume
+    from optimizer.kernels.affected import first_affected
+    from optimizer.kernels.incremental import keep, resume
 
     made = layered(40, 3, seed=1)
     problem = Problem(made, cluster(3, (1e9,)), "even")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cases import cluster, graph, graphs
 from optimizer.kernels import contraction
 from optimizer.kernels.coarsening import coarsen, critical_path
-from optimizer.kernels.contraction import fuses
+from optimizer.kernels.fusing import fuses
 from optimizer.problem import Problem
 from optimizer.reductions.coarsen import reduce_to
 from optimizer.reductions.contract import contract

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cluster, clusters, graph, graphs
-from optimizer.kernels.contraction import fuses
+from optimizer.kernels.fusing import fuses
 from optimizer.problem import Problem
 from optimizer.reductions.chain import apply_chain, reduce_by_name
 from optimizer.reductions.colocation import merge_colocated

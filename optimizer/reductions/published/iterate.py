@@ -63,10 +63,10 @@ def reduce_as_icc(problem: Problem) -> Reduced:
 def fused_within(problem: Problem, colocation: IntArray, alpha: float) -> IntArray:
     """int64[n]: FusionWithinWCC of Algorithm 2 for the groups int64[n], edges in the order of the
     recorded topological sort."""
-    from optimizer.kernels import contraction
+    from optimizer.kernels import fusing
 
     graph = MergingGraph(problem, colocation)
-    contraction.fuse_within(graph.tables, graph.edges_in_order(), alpha)
+    fusing.fuse_within(graph.tables, graph.edges_in_order(), alpha)
     return graph.groups()
 
 
