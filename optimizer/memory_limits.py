@@ -35,10 +35,13 @@ def refuse_impossible(problem: Problem) -> None:
             )
         room = int(memory[able].max())
         if needed > room:
+            resident = f"{_mib(int(graph.weight_bytes[group].sum()))} resident"
+            unit = f"its co-location group ({len(group)} operators, {resident})"
+            if len(group) == 1:
+                unit = f"its inputs ({resident})"
             raise InfeasibleError(
-                f"operator {graph.ids[busiest]!r} with its co-location group ({len(group)} "
-                f"operators, {_mib(int(graph.weight_bytes[group].sum()))} resident) needs at least "
-                f"{_mib(needed)} on one device; the largest has {_mib(room)}"
+                f"operator {graph.ids[busiest]!r} with {unit} needs at least {_mib(needed)} on one "
+                f"device; the largest has {_mib(room)}"
             )
 
 
@@ -74,14 +77,16 @@ def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:
     for i in group.tolist():
         needed = int(own[i])
         for j in {int(graph.tensor_producer[e]) for e in graph.input_tensors(i).tolist()}:
-            # A view may stand on weights that are counted already: nothing certain to add.
-            if j not in inside and graph.activation_bytes[j] > 0:
+            if j not in inside:
                 sizes = [
                     int(graph.tensor_bytes[e])
                     for e in graph.output_tensors(j).tolist()
                     if i in graph.tensor_consumers(e)
                 ]
-                needed += min(int(graph.activation_bytes[j]), sum(sizes))
+                # Beside it the producer holds its own bytes, from elsewhere the tensors arrive. A
+                # view has none of its own, and may stand on weights that are counted already.
+                own_of_j = int(graph.weight_bytes[j] + graph.activation_bytes[j])
+                needed += min(own_of_j, sum(sizes))
         best = max(best, (needed, i))
     return weights + best[0], best[1]
 

@@ -24,6 +24,7 @@ from optimizer.engines.formulations.errors import (
 )
 from optimizer.engines.registry import place
 from optimizer.graph import OperatorRow, TensorRow, build_graph, tensor_rows
+from optimizer.memory_limits import refuse_impossible
 from optimizer.names import ReductionName
 from optimizer.problem import InfeasibleError, SolveSettings
 from optimizer.reductions.chain import reduce_by_name
@@ -134,6 +135,44 @@ def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
         assert found.step_seconds <= found.single_device_seconds * ROUNDING
 
     ordered()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_some_placement_fits_into_is_not_refused_before_the_search(model):
+    refused = 0
+
+    @drawn(60)
+    @given(st.data())
+    def not_refused(data):
+        nonlocal refused
+        problem = data.draw(problems(largest=6, models=(model,)))
+        rates = widest_rates(problem.usable_nic_rates) if decides_rates(problem) else None
+        needed = simulate(problem, data.draw(able_devices(problem)), rates=rates).peak_memory_bytes
+        memory = max(int(needed.max()), 1)
+        refuse_impossible(with_memory(problem, memory))
+        try:
+            refuse_impossible(with_memory(problem, max(memory // 2, 1)))
+        except InfeasibleError:
+            refused += 1
+
+    not_refused()
+    assert refused > 0
+
+
+def with_memory(problem, memory_bytes):
+    """The same on devices of so much each."""
+    servers = tuple(
+        server.model_copy(
+            update={
+                "devices": tuple(
+                    device.model_copy(update={"memory_bytes": memory_bytes})
+                    for device in server.devices
+                )
+            }
+        )
+        for server in problem.cluster.servers
+    )
+    return replace(problem, cluster=problem.cluster.model_copy(update={"servers": servers}))
 
 
 @pytest.mark.parametrize("name", get_args(ReductionName))
