@@ -22,6 +22,7 @@ from optimizer.comparison.presets.preset import (
     Solved,
     equal_servers,
     method,
+    shortened,
 )
 from optimizer.comparison.reproducing import beside_csv, beside_lines, reproduce
 from optimizer.names import PresetName
@@ -105,6 +106,18 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     again: list[str] = []
     assert reproduce(preset, tmp_path, again.append)[0] != []
     assert not [line for line in again if line.startswith(("capturing", "[1/1]"))]
+
+
+def test_a_quick_look_shortens_solves_and_says_so():
+    preset = load_preset("hsdag-table-3")
+    quick = shortened(preset, 5.0)
+    asked = [one for figure in quick.figures if isinstance(figure.asked, Saved)
+             for one in (figure.asked.slow, figure.asked.fast)]  # fmt: skip
+    assert {one.method.time_limit_seconds for one in asked} == {5.0}
+    assert "a solve has at most 5 s" in quick.differs[-1]
+    assert shortened(preset, 1e6) is preset
+    without_solves = load_preset("celeritas-table-2")
+    assert shortened(without_solves, 1.0) is without_solves
 
 
 def test_what_cannot_be_had_is_refused_in_words(tmp_path, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from optimizer.cluster import Cluster, Device, Nic, Server
@@ -95,6 +95,26 @@ class Preset:
     figures: Sequence[Figure]
     differs: Sequence[str]
     refusal: str = ""
+
+
+def shortened(preset: Preset, seconds: float) -> Preset:
+    """With at most so many seconds for a solve, which is told among what differs."""
+    figures = [replace(one, asked=_shortened(one.asked, seconds)) for one in preset.figures]
+    if figures == list(preset.figures):
+        return preset
+    told = f"a solve has at most {seconds:g} s, as asked for; without that, what the preset says"
+    return replace(preset, figures=figures, differs=(*preset.differs, told))
+
+
+def _shortened(asked: Asked | None, seconds: float) -> Asked | None:
+    if isinstance(asked, Saved):
+        return Saved(_sooner(asked.slow, seconds), _sooner(asked.fast, seconds))
+    return _sooner(asked, seconds) if isinstance(asked, Solved) else asked
+
+
+def _sooner(solved: Solved, seconds: float) -> Solved:
+    limit = min(solved.method.time_limit_seconds, seconds)
+    return replace(solved, method=replace(solved.method, time_limit_seconds=limit))
 
 
 def equal_servers(
