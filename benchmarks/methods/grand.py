@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
 from benchmarks.table import Table, mebibytes, milliseconds
 from optimizer.comparison.plots import draw
+from optimizer.comparison.reasons import Reasons
 from optimizer.comparison.rows import Row
 from optimizer.comparison.standing import TIE, Field, fields, seconds_until, step_of
 
@@ -133,7 +133,7 @@ def _why(field: Field, wins: bool, sooner: list[Row]) -> list[str]:
 
 
 def _all(found: list[Field]) -> Table:
-    reasons: dict[str, str] = {}
+    reasons = Reasons()
     rows = []
     for field in found:
         bound = "-" if field.bound_seconds is None else milliseconds(field.bound_seconds)
@@ -158,7 +158,6 @@ def _all(found: list[Field]) -> Table:
         for standing in field.standings:
             if standing.over_best is None:
                 rows.append(_unplaced(standing.row, reasons))
-    notes = [f"({number}) {why}" for number, why in enumerate(reasons.values(), 1)]
     return Table(
         title="1. Every method on every graph",
         columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB"),
@@ -167,16 +166,13 @@ def _all(found: list[Field]) -> Table:
             f"{LIMIT_SECONDS:g} s for each; s: from the problem to the checked placement. gap: to "
             "the best bound that any row proved; !: later than its limit and a tenth. Why there is "
             "no placement, with the figures of the first graph of each reason:",
-            *notes,
+            *reasons.lines,
         ),
     )
 
 
-def _unplaced(row: Row, reasons: dict[str, str]) -> list[str]:
-    """reasons: by what they say beside their figures; the first one's figures stand for all."""
-    alike = f"{row.engine} {re.sub(r'[0-9.,]+', '#', row.why)}"
-    reasons.setdefault(alike, f"{row.graph}, {row.engine}: {row.why}")
-    number = list(reasons).index(alike) + 1
+def _unplaced(row: Row, reasons: Reasons) -> list[str]:
+    number = reasons.number(f"{row.engine} {row.why}", f"{row.graph}, {row.engine}: {row.why}")
     late = "" if row.in_time else "!"
     return [
         f"  {row.engine}", f"{row.outcome} ({number})", "-", "-",

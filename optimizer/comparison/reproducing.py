@@ -24,6 +24,7 @@ from optimizer.comparison.presets.preset import (
     Saved,
     Solved,
 )
+from optimizer.comparison.reasons import Reasons
 from optimizer.comparison.rows import Row, RowsFile
 from optimizer.comparison.running import Say, compare
 from optimizer.comparison.standing import step_of
@@ -200,11 +201,12 @@ def _fused(problem: Problem, asked: FusedAt) -> str:
 
 
 def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
-    """A table of at most 100 columns; reasons once each, under it."""
-    reasons = list(dict.fromkeys(one.why for one in found if one.why))
+    """A table of at most 100 columns; reasons once each, under it, with the figures of the first
+    that has it."""
+    reasons = Reasons()
     cells = [("model", "figure", "paper", "ours")]
     for one in found:
-        ours = f"none ({reasons.index(one.why) + 1})" if one.why else one.ours
+        ours = f"none ({reasons.number(one.why)})" if one.why else one.ours
         cells.append((one.model, one.what, one.paper, ours))
     widths = [max(len(row[k]) for row in cells) for k in range(4)]
     lines = textwrap.wrap(preset.title, _COLUMNS)
@@ -212,8 +214,8 @@ def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
         told = zip(row, widths, strict=True)
         text = "  ".join(c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(told))
         lines += textwrap.wrap(text.rstrip(), _COLUMNS, drop_whitespace=False)
-    for number, why in enumerate(reasons, 1):
-        lines += textwrap.wrap(f"({number}) {why}", _COLUMNS, subsequent_indent="    ")
+    for told_once in reasons.lines:
+        lines += textwrap.wrap(told_once, _COLUMNS, subsequent_indent="    ")
     lines.append("what differs in setting:")
     for words in preset.differs:
         lines += textwrap.wrap(f"- {words}", _COLUMNS, subsequent_indent="  ")

@@ -24,6 +24,7 @@ from optimizer.comparison.presets.preset import (
     method,
     shortened,
 )
+from optimizer.comparison.reasons import Reasons
 from optimizer.comparison.reproducing import beside_csv, beside_lines, reproduce
 from optimizer.names import PresetName
 from optimizer.profile.devices import DEVICES
@@ -106,6 +107,15 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     again: list[str] = []
     assert reproduce(preset, tmp_path, again.append)[0] != []
     assert not [line for line in again if line.startswith(("capturing", "[1/1]"))]
+
+
+def test_reasons_that_differ_in_figures_alone_are_told_once():
+    reasons = Reasons()
+    said = ["out of time after 2.5 s", "no GPU here", "out of time after 2.75 s"]
+    assert [reasons.number(why) for why in said] == [1, 2, 1]
+    assert reasons.number("icc-p1 is late", "AlexNet: late") == 3
+    assert reasons.number("icc-p2 is late") == 4
+    assert reasons.lines[2] == "(3) AlexNet: late"
 
 
 def test_a_quick_look_shortens_solves_and_says_so():
