@@ -135,13 +135,20 @@ class ControllerDouble:
 
     async def _hello(self, request: web.Request) -> web.Response:
         self.hellos.append(await request.json())
-        return web.json_response({"session": f"session-{len(self.hellos)}"})
+        return web.json_response({"session": self._session})
+
+    @property
+    def _session(self) -> str:
+        return f"session-{len(self.hellos)}"
 
     async def _poll(self, request: web.Request) -> web.Response:
-        await request.json()
+        mine = (await request.json())["session"]
         until = time.monotonic() + self.poll_seconds
-        while not self._waiting and time.monotonic() < until:
+        while mine == self._session and not self._waiting and time.monotonic() < until:
             await asyncio.sleep(0.05)
+        if mine != self._session:
+            # Of an agent that was killed meanwhile: what it took would reach nobody.
+            return web.HTTPGone()
         taken, self._waiting = self._waiting, []
         if taken and self.spoil in ("lost", "cut"):
             whole = web.json_response({"envelopes": taken}).body

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import SERVERS, TestCluster
-from snapshots import machine_snapshot
+from cluster import TestCluster
+from snapshots import differences, machine_snapshot
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     finally:
         cluster.down()
     after = machine_snapshot("e2e")
-    for what in before:
-        assert after[what] == before[what], what
+    assert differences(before, after) == []
 
 
 @pytest.fixture
@@ -31,7 +30,5 @@ def untouched(cluster: TestCluster) -> Iterator[None]:
     cluster.make_anew_if_touched()
     yield
     after = cluster.snapshots()
-    for server in SERVERS:
-        for what in cluster.new[server]:
-            assert after[server][what] == cluster.new[server][what], f"{server}: {what}"
+    assert differences(cluster.new, after) == []
     assert cluster.ranks() == []

@@ -22,6 +22,7 @@ _COLUMNS = {
     "QoS": "_uuid,type,queues,external_ids,other_config",
     "Queue": "_uuid,external_ids,other_config",
 }
+_UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def run(namespace: str, *argv: str) -> str:
@@ -88,6 +89,31 @@ def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
         "sysctls": _sysctls(namespace),
         "open vswitch": _open_vswitch(namespace, database),
     }
+
+
+def without_row_numbers(snapshot: Any) -> Any:
+    """For what went and came back: a row of Open vSwitch's database then has another number."""
+    if isinstance(snapshot, Mapping):
+        return {key: without_row_numbers(value) for key, value in snapshot.items()}
+    if isinstance(snapshot, list):
+        return sorted((without_row_numbers(one) for one in snapshot), key=str)
+    return _UUID.sub("row", snapshot) if isinstance(snapshot, str) else snapshot
+
+
+def differences(before: Any, after: Any, where: str = "") -> list[str]:
+    """Of two snapshots, a line for everything that only one of them has."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return [
+            line
+            for key in sorted({*before, *after})
+            for line in differences(before.get(key, []), after.get(key, []), f"{where}{key}: ")
+        ]
+    if isinstance(before, list) and isinstance(after, list):
+        lines = [f"{where}only before: {one}" for one in before if one not in after]
+        lines += [f"{where}only after: {one}" for one in after if one not in before]
+        if lines:
+            return lines
+    return [] if before == after else [f"{where}{before} -> {after}"]
 
 
 def machine_snapshot(lab: str) -> Mapping[str, Any]:

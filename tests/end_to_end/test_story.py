@@ -15,6 +15,7 @@ import pytest
 from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TIGHT_MEMORY, TestCluster, read_report
 from controller.lab import find_lab
 from controller.plan_file import load_plan
+from snapshots import differences, without_row_numbers
 from sshd import Keys, make_keys, running_sshd
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
@@ -91,7 +92,7 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
             r"(?<=on_exit: )\w+": "keep",
         })  # fmt: skip
         controller("preview", file, "--out", shown, to="+ queue")
-        assert cluster.snapshots() == cluster.new
+        assert differences(cluster.new, cluster.snapshots()) == []
 
         said = controller("apply", shown, "--yes", "--out", report_file)
         assert "predicted" in said and "measured" in said
@@ -116,6 +117,8 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
         assert "the network stays as it is" in controller("apply", file, *options, to="read back;")
         assert cluster.snapshots() != kept
         controller("rollback", file, "--yes", to="kept: s1 ")
-        assert cluster.snapshots() == kept
+        # The other rate may have been another placement, whose queues stood in the place of these.
+        after = cluster.snapshots()
+        assert differences(without_row_numbers(kept), without_row_numbers(after)) == []
         controller("destroy", file, "--yes", to="every server is as it was before")
     assert "nothing of plan" in cluster.run("verify", str(file)).output
