@@ -23,27 +23,13 @@ packages=(openvswitch-switch iperf3 iproute2 ethtool nftables openssh-server pro
   python3-venv)
 
 say() { printf 'setup: %s\n' "$*"; }
+. deploy/packages.sh
 
 debian_packages() {
-  local missing=()
-  for package in "${packages[@]}"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' \
-      || missing+=("$package")
-  done
-  if ((${#missing[@]})); then
-    if ((EUID != 0)); then
-      say "these Debian packages are missing: ${missing[*]}"
-      say "install them (apt-get install ${missing[*]}) or run this as root"
-      exit 1
-    fi
-    say "installing Debian packages: ${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get -qq update
-    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
-    # Tests start sshd of their own; a machine that had none does not get one that listens.
-    if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
-      systemctl --quiet disable --now ssh.service
-    fi
+  install_missing "${packages[@]}"
+  # Tests start sshd of their own; a machine that had none does not get one that listens.
+  if [[ " ${missing[*]} " == *" openssh-server "* && -d /run/systemd/system ]]; then
+    systemctl --quiet disable --now ssh.service
   fi
 }
 
