@@ -36,11 +36,11 @@ def refuse_impossible(problem: Problem) -> None:
         room = int(memory[able].max())
         if needed > room:
             resident = f"{_mib(int(graph.weight_bytes[group].sum()))} resident"
-            unit = f"its co-location group ({len(group)} operators, {resident})"
+            unit = f" with its co-location group ({len(group)} operators, {resident})"
             if len(group) == 1:
-                unit = f"its inputs ({resident})"
+                unit = f" ({resident})"
             raise InfeasibleError(
-                f"operator {graph.ids[busiest]!r} with {unit} needs at least {_mib(needed)} on one "
+                f"operator {graph.ids[busiest]!r}{unit} needs at least {_mib(needed)} on one "
                 f"device; the largest has {_mib(room)}"
             )
 

@@ -144,7 +144,7 @@ class _Finder:
         row = self._row(model, asked)
         step = step_of(row)
         if not step:
-            raise NotHadError(f"{row.engine} on {asked.on}: {row.outcome}: {row.why}")
+            raise NotHadError(f"{row.engine}: {row.outcome}: {row.why}")
         return step
 
 
@@ -214,6 +214,8 @@ def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
         told = zip(row, widths, strict=True)
         text = "  ".join(c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(told))
         lines += textwrap.wrap(text.rstrip(), _COLUMNS, drop_whitespace=False)
+    if reasons.lines:
+        lines.append("why there is none, with what the first of its kind said:")
     for told_once in reasons.lines:
         lines += textwrap.wrap(told_once, _COLUMNS, subsequent_indent="    ")
     lines.append("what differs in setting:")

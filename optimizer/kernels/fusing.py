@@ -1,4 +1,5 @@
-"""What merges with what: Algorithms 1 and 2 of the thesis, compiled."""
+"""What merges with what, compiled: Algorithm 1 of the thesis, the fusion within groups of its
+Algorithm 2, and operators that are alike, as one."""
 
 from __future__ import annotations
 

@@ -144,11 +144,11 @@ class ControllerDouble:
     async def _poll(self, request: web.Request) -> web.Response:
         mine = (await request.json())["session"]
         until = time.monotonic() + self.poll_seconds
-        while mine == self._session and not self._waiting and time.monotonic() < until:
+        while not self._waiting and time.monotonic() < until:
             await asyncio.sleep(0.05)
-        if mine != self._session:
+        if mine != self._session or request.transport is None or request.transport.is_closing():
             # Of an agent that was killed meanwhile: what it took would reach nobody.
-            return web.HTTPGone()
+            raise web.HTTPGone
         taken, self._waiting = self._waiting, []
         if taken and self.spoil in ("lost", "cut"):
             whole = web.json_response({"envelopes": taken}).body

@@ -91,23 +91,39 @@ def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
     }
 
 
-def without_row_numbers(snapshot: Any) -> Any:
-    """For what went and came back: a row of Open vSwitch's database then has another number."""
-    if isinstance(snapshot, Mapping):
-        return {key: without_row_numbers(value) for key, value in snapshot.items()}
-    if isinstance(snapshot, list):
-        return sorted((without_row_numbers(one) for one in snapshot), key=str)
-    return _UUID.sub("row", snapshot) if isinstance(snapshot, str) else snapshot
+def without_row_numbers(servers: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Snapshots by server, for what went and came back: rows of Open vSwitch's database, which then
+    have other numbers, are called by what they say."""
+    return {
+        server: {**snapshot, "open vswitch": _rows_by_content(snapshot["open vswitch"])}
+        for server, snapshot in servers.items()
+    }
+
+
+def _rows_by_content(tables: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
+    said: dict[str, str] = {}
+
+    def named(text: str) -> str:
+        return _UUID.sub(lambda number: said.get(number[0], "row"), text)
+
+    for table in ("Queue", "QoS"):  # in the order in which they name each other
+        for row in filter(None, tables[table]):
+            first, rest = row.split("\n", 1)
+            found = _UUID.search(first)
+            assert found is not None, row
+            said[found[0]] = named(rest)
+    return {table: sorted(map(named, rows)) for table, rows in tables.items()}
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:
     """Of two snapshots, a line for everything that only one of them has."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return [
-            line
-            for key in sorted({*before, *after})
-            for line in differences(before.get(key, []), after.get(key, []), f"{where}{key}: ")
-        ]
+        lines = [f"{where}only before: {key}" for key in before if key not in after]
+        lines += [f"{where}only after: {key}" for key in after if key not in before]
+        for key in before:
+            if key in after:
+                lines += differences(before[key], after[key], f"{where}{key}: ")
+        return lines
     if isinstance(before, list) and isinstance(after, list):
         lines = [f"{where}only before: {one}" for one in before if one not in after]
         lines += [f"{where}only after: {one}" for one in after if one not in before]

@@ -116,6 +116,9 @@ def test_reasons_that_differ_in_figures_alone_are_told_once():
     assert reasons.number("icc-p1 is late", "AlexNet: late") == 3
     assert reasons.number("icc-p2 is late") == 4
     assert reasons.lines[2] == "(3) AlexNet: late"
+    assert reasons.number("ResNet-50: 'conv_1' takes 3,000 s") == 5
+    assert reasons.number("ResNet-50: 'conv_2' takes 2.5 s") == 5
+    assert reasons.number("ResNet-101: 'conv_2' takes 2.5 s") == 6
 
 
 def test_a_quick_look_shortens_solves_and_says_so():
@@ -124,7 +127,7 @@ def test_a_quick_look_shortens_solves_and_says_so():
     asked = [one for figure in quick.figures if isinstance(figure.asked, Saved)
              for one in (figure.asked.slow, figure.asked.fast)]  # fmt: skip
     assert {one.method.time_limit_seconds for one in asked} == {5.0}
-    assert "a solve has at most 5 s" in quick.differs[-1]
+    assert "a solve has at most 5 s" in quick.differs[0]
     assert shortened(preset, 1e6) is preset
     without_solves = load_preset("celeritas-table-2")
     assert shortened(without_solves, 1.0) is without_solves

@@ -102,8 +102,8 @@ def shortened(preset: Preset, seconds: float) -> Preset:
     figures = [replace(one, asked=_shortened(one.asked, seconds)) for one in preset.figures]
     if figures == list(preset.figures):
         return preset
-    told = f"a solve has at most {seconds:g} s, as asked for; without that, what the preset says"
-    return replace(preset, figures=figures, differs=(*preset.differs, told))
+    told = f"a solve has at most {seconds:g} s, as asked for, also where more is named below"
+    return replace(preset, figures=figures, differs=(told, *preset.differs))
 
 
 def _shortened(asked: Asked | None, seconds: float) -> Asked | None:
