@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from benchmarks.methods import claims, grand, promises
+from optimizer.comparison.cases import ComparedGraph
 from test_comparison import row
 
 
@@ -63,9 +66,27 @@ def test_what_is_late_or_broken_is_named(monkeypatch):
 
 
 def test_a_claim_says_on_how_many_graphs_it_holds():
-    assert claims._verdict("So", []) == "So: no graph here can tell."
+    assert claims._verdict("So", []) == "So: nothing here can tell."
     assert claims._verdict("So", [True, True]) == "So: holds on all 2 that can tell."
     assert claims._verdict("So", [True, False]) == "So: holds on 1 of 2 that can tell."
+
+
+def test_a_program_that_its_time_stopped_does_not_say_how_long_it_takes(monkeypatch):
+    def moirai(seconds, step):
+        return row(engine="moirai", limit_seconds=60.0, search_seconds=seconds, step_seconds=step)
+
+    solved = {
+        "mlp": [moirai(9.0, 1.0), moirai(4.0, 1.0), moirai(12.0, 1.0)],
+        "two_towers": [moirai(52.0, 1.0), moirai(30.0, 1.0), moirai(52.5, 0.9)],
+        "alexnet": [moirai(52.0, 1.0), moirai(52.5, 0.9), moirai(51.0, 1.1)],
+        "vgg16": [moirai(52.0, None), moirai(51.0, 1.0), moirai(51.0, 1.0)],
+    }
+    graphs = {name: ComparedGraph(name, Path(name), 1, name, name) for name in solved}
+    monkeypatch.setattr(claims, "captured_graph", graphs.get)
+    monkeypatch.setattr(claims, "rows_of", lambda cases: solved[cases[0].graph.name])
+    table = claims._coarsening()
+    assert table.notes[1].endswith("sooner with GCOF: holds on 2 of 3 that can tell.")
+    assert table.notes[2].endswith("in that time: holds on 2 of 3 that can tell.")
 
 
 def test_mcmc_is_held_against_when_auto_was_as_short(monkeypatch):
