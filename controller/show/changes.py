@@ -40,7 +40,7 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
             f"  {mark} {_SINGULAR.get(change.collection, change.collection[:-1]):<10} {change.key}"
         )
         detail = _detail(value, change.key)
-        lines.append(Text(f"{text}  {detail}"[:100], style=colour))
+        lines.append(Text(f"{text}  {detail}".rstrip()[:100], style=colour))
     return lines
 
 

@@ -38,6 +38,9 @@ def training(
 ) -> str:
     document = cluster.document()
     document["solve"]["time_limit"] = "2s"
+    # Where several servers have to take part, a step sends much and takes long; here many are run.
+    for server in document["cluster"]["servers"]:
+        server["devices"][0]["memory"] = "9MiB"
     document["network"]["lease"] = f"{lease}s"
     document["job"] |= {
         "model": MODEL, "batch": BATCH, "steps": steps,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TestCluster, read_report
+from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TIGHT_MEMORY, TestCluster, read_report
 from controller.lab import find_lab
 from controller.plan_file import load_plan
 from snapshots import differences, without_row_numbers
@@ -21,9 +21,6 @@ from sshd import Keys, make_keys, running_sshd
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 STEPS = 4
-# Less than the model's weights, gradients and optimizer state, 6.8 MiB: whatever the profile says,
-# at least two servers take part.
-MEMORY = "6MiB"
 OTHERS_SECONDS = 90
 # A user's own: brought to every server into the folder that the plan calls `workdir`.
 MODEL = """
@@ -81,7 +78,7 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
     with reached_over_ssh(cluster) as keys:
         edit(file, {
             r"(?<=rate: )\w+": f"{NIC_BITS_PER_SECOND:.0f}bit",
-            r"(?<=memory: )\w+": MEMORY,
+            r"(?<=memory: )\w+": TIGHT_MEMORY,
             r"(?<=setup_latency: )\w+": "200us",
             r"(?<=steps: )\d+": str(STEPS),
             r"(?<=batch: )\d+": "16",
