@@ -291,13 +291,14 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
     lab: Lab, tmp_path: Path
 ) -> None:
     stage = Stage(lab, tmp_path, GOES_ON)
-    kill_a_controller(lab, stage, held_seconds=3)
+    # Since the controller was last heard: before it was killed, and a busy machine takes its time.
+    kill_a_controller(lab, stage, held_seconds=8)
     killed, before = time.monotonic(), steps_of(stage)
     await asyncio.sleep(1)
     assert len(stage.left()) == 2
     assert all(now > then + 3 for now, then in zip(steps_of(stage), before, strict=True))
     assert [rank.server for rank in stage.launcher.left()] == ["s1", "s2"]
-    while stage.left() and time.monotonic() < killed + 10:
+    while stage.left() and time.monotonic() < killed + 20:
         await asyncio.sleep(0.05)
     assert stage.left() == [] and time.monotonic() > killed + 1.5
 

@@ -27,9 +27,10 @@ SERVERS = ("s1", "s2", "s3")
 NIC_BITS_PER_SECOND = 8e6
 # Of what a command said, how much a test shows that failed.
 LAST_LINES = 40
+OTHERS_SECONDS = 90
 # Of each device: less than the small model's weights, gradients and optimizer state, 6.8 MiB: at
 # least two servers take part, whatever the profile says.
-TIGHT_MEMORY = "6MiB"
+TIGHT_MEMORY = "6800KiB"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,19 @@ class TestCluster:
         *arguments: str,
         on_line: Callable[[str, subprocess.Popen[str]], None] = lambda line, process: None,
         timeout_seconds: float = 180,
+    ) -> Finished:
+        done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
+        until = time.monotonic() + OTHERS_SECONDS
+        # Ranks of tests that run beside this one are not told from a job's on these servers.
+        while "cannot be measured in isolation" in done.output and time.monotonic() < until:
+            done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
+        return done
+
+    def _run(
+        self,
+        *arguments: str,
+        on_line: Callable[[str, subprocess.Popen[str]], None],
+        timeout_seconds: float,
     ) -> Finished:
         began = time.monotonic()
         process = self.start(*arguments)
