@@ -40,8 +40,9 @@ def refuse_impossible(problem: Problem) -> None:
             if len(group) == 1:
                 unit = f" ({resident})"
             raise InfeasibleError(
-                f"operator {graph.ids[busiest]!r}{unit} needs at least {_mib(needed)} on one "
-                f"device; the largest has {_mib(room)}"
+                f"operator {graph.ids[busiest]!r}{unit} needs at least {_mib(needed)} of "
+                f"memory on one device; the largest has {_mib(room)}; add a device that has more, "
+                f"or take a smaller batch"
             )
 
 

@@ -116,7 +116,7 @@ def test_one_operator_larger_than_every_device(solve, column):
     code, said, _ = solve(made, where)
     assert code == 4
     assert "'giant'" in said
-    assert "needs at least 3.0 MiB on one device; the largest has 1.0 MiB" in said
+    assert "needs at least 3.0 MiB of memory on one device; the largest has 1.0 MiB" in said
 
 
 @pytest.mark.parametrize("engine", ENGINES)
