@@ -15,6 +15,8 @@
 # make reference      docs/reference is written anew, from the code
 .PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods lock reference
 BIN := .venv/bin
+# Where the environment forbids it, each process would compile our modules anew, tests too.
+unexport PYTHONDONTWRITEBYTECODE
 
 setup:
 	deploy/setup.sh

@@ -153,18 +153,17 @@ def test_no_time_at_all_is_a_placement_or_a_reason(engine):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "auto"])
 def test_every_engine_on_every_published_graph(engine):
-    """A placement that passes the check, or a refusal with its reason, within the time limit and a
-    tenth of it (and what a busy machine takes on top)."""
+    """A placement that passes the check, or a refusal with its reason, not long after the time
+    limit. `make bench-methods` gives each more time, and looks at the times."""
     if not workloads_folder().is_dir():
         pytest.skip("the published graphs are not beside the project")
-    limit = 10.0
     for one in published():
         problem = Problem(one.graph, one.cluster)
         began = time.monotonic()
         try:
-            placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=limit))
+            placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=2.0))
         except (InfeasibleError, EngineRefusedError, OutOfTimeError) as error:
             assert len(str(error)) > 40, one.name
         else:
             assert check(problem.graph, placement) == (), one.name
-        assert time.monotonic() - began < 3 * limit, one.name
+        assert time.monotonic() - began < 30, one.name  # for a busy machine
