@@ -68,15 +68,26 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 12):
     sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
 PY
 .venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+# pip compiles one file after the other before anything else goes on.
+pip() { PIP_NO_COMPILE=1 .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+# Some packages hold files for other versions of Python, which pip leaves out without a word too.
+compile_packages() { .venv/bin/python -m compileall -q -j "$1" .venv/lib &>/dev/null || true; }
 
 case $part in
-  agent) agent_environment ;;
-  job) whole_environment ;;
+  agent)
+    agent_environment
+    compile_packages 0
+    ;;
+  job)
+    whole_environment
+    compile_packages 0
+    ;;
   all)
     whole_environment
     say "compiling the search (about a minute, once)"
+    compile_packages 1 &
     .venv/bin/python -m optimizer.warm_up
+    wait
     ;;
 esac
 printf '%s' "$wanted" >"$stamp"

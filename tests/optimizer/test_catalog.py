@@ -161,7 +161,7 @@ def test_every_engine_on_every_published_graph(engine):
         problem = Problem(one.graph, one.cluster)
         began = time.monotonic()
         try:
-            placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=2.0))
+            placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=1.0))
         except (InfeasibleError, EngineRefusedError, OutOfTimeError) as error:
             assert len(str(error)) > 40, one.name
         else:
