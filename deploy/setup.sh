@@ -36,19 +36,19 @@ debian_packages() {
 # In .venv, which is there: only what the unit's program imports.
 agent_environment() {
   say "installing what the agent needs"
-  pip install -c requirements.lock setuptools wheel
-  pip install -c requirements.lock --no-build-isolation --editable '.[agent]'
+  pip_install -c requirements.lock setuptools wheel
+  pip_install -c requirements.lock --no-build-isolation --editable '.[agent]'
 }
 
 whole_environment() {
   if [[ $torch != keep ]]; then
     say "installing $torch"
-    pip install -c requirements.lock "$torch" \
-      || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
+    pip_install -c requirements.lock "$torch" \
+      || pip_install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
   fi
   say "installing the locked packages"
-  pip install -r requirements.lock
-  pip install --no-deps --no-build-isolation --editable .
+  pip_install -r requirements.lock
+  pip_install --no-deps --no-build-isolation --editable .
 }
 
 [[ $part != all ]] || debian_packages
@@ -69,7 +69,9 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 12):
 PY
 .venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
 # pip compiles one file after the other before anything else goes on.
-pip() { PIP_NO_COMPILE=1 .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+pip_install() {
+  .venv/bin/python -m pip --disable-pip-version-check --quiet install --no-compile "$@"
+}
 # Some packages hold files for other versions of Python, which pip leaves out without a word too.
 compile_packages() { .venv/bin/python -m compileall -q -j "$1" .venv/lib &>/dev/null || true; }
 
