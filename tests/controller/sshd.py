@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import os
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 SSHD = Path("/usr/sbin/sshd")
-# Where sshd's unprivileged part lives, compiled in; Debian's service makes it when it starts.
+# Where sshd's unprivileged part lives, compiled in; Debian's service makes it when it starts. Made
+# here it has a mode of its own, and goes with the last sshd of all tests that run side by side.
 _PRIVILEGE_SEPARATION = Path("/run/sshd")
+_MODE_OF_OURS = 0o711
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,44 @@ def running_sshd(
     keys: Keys, address: str, port: int, inside: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """inside: what to put before its command, to be in a network namespace."""
-    made = not _PRIVILEGE_SEPARATION.exists()
-    _PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+    with _privilege_separation():
+        yield from _running_sshd(keys, address, port, inside)
+
+
+@contextmanager
+def _privilege_separation() -> Iterator[None]:
+    folder = _held()
+    try:
+        yield
+    finally:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stat.S_IMODE(os.fstat(folder).st_mode) == _MODE_OF_OURS and not any(
+                _PRIVILEGE_SEPARATION.iterdir()
+            ):
+                _PRIVILEGE_SEPARATION.rmdir()
+        except BlockingIOError:
+            pass  # another's sshd runs yet, and its test removes it
+        finally:
+            os.close(folder)
+
+
+def _held() -> int:
+    """The folder, locked together with other tests, and in its place."""
+    while True:
+        with suppress(FileExistsError):
+            _PRIVILEGE_SEPARATION.mkdir(mode=_MODE_OF_OURS)
+        with suppress(FileNotFoundError):
+            folder = os.open(_PRIVILEGE_SEPARATION, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(folder, fcntl.LOCK_SH)
+            if os.fstat(folder).st_nlink:
+                return folder
+            os.close(folder)
+
+
+def _running_sshd(
+    keys: Keys, address: str, port: int, inside: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     options = {
         "ListenAddress": f"{address}:{port}", "HostKey": str(keys.host),
         "AuthorizedKeysFile": str(keys.user.with_suffix(".pub")), "PidFile": "none",
@@ -81,11 +121,6 @@ def running_sshd(
     finally:
         process.terminate()
         process.wait()
-        if made:
-            with os.scandir(_PRIVILEGE_SEPARATION) as entries:
-                empty = next(entries, None) is None
-            if empty:
-                _PRIVILEGE_SEPARATION.rmdir()
 
 
 def _is_locked() -> bool:

@@ -274,8 +274,9 @@ async def test_what_does_not_want_to_end_leaves_nothing_either(
 async def test_a_lost_connection_is_said_and_its_rank_ended(login: Login, tmp_path: Path) -> None:
     stage = Stage(login, tmp_path, "step(0); time.sleep(60)")
     work = asyncio.create_task(stage.run(count=1))
-    while not stage.seen:
+    while not (stage.seen or work.done()):
         await asyncio.sleep(0.02)
+    assert stage.seen, await work
     (leader,) = (leader for _, leader in stage.launcher._leaders)
     waiting = parent_of(leader)  # setsid, which waits for it
     os.kill(parent_of(waiting), signal.SIGKILL)  # sshd, of this connection
