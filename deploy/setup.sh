@@ -36,19 +36,19 @@ debian_packages() {
 # In .venv, which is there: only what the unit's program imports.
 agent_environment() {
   say "installing what the agent needs"
-  pip_install -c requirements.lock setuptools wheel
-  pip_install -c requirements.lock --no-build-isolation --editable '.[agent]'
+  pip install -c requirements.lock setuptools wheel
+  pip install -c requirements.lock --no-build-isolation --editable '.[agent]'
 }
 
 whole_environment() {
   if [[ $torch != keep ]]; then
     say "installing $torch"
-    pip_install -c requirements.lock "$torch" \
-      || pip_install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
+    pip install -c requirements.lock "$torch" \
+      || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
   fi
   say "installing the locked packages"
-  pip_install -r requirements.lock
-  pip_install --no-deps --no-build-isolation --editable .
+  pip install -r requirements.lock
+  pip install --no-deps --no-build-isolation --editable .
 }
 
 [[ $part != all ]] || debian_packages
@@ -68,26 +68,20 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 12):
     sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
 PY
 .venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
-# pip compiles one file after the other before anything else goes on.
-pip_install() {
-  .venv/bin/python -m pip --disable-pip-version-check --quiet install --no-compile "$@"
-}
+# Of the whole, pip would compile one file after the other before anything else goes on.
+later=()
+[[ $part != all ]] || later=(--no-compile)
+pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" "${later[@]}"; }
 # Some packages hold files for other versions of Python, which pip leaves out without a word too.
-compile_packages() { .venv/bin/python -m compileall -q -j "$1" .venv/lib &>/dev/null || true; }
+compile_packages() { .venv/bin/python -m compileall -q .venv/lib &>/dev/null || true; }
 
 case $part in
-  agent)
-    agent_environment
-    compile_packages 0
-    ;;
-  job)
-    whole_environment
-    compile_packages 0
-    ;;
+  agent) agent_environment ;;
+  job) whole_environment ;;
   all)
     whole_environment
     say "compiling the search (about a minute, once)"
-    compile_packages 1 &
+    compile_packages &
     .venv/bin/python -m optimizer.warm_up
     wait
     ;;
