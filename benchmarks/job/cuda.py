@@ -61,7 +61,9 @@ def _row(name: str, batch: int) -> Sequence[str]:
         graph = load_graph(out)
         fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
         placement = alone(graph, DEVICE_TYPE)
-        (rank,) = run_ranks(placement, Path(folder), (), 600, backend="nccl", **fields)
+        (rank,) = run_ranks(
+            placement, Path(folder), (), 600, forked=False, backend="nccl", **fields
+        )
     total, whole = (graph.notes[f"{key}_seconds"] for key in ("sum_of_medians", "whole_step"))
     return (
         f"{name}, {batch}", milliseconds(total), milliseconds(whole), f"{total / whole - 1:+.1%}",

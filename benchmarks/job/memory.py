@@ -135,7 +135,7 @@ def measured(
     predicted = peaks(graph, placement)
     fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
     with tempfile.TemporaryDirectory() as folder:
-        ranks = run_ranks(placement, Path(folder), seconds=LIMIT_SECONDS, **fields)
+        ranks = run_ranks(placement, Path(folder), seconds=LIMIT_SECONDS, forked=False, **fields)
     found = []
     for rank in ranks:
         said = rank.finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from agent.contract.job import (
     parse_rank_event,
 )
 from optimizer.placement import Placement, save_placement
+from tests.forking import Forked, Forking
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Far above what is needed: the tests may run on what others leave of a machine.
@@ -30,7 +32,7 @@ LONGEST_SECONDS = 240
 @dataclass
 class Rank:
     spec: RankSpec
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     events: list[RankEvent] = field(default_factory=list)
     errors: str = ""
 
@@ -70,11 +72,13 @@ def start_ranks(
     rails: tuple[str, ...] = ("a",),
     last: Mapping[str, Any] | None = None,
     prefixes: Sequence[Sequence[str]] = (),
+    forked: bool = True,
     **options: Any,
 ) -> list[Rank]:
     """One process per used device; options as in RankSpec, `last` for the last rank only.
 
     prefixes: what each rank's command is run by, for example `ip netns exec NAME`.
+    forked: from a process that has imported all; otherwise, and behind a prefix, as users' ranks.
 
     Models are looked for in the folder and beside the tests of the optimizer.
     """
@@ -88,15 +92,29 @@ def start_ranks(
     for number, spec in enumerate(specs):
         file = folder / f"rank{number}.json"
         file.write_text(spec.model_dump_json())
-        process = subprocess.Popen(
-            [*(prefixes[number] if prefixes else ()), sys.executable, "-m", "agent.job", str(file)],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": ":".join(paths)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        ranks.append(Rank(spec, process))
+        if forked and not prefixes:
+            process = _forking().start("agent.job", str(file), paths=paths, environment=os.environ)
+            ranks.append(Rank(spec, process))
+        else:
+            ranks.append(Rank(spec, _started(prefixes[number] if prefixes else (), file, paths)))
     return ranks
+
+
+@functools.cache
+def _forking() -> Forking:
+    """With what a rank imports by and by."""
+    runtime = ("agent.job.runtime", "agent.job.calibrate", "agent.job.checkpoint")
+    return Forking("torch", *runtime, "torch._dynamo", "torch.export")
+
+
+def _started(prefix: Sequence[str], file: Path, paths: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "agent.job", str(file)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": ":".join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def specs_on_loopback(

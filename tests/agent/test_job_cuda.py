@@ -111,7 +111,7 @@ def test_a_rank_on_cuda_takes_the_memory_that_is_predicted(
     graph = graph.with_seconds({"gpu": np.full(graph.operator_count, 1e-4)})
     placement = alone(graph, "gpu")
     fields = {"kind": "placed", "model": model, "batch": batch, "backend": "nccl", "steps": 5}
-    (rank,) = run_ranks(placement, tmp_path, (), seconds=300, **fields)
+    (rank,) = run_ranks(placement, tmp_path, (), seconds=300, forked=False, **fields)
     assert len(rank.losses) == 5
     taken = rank.finished.step_memory_bytes
     # Without a profile no workspace is in the prediction, cuDNN's least of all.

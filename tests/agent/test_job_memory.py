@@ -18,7 +18,7 @@ def test_a_rank_takes_what_is_predicted(tmp_path: Path) -> None:
     graph = profiled(MODEL, BATCH, tmp_path)
     placement = cut(graph, 1)
     fields = {"kind": "placed", "model": MODEL, "batch": BATCH, "steps": 3}
-    (rank,) = run_ranks(placement, tmp_path, **fields)
+    (rank,) = run_ranks(placement, tmp_path, forked=False, **fields)
     (tensors,) = peaks(graph, placement).values()
     steps, program = rank.finished.step_memory_bytes, rank.finished.program_memory_bytes
     assert steps is not None and program is not None and tensors > 250 << 20

@@ -1,4 +1,5 @@
-"""The lab that end-to-end tests share, and the `controller` as a user runs it."""
+"""The lab that end-to-end tests share, and `controller` commands: as a user runs them, or in that
+lab at once, forked from a process that has imported what they import."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from controller.lab import find_lab
 from controller.lab.processes import start_ticks
+from forking import Forked, Forking
 from plans import plan_document
 from snapshots import server_snapshot
 
@@ -31,6 +34,14 @@ OTHERS_SECONDS = 90
 # Of each device: less than the small model's weights, gradients and optimizer state, 6.8 MiB: at
 # least two servers take part, whatever the profile says.
 TIGHT_MEMORY = "6800KiB"
+# What commands import by and by, but for their own module.
+IMPORTED = (
+    "controller.agents", "controller.apply", "controller.in_force", "controller.launch.ranks",
+    "controller.recovery", "controller.rollback", "controller.show.story", "controller.standing",
+    "optimizer.traffic",
+)  # fmt: skip
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,8 @@ class Finished:
     @property
     def document(self) -> Any:
         """What `--json` printed, after what was said on standard error."""
-        return json.loads(self.output[self.output.index("\n{") :])
+        begin = 0 if self.output.startswith("{") else self.output.index("\n{")
+        return json.loads(self.output[begin:])
 
     @property
     def told(self) -> str:
@@ -60,13 +72,23 @@ class TestCluster:
     folder: Path
     new: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Snapshots of the servers as the lab made them."""
+    forking: Forking | None = None
+    """Where commands are forked, while the lab is up; None: they are started as a user does."""
 
     def up(self) -> None:
         done = self.run("lab", "up", str(self.plan(self.document(), "lab")))
         assert done.code == 0, done.told
+        lab = find_lab(self.name)
+        assert lab is not None
+        self.forking = Forking(
+            *IMPORTED, around=lab.inside_controller([]), environment=lab.environment
+        )
         self.new = self.snapshots()
 
     def down(self) -> None:
+        if self.forking is not None:
+            self.forking.close()
+            self.forking = None
         spaces = [space for space in Path("/run/netns").iterdir() if self.name in space.name]
         inside = [(pid, start_ticks(pid), words) for pid, words in processes_in(spaces)]
         done = self.run("lab", "down", self.name)
@@ -95,21 +117,30 @@ class TestCluster:
         file.write_text(yaml.safe_dump(dict(document), sort_keys=False))
         return file
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def as_a_user(self) -> TestCluster:
+        """The same lab; each command is a Python of its own, and finds the lab by itself."""
+        return replace(self, forking=None)
+
+    def start(self, *arguments: str) -> Process:
+        shown = {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+        if self.forking is not None:
+            environment = {**self.forking.environment, **shown}
+            return self.forking.start(
+                "controller.cli", *arguments, environment=environment, join_errors=True
+            )
         return subprocess.Popen(
             [sys.executable, "-m", "controller.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            env={**os.environ, **shown},
         )
 
     def run(
         self,
         *arguments: str,
-        on_line: Callable[[str, subprocess.Popen[str]], None] = lambda line, process: None,
+        on_line: Callable[[str, Process], None] = lambda line, process: None,
         timeout_seconds: float = 180,
     ) -> Finished:
         done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
@@ -122,7 +153,7 @@ class TestCluster:
     def _run(
         self,
         *arguments: str,
-        on_line: Callable[[str, subprocess.Popen[str]], None],
+        on_line: Callable[[str, Process], None],
         timeout_seconds: float,
     ) -> Finished:
         began = time.monotonic()
@@ -133,8 +164,8 @@ class TestCluster:
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                lines.append(line)
-                on_line(line, process)
+                lines.append(line.decode())
+                on_line(lines[-1], process)
             code = process.wait()
         finally:
             watchdog.cancel()
@@ -143,8 +174,6 @@ class TestCluster:
         return Finished(code, "".join(lines), time.monotonic() - began)
 
     def namespace(self, server: str) -> str:
-        from controller.lab import find_lab
-
         lab = find_lab(self.name)
         assert lab is not None
         return lab.namespace(server)
@@ -182,11 +211,11 @@ def processes_in(spaces: Iterable[Path]) -> list[tuple[int, str]]:
     return found
 
 
-def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:
+def once(words: str, act: Callable[[Process], None]) -> Any:
     """Calls `act` when a line with these words is first printed."""
     done = []
 
-    def on_line(line: str, process: subprocess.Popen[str]) -> None:
+    def on_line(line: str, process: Process) -> None:
         if words in line and not done:
             done.append(line)
             act(process)
@@ -194,7 +223,7 @@ def once(words: str, act: Callable[[subprocess.Popen[str]], None]) -> Any:
     return on_line
 
 
-def interrupt(process: subprocess.Popen[str]) -> None:
+def interrupt(process: Process) -> None:
     """Twice, as an impatient person does: the second must not stop the undoing."""
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)

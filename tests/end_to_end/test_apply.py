@@ -13,7 +13,16 @@ from typing import Any, get_args
 
 import pytest
 
-from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TestCluster, interrupt, once, read_report
+from cluster import (
+    NIC_BITS_PER_SECOND,
+    ROOT,
+    SERVERS,
+    Process,
+    TestCluster,
+    interrupt,
+    once,
+    read_report,
+)
 from controller.measured.calibration import ASSUMED_SETUP_SECONDS
 from controller.plan_file import load_plan
 from optimizer.cluster_plan.payload import payload_capacity
@@ -352,7 +361,7 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
 ) -> None:
     killed: list[float] = []
 
-    def kill_one(process: subprocess.Popen[str]) -> None:
+    def kill_one(process: Process) -> None:
         os.kill(cluster.ranks()[-1], signal.SIGKILL)
         killed.append(time.monotonic())
 

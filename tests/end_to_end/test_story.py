@@ -61,7 +61,7 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
     file, shown, report_file = (folder / name for name in ("plan.yaml", "shown.json", "run.json"))
 
     def controller(command: str, *arguments: str | Path, to: str = "") -> str:
-        done = cluster.run(command, *map(str, arguments))
+        done = cluster.as_a_user().run(command, *map(str, arguments))
         assert done.code == 0 and to in done.output, done.told
         return done.output
 

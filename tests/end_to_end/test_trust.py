@@ -21,7 +21,7 @@ import pytest
 
 from agent.contract.enrolment import parse_token
 from agent.store import read_kept
-from cluster import ROOT, SERVERS, Finished, TestCluster, once
+from cluster import ROOT, SERVERS, Finished, Process, TestCluster, once
 from commands import Done, commands
 from controller.lab import Lab, find_lab
 
@@ -322,7 +322,7 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     config = lab.directory / "s2" / "agent.json"
     back: list[threading.Timer] = []
 
-    def kill(process: subprocess.Popen[str]) -> None:
+    def kill(process: Process) -> None:
         deadline = time.monotonic() + 10
         while not cluster.processes("iperf3", "s2") and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -1,0 +1,86 @@
+"""Programs, each a process of its own, and what they import is paid for once for all of them.
+
+    python forking_process.py FD MODULE...     FD: of a socket, whose other end asks for programs;
+                                               MODULE: what is imported before the first
+
+Asked for with a message of JSON and four descriptors: standard input, output and error, and one
+that is told the program's process id and, when it ends, its exit status, a line each.
+
+    program       module, run as by `python -m`
+    arguments     of it
+    paths         where modules are looked for first
+    environment   of it
+
+Ends when the other end is closed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_LONGEST_MESSAGE_BYTES = 1 << 20
+
+
+def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any] | None:
+    """Returns in each program's process, with what was asked for; None: no more is asked for."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    for module in modules:
+        if module == "torch":
+            # Its allocator is prepared before it is loaded, as ranks do.
+            from optimizer.capture.allocator import prepare_allocator
+
+            prepare_allocator()
+        importlib.import_module(module)
+    threads = [*Path("/proc/self/task").iterdir()]
+    assert len(threads) == 1, "a thread of an import would be missing in every program"
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for keepers.
+    with socket.socket(fileno=descriptor) as orders:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(orders, _LONGEST_MESSAGE_BYTES, 4)
+            if not message:
+                return None
+            if os.fork() == 0:
+                orders.close()
+                _keep(*descriptors)
+                return dict(json.loads(message))
+            for one in descriptors:
+                os.close(one)
+
+
+def _keep(stdin: int, stdout: int, stderr: int, told: int) -> None:
+    """Returns in the program's process; the one that called waits for it, tells, and ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if (pid := os.fork()) == 0:
+        os.close(told)
+        for number, one in enumerate((stdin, stdout, stderr)):
+            os.dup2(one, number)
+            os.close(one)
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for one in (0, 1, 2, stdin, stdout, stderr):
+            os.close(one)
+        os.write(told, f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    order = main(int(sys.argv[1]), sys.argv[2:])
+    if order is not None:
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        sys.path[:0] = order["paths"]
+        sys.argv[1:] = order["arguments"]
+        runpy.run_module(order["program"], run_name="__main__", alter_sys=True)
