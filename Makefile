@@ -24,7 +24,7 @@ setup:
 demo: setup
 	$(BIN)/controller demo
 
-test: setup static
+test: setup
 	$(BIN)/python tests/run_side_by_side.py
 
 setup-kernel: setup

@@ -1,12 +1,11 @@
 """`make test`: what needs a quiet machine, and all else beside it on what that leaves.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
-held up, and most of the time they use no processor, so they run in two lanes. One is for those that
-make a lab: one at a time, for what a lab sets is the machine's, and with temporary files of their
-own, for they look at what is left there. The others, in two halves, run in the idle scheduling
-class, in sessions of the least weight: whenever one of the first wants a core it has it. The first
-lane's output is seen at once, that of the others after it. Ctrl-C ends all, each with its own
-clearing up.
+held up, and most of the time they use no processor, so they run in three lanes. Two are for those
+that make a lab, with temporary files of their own, for they look at what is left there. All else
+runs in the idle scheduling class, in sessions of the least weight: whenever one of the first wants
+a core it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends
+all, each with its own clearing up.
 """
 
 from __future__ import annotations
@@ -19,26 +18,32 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 INTERRUPTED = 130
-# About half of what neither the network nor times are looked at in.
-HALF = "tests/optimizer"
 _POLL_SECONDS = 0.2
 
 
-def run_side_by_side(first: Sequence[str], second: Sequence[str], *idle: Sequence[str]) -> int:
-    """All commands at once; 0, or the exit status of one that failed. What `first` writes is seen
-    at once, what the others write in their order from the end of `first` on."""
+@dataclass(frozen=True)
+class Lane:
+    """apart: with a folder of its own for temporary files."""
+
+    command: Sequence[str]
+    apart: bool = False
+    idle: bool = False
+
+
+def run_side_by_side(*lanes: Lane) -> int:
+    """All commands at once; 0, or the exit status of one that failed. What the first writes is seen
+    at once, what the others write in their order from its end on."""
     with ExitStack() as stack:
-        apart = stack.enter_context(tempfile.TemporaryDirectory())
-        kept = [stack.enter_context(_Said()) for _ in range(1 + len(idle))]
-        running = [_start(first, None), _start(second, kept[0].file, TMPDIR=apart)]
-        running += [
-            _start(command, said.file, idle=True)
-            for command, said in zip(idle, kept[1:], strict=True)
-        ]
+        kept = [stack.enter_context(_Said()) for _ in lanes[1:]]
+        running = []
+        for lane, said in zip(lanes, (None, *kept), strict=True):
+            folder = stack.enter_context(tempfile.TemporaryDirectory()) if lane.apart else None
+            running.append(_start(lane, said and said.file, folder))
         try:
             running[0].wait()
             for process, said in zip(running[1:], kept, strict=True):
@@ -73,15 +78,13 @@ class _Said:
         sys.stdout.flush()
 
 
-def _start(
-    command: Sequence[str], output: IO[bytes] | None, *, idle: bool = False, **environment: str
-) -> subprocess.Popen[bytes]:
+def _start(lane: Lane, output: IO[bytes] | None, temporary: str | None) -> subprocess.Popen[bytes]:
     # A session of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        env=os.environ | environment,
+        lane.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        start_new_session=True, env=os.environ | ({"TMPDIR": temporary} if temporary else {}),
     )  # fmt: skip
-    if idle:
+    if lane.idle:
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         # Where the kernel weighs sessions (sched_autogroup_enabled), priorities only count within
@@ -104,14 +107,20 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def main() -> int:
-    pytest = [sys.executable, "-m", "pytest", "-q"]
-    others = [*pytest, "-m", "not (network or timed or lab)"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m"]
+    rest = "not (network or timed or lab)"
+    optimizer, labs = "tests/optimizer", "tests/end_to_end/test_apply.py"
+    # Each test file is read by few: that takes seconds too.
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
     return run_side_by_side(
-        [*pytest, "-m", "(network or timed) and not lab"],
-        [*pytest, "-m", "lab"],
-        [*others, HALF],
-        [*others, f"--ignore={HALF}"],
+        Lane([*pytest, "(network or timed) and not lab", f"--ignore={optimizer}"]),
+        Lane([*pytest, "lab", labs], apart=True),
+        Lane(
+            [*pytest, "lab", "tests/end_to_end", "tests/controller", f"--ignore={labs}"], apart=True
+        ),
+        Lane(["make", "--no-print-directory", "static"], idle=True),
+        Lane([*pytest, rest, optimizer], idle=True),
+        Lane([*pytest, rest, f"--ignore={optimizer}"], idle=True),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +18,23 @@ SCRIPT = Path(__file__).with_name("run_side_by_side.py")
 def started(*programs: str) -> subprocess.Popen[str]:
     """Of Python: the first, the second and the idle ones."""
     program = (
-        "import sys; from run_side_by_side import run_side_by_side as run; "
-        f"sys.exit(run(*([sys.executable, '-c', one] for one in {programs!r})))"
+        "import sys; from run_side_by_side import Lane, run_side_by_side as run; "
+        "sys.exit(run(*(Lane([sys.executable, '-c', one], idle=number > 1) "
+        f"for number, one in enumerate({programs!r}))))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", program], cwd=SCRIPT.parent, stdout=subprocess.PIPE, text=True
     )
+
+
+def test_every_test_is_in_a_lane() -> None:
+    """Lanes are given folders: no test of one kind is where only others are looked for."""
+    for file in SCRIPT.parent.rglob("test_*.py"):
+        marks = set(re.findall(r"pytest\.mark\.(network|timed|lab)\b", file.read_text()))
+        folder = file.parent.name
+        assert not (marks and folder == "optimizer"), file
+        assert "lab" not in marks or folder in ("end_to_end", "controller"), file
+        assert folder != "end_to_end" or "lab" in marks, file
 
 
 @pytest.mark.parametrize("codes", [(0, 0), (3, 0, 0), (0, 4, 0), (0, 0, 5), (0, 0, 0, 6)])

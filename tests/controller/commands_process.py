@@ -29,6 +29,8 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import rich._emoji_codes  # noqa: F401
+
 import controller.agents
 import controller.apply
 import controller.cli
@@ -39,7 +41,6 @@ import controller.recovery
 import controller.rollback
 import controller.show.story
 import controller.standing
-import optimizer.traffic  # noqa: F401
 
 _POLL_SECONDS = 0.001
 

@@ -18,7 +18,7 @@ from agent.measure.iperf3_clients import parse_result
 from controller.errors import PlacewireError, UsageError
 from controller.lab import Lab, down, find_lab, lab_down, lab_up
 from controller.lab.processes import describe, is_alive
-from controller.lab.record import SysctlRecord
+from controller.lab.record import SysctlRecord, exclusive
 from controller.lab.shape import shape_of
 from controller.lab.switches import SEND_BUFFER_BYTES, send_buffer_bytes
 from plans import plan, plan_document
@@ -103,13 +103,15 @@ def test_a_lab_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    before = SYSCTL.read_text()
+    with exclusive():  # no other lab goes up now
+        before = SYSCTL.read_text()
     full = document(3, rails=2)
     for server in full["cluster"]["servers"]:
         server["nics"][1]["mtu"] = 9000
     made = lab_up(plan(full))
     try:
-        assert SYSCTL.read_text() == before, "raised for a moment only"
+        with exclusive():
+            assert SYSCTL.read_text() == before, "raised for a moment only"
         yield made
     finally:
         lab_down(NAME)

@@ -50,6 +50,8 @@ def marked_processes() -> list[bytes]:
 
 def traces() -> dict[str, Any]:
     """All that a lab of this name could leave on the machine."""
+    with records.exclusive():  # no other lab goes up now
+        send_buffer = SYSCTL.read_text()
     links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
     spaces = Path("/run/netns")
     return {
@@ -59,7 +61,7 @@ def traces() -> dict[str, Any]:
         "links": [n for link in links if (n := link["ifname"]).rstrip("0123456789") in INTERFACES],
         "processes": marked_processes(),
         "files": NAME in lab_names(),
-        "send buffer": SYSCTL.read_text(),
+        "send buffer": send_buffer,
     }
 
 

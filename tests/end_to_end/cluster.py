@@ -38,7 +38,8 @@ TIGHT_MEMORY = "6800KiB"
 IMPORTED = (
     "controller.agents", "controller.apply", "controller.in_force", "controller.launch.ranks",
     "controller.recovery", "controller.rollback", "controller.show.story", "controller.standing",
-    "optimizer.traffic",
+    "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.x509",
+    "cryptography.hazmat.primitives.serialization", "optimizer.traffic", "rich._emoji_codes",
 )  # fmt: skip
 
 Process = subprocess.Popen[bytes] | Forked

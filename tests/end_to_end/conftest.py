@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,14 +14,16 @@ from snapshots import differences, machine_snapshot
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """The lab stands for all of them; afterwards the machine is as it was."""
-    before = machine_snapshot("e2e")
-    cluster = TestCluster("e2e", tmp_path_factory.mktemp("plans"))
+    # Others may have such a lab at the same time, and none's name begins as another's.
+    name = f"e2e{os.getpid():07}"
+    before = machine_snapshot(name)
+    cluster = TestCluster(name, tmp_path_factory.mktemp("plans"))
     try:
         cluster.up()
         yield cluster
     finally:
         cluster.down()
-    after = machine_snapshot("e2e")
+    after = machine_snapshot(name)
     assert differences(before, after) == []
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from controller.lab.record import LAB_ROOT, exclusive
+
 _TABLES = ("Bridge", "Port", "Interface", "QoS", "Queue")
 # ofport numbers, statistics and the like move without anyone changing anything.
 _COLUMNS = {
@@ -134,20 +136,29 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
 
 def machine_snapshot(lab: str) -> Mapping[str, Any]:
     """The root namespace and what the lab of this name could leave on the machine but processes,
-    which TestCluster.down() looks for."""
+    which TestCluster.down() looks for; taken while no lab goes up or down."""
 
     def lines(*argv: str) -> list[str]:
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         return sorted(text.splitlines())
 
-    return {
-        "namespaces": [line for line in lines("ip", "netns", "list") if lab in line],
-        "links": lines("ip", "-o", "-br", "link"),
-        "addresses": lines("ip", "-o", "-br", "address"),
-        "rules": lines("ip", "rule"),
-        "routes": lines("ip", "route", "show", "table", "all"),
-        "sysctls": lines("sysctl", "-a", "-r", r"^net\.(core\.[rw]mem|ipv4\.(ip_forward|conf))"),
-        "runtime files": sorted(str(path) for path in Path("/run").glob("placewire*/**/*")),
-        # A controller's own; `make test` gives these tests a folder for theirs.
-        "temporary files": sorted(map(str, Path(tempfile.gettempdir()).glob("placewire-????????"))),
-    }
+    with exclusive():
+        return {
+            "namespaces": [line for line in lines("ip", "netns", "list") if lab in line],
+            "links": lines("ip", "-o", "-br", "link"),
+            "addresses": lines("ip", "-o", "-br", "address"),
+            "rules": lines("ip", "rule"),
+            "routes": lines("ip", "route", "show", "table", "all"),
+            "sysctls": lines(
+                "sysctl", "-a", "-r", r"^net\.(core\.[rw]mem|ipv4\.(ip_forward|conf))"
+            ),
+            "runtime files": sorted(
+                str(path)
+                for path in Path("/run").glob("placewire*/**/*")
+                if path != LAB_ROOT and (LAB_ROOT not in path.parents or lab in str(path))
+            ),
+            # A controller's own; `make test` gives these tests a folder for theirs.
+            "temporary files": sorted(
+                map(str, Path(tempfile.gettempdir()).glob("placewire-????????"))
+            ),
+        }

@@ -265,7 +265,7 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     destroyed = cluster.run("destroy", plan, "--yes")
     assert destroyed.code == 0, destroyed.told
     verified = cluster.run("verify", plan)
-    assert verified.code == 2 and "nothing of plan 'e2e' is in force" in verified.output
+    assert verified.code == 2 and f"nothing of plan {cluster.name!r} is in force" in verified.output
 
 
 def test_preview_shows_the_difference_and_touches_nothing(
