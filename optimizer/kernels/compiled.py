@@ -7,6 +7,7 @@ state of these sources has a folder of its own.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import IndexDataCacheFile
 from numba.core.registry import cpu_target
 
 from optimizer import problem
@@ -38,6 +40,19 @@ def _keep_code_by_sources() -> None:
     settings.CACHE_DIR = str(base / digest.hexdigest()[:16])
 
 
+def _keep_one_at_a_time() -> None:
+    """numba reads which versions of a function are kept, and writes what it read and its own: of
+    two processes that compile at once, one's would be lost, or both get the same file."""
+    keep = IndexDataCacheFile.save
+
+    def kept(file: Any, key: Any, code: Any) -> None:
+        with (Path(file._cache_path) / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            keep(file, key, code)
+
+    IndexDataCacheFile.save = kept
+
+
 def _load_numba_without_blas() -> None:
     """Before it loads the first function numba looks for the BLAS of scipy.linalg, whose import
     takes as long as all the rest. No function here multiplies matrices: for as long as numba looks,
@@ -57,6 +72,7 @@ def _refresh() -> None:
 
 
 _keep_code_by_sources()
+_keep_one_at_a_time()
 _load_numba_without_blas()
 
 
