@@ -1,11 +1,11 @@
 """`make test`: what needs a quiet machine, and all else beside it on what that leaves.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
-held up, and most of the time they use no processor, so they run in three lanes. Two are for those
-that make a lab, with temporary files of their own, for they look at what is left there. All else
-runs in the idle scheduling class, in sessions of the least weight: whenever one of the first wants
-a core it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends
-all, each with its own clearing up.
+held up, and most of the time they use no processor, so they run in three lanes. Two have those that
+make a lab, with temporary files of their own, for they look at what is left there. All else runs in
+the idle scheduling class, in sessions of the least weight: whenever one of the first wants a core
+it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends all,
+each with its own clearing up.
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
 def main() -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", "-m"]
     rest = "not (network or timed or lab)"
-    optimizer, labs = "tests/optimizer", "tests/end_to_end/test_apply.py"
-    # Each test file is read by few: that takes seconds too.
+    optimizer, controller = "tests/optimizer", "tests/controller"
+    labs, apply = "tests/end_to_end", "tests/end_to_end/test_apply.py"
+    elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
     return run_side_by_side(
-        Lane([*pytest, "(network or timed) and not lab", f"--ignore={optimizer}"]),
-        Lane([*pytest, "lab", labs], apart=True),
-        Lane(
-            [*pytest, "lab", "tests/end_to_end", "tests/controller", f"--ignore={labs}"], apart=True
-        ),
+        Lane([*pytest, "network or timed", *elsewhere]),
+        Lane([*pytest, "lab", apply], apart=True),
+        # Over SSH a rank is known by its process: all tests of that are one after the other.
+        Lane([*pytest, "network or timed", labs, controller, f"--ignore={apply}"], apart=True),
         Lane(["make", "--no-print-directory", "static"], idle=True),
         Lane([*pytest, rest, optimizer], idle=True),
         Lane([*pytest, rest, f"--ignore={optimizer}"], idle=True),

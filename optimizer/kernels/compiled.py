@@ -43,14 +43,15 @@ def _keep_code_by_sources() -> None:
 def _keep_one_at_a_time() -> None:
     """numba reads which versions of a function are kept, and writes what it read and its own: of
     two processes that compile at once, one's would be lost, or both get the same file."""
-    keep = IndexDataCacheFile.save
+    cache_file: Any = IndexDataCacheFile
+    keep = cache_file.save
 
     def kept(file: Any, key: Any, code: Any) -> None:
         with (Path(file._cache_path) / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keep(file, key, code)
 
-    IndexDataCacheFile.save = kept
+    cache_file.save = kept
 
 
 def _load_numba_without_blas() -> None:

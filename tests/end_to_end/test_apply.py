@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +30,6 @@ from optimizer.json_file import read_json
 from optimizer.names import Sharing
 from optimizer.placement import load_placement
 from snapshots import differences, run
-from sshd import make_keys, running_sshd
 from trace_files import (
     check_trace,
     computed,
@@ -98,36 +96,6 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     check_calibrated(report, done.output)
     again = cluster.run("preview", plan)
     assert again.code == 0 and "as measured on this cluster" in again.output, again.told
-
-
-def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> None:
-    """As on a cluster: an sshd on every server, and nothing shared but what SSH brings there."""
-    keys, report_file = make_keys(cluster.folder / "ssh"), cluster.folder / "ssh.run.json"
-    document = cluster.document()
-    document["job"] |= {"python": sys.executable, "workdir": str(ROOT)}
-    document["launch"] = {
-        "kind": "ssh", "key": str(keys.user), "known_hosts": str(keys.known_hosts),
-    }  # fmt: skip
-    plan = str(cluster.plan(document, "ssh"))
-    with ExitStack() as daemons:
-        for number, server in enumerate(SERVERS, start=1):
-            address = f"10.9.0.{number}"
-            if server != SERVERS[-1]:
-                keys.know(address, 22)
-            inside = ["ip", "netns", "exec", cluster.namespace(server)]
-            daemons.enter_context(running_sshd(keys, address, 22, inside))
-        refused = cluster.run("apply", plan, "--yes")
-        assert refused.code == 7 and "s3 (10.9.0.3, port 22)" in refused.output, refused.told
-        assert "host key is not known" in refused.output
-        keys.know("10.9.0.3", 22)
-        done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
-        assert done.code == 0, done.told
-        assert cluster.ranks() == []
-    report = read_report(report_file)
-    assert len(report["losses"]) == 3 and report["server_pairs"]
-    assert report["network"] == "restored" and "profile on s1 (cpu)" in done.output
-    for row in report["traffic"]:
-        assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
 
 
 def check_calibrated(report: dict[str, Any], output: str) -> None:
