@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -150,6 +151,11 @@ def test_no_time_at_all_is_a_placement_or_a_reason(engine):
         assert check(problem.graph, placement) == ()
 
 
+@functools.cache
+def smaller_graphs():
+    return [one for one in published() if len(one.graph.ids) <= MOST_OPERATORS]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "auto"])
 def test_every_engine_on_the_smaller_published_graphs(engine):
@@ -157,9 +163,8 @@ def test_every_engine_on_the_smaller_published_graphs(engine):
     all of them, gives each engine more time, and looks at the times."""
     if not workloads_folder().is_dir():
         pytest.skip("the published graphs are not beside the project")
-    small = [one for one in published() if len(one.graph.ids) <= MOST_OPERATORS]
-    assert len(small) >= 6
-    for one in small:
+    assert len(smaller_graphs()) >= 6
+    for one in smaller_graphs():
         problem = Problem(one.graph, one.cluster)
         try:
             placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=1.0))
