@@ -1,18 +1,14 @@
 """Compiles what the search compiles, once per machine and version: `python -m optimizer.warm_up`.
 
 The first search would otherwise spend its time on it. Two small problems under several sharings and
-models touch every compiled function; what is compiled already is only loaded. Where there are two
-processors, two processes share the work.
+models touch every compiled function; what is compiled already is only loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 from optimizer.cluster import Cluster, Device, Nic, Server
 from optimizer.engines.registry import place
@@ -29,38 +25,17 @@ _OTHER_ENGINES: tuple[EngineName, ...] = ("linear-clustering", "flexflow", "hsda
 _OPERATORS, _BYTES = 320, 1_000
 
 
-_BESIDE = "--other-engines"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
-    if arguments == [_BESIDE]:
-        _compile_other_engines()
-        return 0
+def main() -> None:
     began = time.monotonic()
     print("compiling the search (once per machine and version)", file=sys.stderr, flush=True)
-    if len(os.sched_getaffinity(0)) > 1:
-        with subprocess.Popen([sys.executable, "-m", "optimizer.warm_up", _BESIDE]) as beside:
-            _compile_auto()
-        status = beside.returncode
-    else:
-        _compile_auto()
-        _compile_other_engines()
-        status = 0
-    print(f"compiled in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return status
-
-
-def _compile_auto() -> None:
+    graph = _graph()
     for sharing, model in _CASES:
-        problem = Problem(_graph(), _cluster(), sharing, model)
+        problem = Problem(graph, _cluster(), sharing, model)
         place(problem, "auto", SolveSettings(gap=0.0, moves=480))
-
-
-def _compile_other_engines() -> None:
     for engine in _OTHER_ENGINES:
         with contextlib.suppress(InfeasibleError):
-            place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
+            place(Problem(graph, _cluster()), engine, SolveSettings(moves=1))
+    print(f"compiled in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
 def _graph() -> OperatorGraph:
@@ -88,4 +63,4 @@ def _cluster() -> Cluster:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
