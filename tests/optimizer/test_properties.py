@@ -70,7 +70,7 @@ def test_answers_of_published_formulations_pass_the_check(engine):
         # Most clusters drawn are not what the papers describe: half get equal servers instead.
         if len(problem.graph.ids) % 2:
             problem = replace(problem, cluster=cluster(2, (8e6,), types=["cpu", "cpu"]))
-        settings = SolveSettings(gap=0.05, time_limit_seconds=2.0, moves=40)
+        settings = SolveSettings(gap=0.05, time_limit_seconds=2.0)
         try:
             placement = place(problem, engine, settings)
         except (
