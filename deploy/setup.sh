@@ -68,10 +68,12 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 12):
     sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
 PY
 .venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
-# Of the whole, 13,000 files, few are ever used: Python compiles them as they are.
+# Of the whole, pip would compile one file after the other before anything else goes on.
 later=()
 [[ $part != all ]] || later=(--no-compile)
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@" "${later[@]}"; }
+# Some packages hold files for other versions of Python, which pip leaves out without a word too.
+compile_packages() { .venv/bin/python -m compileall -q .venv/lib &>/dev/null || true; }
 
 case $part in
   agent) agent_environment ;;
@@ -79,7 +81,9 @@ case $part in
   all)
     whole_environment
     say "compiling the search (about a minute, once)"
+    compile_packages &
     .venv/bin/python -m optimizer.warm_up
+    wait
     ;;
 esac
 printf '%s' "$wanted" >"$stamp"
