@@ -6,6 +6,8 @@
 # make test-provision   `controller provision` on a bare Debian in such a machine: check, install, again,
 #              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
+# make test-thorough   all of what make test runs a sample of: every engine on larger published graphs,
+#              every example model, a hundred places to die at (MINUTES minutes)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
@@ -13,7 +15,7 @@
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,6 +28,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python tests/run_side_by_side.py
+
+test-thorough: setup
+	$(BIN)/pytest -q -m thorough
 
 setup-kernel: setup
 	deploy/kernel-machine/setup.sh
@@ -44,7 +49,7 @@ test-provision: setup-provision
 	PLACEWIRE_TEST_PROVISION=1 $(BIN)/pytest -s tests/provision
 
 check: setup static
-	$(BIN)/pytest -q -m "not network and not slow"
+	$(BIN)/pytest -q -m "not (network or slow or thorough)"
 
 .PHONY: static
 static:

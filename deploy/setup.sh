@@ -40,15 +40,17 @@ agent_environment() {
   pip install -c requirements.lock --no-build-isolation --editable '.[agent]'
 }
 
-whole_environment() {
-  if [[ $torch != keep ]]; then
-    say "installing $torch"
-    pip install -c requirements.lock "$torch" \
-      || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
-  fi
+all_but_torch() {
   say "installing the locked packages"
   pip install -r requirements.lock
   pip install --no-deps --no-build-isolation --editable .
+}
+
+install_torch() {
+  [[ $torch != keep ]] || return 0
+  say "installing $torch"
+  pip install -c requirements.lock "$torch" \
+    || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
 }
 
 [[ $part != all ]] || debian_packages
@@ -77,13 +79,22 @@ compile_packages() { .venv/bin/python -m compileall -q .venv/lib &>/dev/null || 
 
 case $part in
   agent) agent_environment ;;
-  job) whole_environment ;;
+  job)
+    all_but_torch
+    install_torch
+    ;;
   all)
-    whole_environment
-    say "compiling the search (about a minute, once)"
-    compile_packages &
-    .venv/bin/python -m optimizer.warm_up
-    wait
+    all_but_torch
+    say "compiling the search (a minute or two, once)"
+    .venv/bin/python -m optimizer.warm_up auto linear-clustering flexflow &
+    compiling=$!
+    # What runs in the background does not hear Ctrl-C.
+    trap 'kill "$compiling" 2>/dev/null || true' EXIT
+    install_torch
+    compile_packages
+    wait "$compiling"
+    trap - EXIT
+    .venv/bin/python -m optimizer.warm_up hsdag  # what learns is built on torch
     ;;
 esac
 printf '%s' "$wanted" >"$stamp"

@@ -1,4 +1,6 @@
-"""Compiles what the search compiles, once per machine and version: `python -m optimizer.warm_up`.
+"""Compiles what engines compile, once per machine and version:
+
+    python -m optimizer.warm_up auto hsdag
 
 The first search would otherwise spend its time on it. Two small problems under several sharings and
 models touch every compiled function; what is compiled already is only loaded.
@@ -9,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
+from typing import cast
 
 from optimizer.cluster import Cluster, Device, Nic, Server
 from optimizer.engines.registry import place
@@ -19,23 +23,22 @@ from optimizer.problem import InfeasibleError, Problem, SolveSettings
 _CASES: tuple[tuple[Sharing, Model], ...] = (
     ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
 )  # fmt: skip
-# These have loops of their own.
-_OTHER_ENGINES: tuple[EngineName, ...] = ("linear-clustering", "flexflow", "hsdag")
 # Enough operators to be reduced, and memory for half of them.
 _OPERATORS, _BYTES = 320, 1_000
 
 
-def main() -> None:
+def main(engines: Sequence[EngineName]) -> None:
     began = time.monotonic()
-    print("compiling the search (once per machine and version)", file=sys.stderr, flush=True)
-    graph = _graph()
-    for sharing, model in _CASES:
-        problem = Problem(graph, _cluster(), sharing, model)
-        place(problem, "auto", SolveSettings(gap=0.0, moves=480))
-    for engine in _OTHER_ENGINES:
-        with contextlib.suppress(InfeasibleError):
-            place(Problem(graph, _cluster()), engine, SolveSettings(moves=1))
-    print(f"compiled in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    for engine in engines:
+        if engine == "auto":
+            for sharing, model in _CASES:
+                problem = Problem(_graph(), _cluster(), sharing, model)
+                place(problem, engine, SolveSettings(gap=0.0, moves=480))
+        else:  # loops of their own, beside those of `auto`
+            with contextlib.suppress(InfeasibleError):
+                place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
+    took = time.monotonic() - began
+    print(f"compiled in {took:.0f} s: {', '.join(engines)}", file=sys.stderr)
 
 
 def _graph() -> OperatorGraph:
@@ -63,4 +66,4 @@ def _cluster() -> Cluster:
 
 
 if __name__ == "__main__":
-    main()
+    main(cast("list[EngineName]", sys.argv[1:]))

@@ -108,16 +108,17 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def main() -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", "-m"]
-    rest = "not (network or timed or lab)"
+    timed = "(network or timed) and not thorough"
+    rest = "not (network or timed or lab or thorough)"
     optimizer, controller = "tests/optimizer", "tests/controller"
     labs, apply = "tests/end_to_end", "tests/end_to_end/test_apply.py"
     elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
     return run_side_by_side(
-        Lane([*pytest, "network or timed", *elsewhere]),
-        Lane([*pytest, "lab", apply], apart=True),
+        Lane([*pytest, timed, *elsewhere]),
+        Lane([*pytest, "lab and not thorough", apply], apart=True),
         # Over SSH a rank is known by its process: all tests of that are one after the other.
-        Lane([*pytest, "network or timed", labs, controller, f"--ignore={apply}"], apart=True),
+        Lane([*pytest, timed, labs, controller, f"--ignore={apply}"], apart=True),
         Lane(["make", "--no-print-directory", "static"], idle=True),
         Lane([*pytest, rest, optimizer], idle=True),
         Lane([*pytest, rest, f"--ignore={optimizer}"], idle=True),

@@ -34,7 +34,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 SETTLE_STEPS = 30
 
 
-@pytest.mark.parametrize("run", range(3))
+@pytest.mark.parametrize(
+    "run", [1, *(pytest.param(run, marks=pytest.mark.thorough) for run in (2, 3))]
+)
 def test_a_step_faults_in_no_page_twice(run: int) -> None:
     """Without preparing, four of five runs fault hundreds of huge pages or tens of thousands."""
     program = STEPS.format(prepare="prepare_allocator()", settle=SETTLE_STEPS)

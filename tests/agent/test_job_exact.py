@@ -60,6 +60,7 @@ def test_any_placement_trains_as_one_rank(
     assert one_rank.differences(hard.run(placement, STEPS, rails)) == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "optimizer", "ranks"), [("vgg16", SGD, 3), ("mixture", ADAMW, 2)])
 def test_any_placement_of_the_examples_trains_as_one_rank(
     name: str, optimizer: OptimizerSpec, ranks: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.job.memory import cut, peaks, profiled
 from ranks import run_ranks
 
@@ -14,6 +16,7 @@ MODEL, BATCH = "examples.models.mlp:training_step", 16384
 COUNTED_LATE_BYTES = 1 << 20
 
 
+@pytest.mark.thorough
 def test_a_rank_takes_what_is_predicted(tmp_path: Path) -> None:
     graph = profiled(MODEL, BATCH, tmp_path)
     placement = cut(graph, 1)

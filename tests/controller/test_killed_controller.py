@@ -20,7 +20,9 @@ from memory_cluster import MemoryCluster
 
 pytestmark = pytest.mark.slow
 
-POINTS = 100
+# Where one dies is drawn, and of some how fast this machine is: few see not every end.
+ENOUGH_FOR_ALL = 100
+POINTS = (20, pytest.param(ENOUGH_FOR_ALL, marks=pytest.mark.thorough))
 # Of those that are killed from outside: anywhere in this time, most of which is the change.
 LONGEST_SECONDS = 0.6
 
@@ -47,7 +49,8 @@ def said_by_status(cluster: MemoryCluster, plan: Path) -> str:
     return words
 
 
-def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", POINTS)
+def test_every_point_ends_on_one_decision(tmp_path: Path, points: int) -> None:
     cluster, rng = MemoryCluster(tmp_path), random.Random(6)
     plans = {"slow": cluster.plan("slow", "40Mbit"), "fast": cluster.plan("fast", "50Mbit")}
     ends: Counter[str] = Counter()
@@ -64,7 +67,7 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
         assert len({*digests.values()}) == 2
 
         for point in itertools.count():
-            if sum(ends.values()) - ends["was quicker"] == POINTS:
+            if sum(ends.values()) - ends["was quicker"] == points:
                 break
             before = in_force(cluster)
             name = rng.choice([one for one in plans if digests[one] != before])
@@ -86,7 +89,10 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
             else:
                 ends["was quicker"] += 1
     assert list(cluster.temporary.iterdir()) == [], "no key of a controller that is gone"
-    assert all(ends[f"{what}: {end}"] for what in ("apply", "destroy") for end in ("old", "new"))
+    if points >= ENOUGH_FOR_ALL:
+        assert all(
+            ends[f"{what}: {end}"] for what in ("apply", "destroy") for end in ("old", "new")
+        )
 
 
 def killed(cluster: MemoryCluster, rng: random.Random, what: str, plan: Path, steps: int) -> Done:

@@ -35,6 +35,7 @@ def test_what_one_device_cannot_hold_is_measured_on_several(
 
 def test_too_little_memory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
-        main([*ASKED, "--device-memory", "1MiB", "--out", str(tmp_path / "graph.json")])
+        out = str(tmp_path / "graph.json")
+        main([*ASKED, "--samples", "2", "--device-memory", "1MiB", "--out", out])
     assert done.value.code == 4
     assert "add devices or memory" in capsys.readouterr().err

@@ -154,7 +154,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     assert report["measured_step_seconds"] == pytest.approx(predicted, rel=0.25)
 
 
-@pytest.mark.parametrize("sharing", ["guarantee", "job"])
+@pytest.mark.parametrize("sharing", [pytest.param("guarantee", marks=pytest.mark.thorough), "job"])
 def test_what_may_borrow_is_measured_and_trains(
     cluster: TestCluster, untouched: None, sharing: str
 ) -> None:
@@ -345,10 +345,10 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
 @pytest.mark.parametrize(
     "words",
     [
-        "waiting for every agent",
+        pytest.param("waiting for every agent", marks=pytest.mark.thorough),
         "staging on every server",
         "measuring all",
-        "running the job",
+        pytest.param("running the job", marks=pytest.mark.thorough),
         "step 1:",
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 from agent.contract.checkpoint import checkpoints_in
 from cluster import ROOT, SERVERS, Process, TestCluster, once, read_report
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 MODEL, BATCH = "examples.models.mlp:training_step", 16
 LEASE_SECONDS = 10

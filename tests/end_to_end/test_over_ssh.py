@@ -11,7 +11,7 @@ import pytest
 from cluster import ROOT, SERVERS, TestCluster, read_report
 from sshd import make_keys, running_sshd
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 
 def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> None:

@@ -80,7 +80,7 @@ def test_what_cannot_be_made_is_explained(operators: int, width: int, words: str
         layered_training_graph(operators, seed=0, width=width)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_capture_is_kept_and_torch_stays_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,9 +34,17 @@ from optimizer.profile.interpret import StepInterpreter
 STEPS = 3
 QUICK = ("mlp", "fnet", "gpt2", "two_towers")
 OTHERS = (
-    "alexnet", "vgg", "vgg_batch_norm", "resnet50", "inception_v3", "bert", "gpt2_fused", "deep",
-    "mixture", "gnmt", "transformer", "gpt3_shaped", "holography", "swin",
+    "alexnet", "vgg", "resnet50", "inception_v3", "bert", "deep", "gnmt", "transformer",
+    "gpt3_shaped", "holography", "swin",
 )  # fmt: skip
+EVERY = (
+    *QUICK,
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("vgg_batch_norm", "gpt2_fused", "mixture")
+    ),
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,9 +78,7 @@ class LossKeeping(StepInterpreter):
         return kept
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+@pytest.mark.parametrize("name", EVERY)
 def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
     # Of its own: training changes the values.
     captured = capture(f"small_models:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
@@ -165,7 +171,7 @@ def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, *OTHERS])
+@pytest.mark.parametrize("name", EVERY)
 def test_there_is_something_to_learn(name: str) -> None:
     """In twenty steps of fresh batches."""
     step = load_training_step(f"small_models:{name}", 32, 0)

@@ -477,7 +477,7 @@ def blocks(count: int) -> OperatorGraph:
     return build_graph(rows, tensors)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_highs_proves_nothing_above_what_heft_finds():
     # With the deltas of (3.8) declared binary, HiGHS 1.12 "proves" 1.3 times HEFT's step here.
     where = cluster(4, (10e9, 10e9, 10e9), latency=1e-5)

@@ -85,7 +85,7 @@ def test_another_question_is_measured(
     assert len(set((folder / "cache").iterdir()) - before) == 1
 
 
-@pytest.mark.parametrize("damage", ["", "shifted"])
+@pytest.mark.parametrize("damage", ["", pytest.param("shifted", marks=pytest.mark.thorough)])
 def test_a_damaged_cache_is_measured_anew(tmp_path: Path, damage: str) -> None:
     first = profile(tmp_path)
     (file,) = (tmp_path / "cache").iterdir()

@@ -51,7 +51,7 @@ def test_every_published_graph_is_reduced_or_refused_in_seconds(name: ReductionN
         assert small.graph.operator_count <= found.graph.operator_count
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(set(get_args(ReductionName)) - {"spotlight"}))
 def test_placements_of_published_graphs_through_a_reduction_hold(name: ReductionName) -> None:
     placed = 0
