@@ -6,6 +6,8 @@ make a lab, with temporary files of their own, for they look at what is left the
 the idle scheduling class, in sessions of the least weight: whenever one of the first wants a core
 it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends all,
 each with its own clearing up.
+
+Tests marked `thorough` are left out: `make test-thorough` runs them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from typing import IO
 
 INTERRUPTED = 130
 _POLL_SECONDS = 0.2
+# Of the optimizer's tests those that run after all others', which would end before them.
+CAPTURES = (
+    "test_capture.py", "test_capture_features.py", "test_deferred.py", "test_example_models.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,11 @@ def main() -> int:
     rest = "not (network or timed or lab or thorough)"
     optimizer, controller = "tests/optimizer", "tests/controller"
     labs, apply = "tests/end_to_end", "tests/end_to_end/test_apply.py"
+    captures = [f"{optimizer}/{name}" for name in CAPTURES]
+    others = [
+        str(one) for one in Path("tests").glob("[a-z]*") if one.is_dir() or "test_" in one.name
+    ]
+    others.remove(optimizer)
     elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
     print("tests of the network and of times; the others run beside and are shown last", flush=True)
     return run_side_by_side(
@@ -120,8 +131,8 @@ def main() -> int:
         # Over SSH a rank is known by its process: all tests of that are one after the other.
         Lane([*pytest, timed, labs, controller, f"--ignore={apply}"], apart=True),
         Lane(["make", "--no-print-directory", "static"], idle=True),
-        Lane([*pytest, rest, optimizer], idle=True),
-        Lane([*pytest, rest, f"--ignore={optimizer}"], idle=True),
+        Lane([*pytest, rest, optimizer, *(f"--ignore={one}" for one in captures)], idle=True),
+        Lane([*pytest, rest, *sorted(others), *captures], idle=True),
     )
 
 

@@ -205,6 +205,7 @@ async def test_without_a_way_to_the_servers_one_cpu_type_is_measured_here(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) -> None:
     asking = Asking(of_types("cpu"), tmp_path)
     of, said = asking.plan, list[str]()

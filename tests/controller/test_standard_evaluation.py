@@ -13,7 +13,7 @@ MODEL = "examples.models.mlp:training_step"
 ASKED = ["evaluate", MODEL, "--batch", "1024", "--small-batches", "64", "128", "--devices", "3"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_one_device_cannot_hold_is_measured_on_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,7 @@ class TestCluster:
         document = plan_document(len(SERVERS), name=self.name, rate=f"{NIC_BITS_PER_SECOND:.0f}bit")
         for server in document["cluster"]["servers"]:
             server["devices"][0]["memory"] = TIGHT_MEMORY
-        document["solve"] = {"time_limit": "2s", "seed": 1}
+        document["solve"] = {"time_limit": "1s", "seed": 1}
         # All servers and what tests beside these do share two cores: a moment's lack of processor
         # time is no broken promise.
         document["network"]["verify"] |= {"tolerance": "30%", "seconds": 1}

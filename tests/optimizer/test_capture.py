@@ -238,6 +238,7 @@ def test_operators_say_which_part_of_the_model_they_are_of(alexnet: CapturedStep
     assert len(without) <= 0.1 * graph.operator_count
 
 
+@pytest.mark.thorough
 def test_modules_do_not_depend_on_how_a_step_is_given() -> None:
     """A repeated call is of the same part; autocast and a step without a loss add no level."""
     whole = capture("examples.models.gnmt:training_step_small", 2, ADAMW, 0).operators

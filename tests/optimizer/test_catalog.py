@@ -25,8 +25,7 @@ from optimizer.problem import InfeasibleError, Problem, SolveSettings
 from problems import problems
 from test_engines import layered
 
-# Of the published graphs that are placed by every engine.
-MOST_OPERATORS = (250, pytest.param(700, marks=pytest.mark.thorough))
+MOST_OPERATORS = 700
 # Those whose module is an engine of its own; programs are tested in test_formulations and
 # test_moirai, the house's own in test_engines.
 METHODS = tuple(
@@ -159,21 +158,19 @@ def test_no_time_at_all_is_a_placement_or_a_reason(engine):
 
 
 @functools.cache
-def smaller_graphs(most_operators):
-    return [one for one in published() if one.graph.operator_count <= most_operators]
+def smaller_graphs():
+    return [one for one in published() if one.graph.operator_count <= MOST_OPERATORS]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", [name for name in ENGINES if name != "auto"])
-@pytest.mark.parametrize("most_operators", MOST_OPERATORS)
-def test_every_engine_on_the_smaller_published_graphs(engine, most_operators):
+def test_every_engine_on_the_smaller_published_graphs(engine):
     """A placement that passes the check, or a refusal with its reason. `make bench-methods` takes
     all of them, gives each engine more time, and looks at the times."""
     if not workloads_folder().is_dir():
         pytest.skip("the published graphs are not beside the project")
-    graphs = smaller_graphs(most_operators)
-    assert len(graphs) >= 3
-    for one in graphs:
+    assert len(smaller_graphs()) >= 6
+    for one in smaller_graphs():
         problem = Problem(one.graph, one.cluster)
         try:
             placement = place(problem, engine, SolveSettings(gap=0.05, time_limit_seconds=1.0))

@@ -227,6 +227,7 @@ def test_disconnected_parts_are_all_placed_and_spread():
     assert placement.step_seconds == pytest.approx(0.3)
 
 
+@pytest.mark.thorough
 def test_a_time_limit_is_kept_and_never_worse_than_the_starts():
     problem = Problem(layered(40, 4), cluster(4, (8e6, 8e6), latency=1e-3))
     place(problem, "auto", SolveSettings(gap=0.0, moves=200))  # compiles

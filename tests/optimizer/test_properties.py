@@ -59,7 +59,14 @@ PAPERS = tuple(
 )
 
 
-@pytest.mark.parametrize("engine", PAPERS)
+@pytest.mark.parametrize(
+    "engine",
+    # Learning takes seconds for each problem.
+    [
+        pytest.param(name, marks=pytest.mark.thorough) if name == "hsdag" else name
+        for name in PAPERS
+    ],
+)
 def test_answers_of_published_formulations_pass_the_check(engine):
     """They may refuse a cluster that the papers do not know, or find no placement in the time."""
     load(engine)  # what it imports takes none of its time
