@@ -179,8 +179,10 @@ class Link:
     async def _require_listener(self) -> None:
         """Raises OSError or TimeoutError where nobody listens."""
         url = URL(self._url)
-        dialling = asyncio.open_connection(url.host, url.port)
-        _, writer = await asyncio.wait_for(dialling, ANSWER_SECONDS)
+        # Not wait_for: until Python 3.12 it forgets that it was cancelled where what it waits for
+        # ends in the same moment, and the agent would go on after SIGTERM.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            _, writer = await asyncio.open_connection(url.host, url.port)
         writer.close()
 
     def _take(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:

@@ -212,10 +212,9 @@ class Link:
         if self._closing or conversation.waiting:
             return
         conversation.news.clear()
-        try:
-            await asyncio.wait_for(conversation.news.wait(), POLL_SECONDS)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await conversation.news.wait()
 
     async def _on_reply(self, request: web.Request) -> web.Response:
         """A reply to something that nobody waits for any more is taken and dropped."""

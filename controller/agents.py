@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -84,10 +84,10 @@ class Agents:
             if remaining <= 0:
                 raise AgentUnreachable(missing, why=self._why_missing(timeout_seconds))
             self._link.arrival.clear()
-            try:
-                await asyncio.wait_for(self._link.arrival.wait(), remaining)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                # Not wait_for: until Python 3.12 that can forget an interrupt.
+                async with asyncio.timeout(remaining):
+                    await self._link.arrival.wait()
 
     def _why_missing(self, timeout_seconds: float) -> str:
         why, told = f"not dialled in within {timeout_seconds:g} s", self._turned_away.told
