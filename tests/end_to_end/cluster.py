@@ -180,14 +180,17 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
+        from controller.lab.record import exclusive
         from controller.lab.switches import run_directory
 
-        return {
-            server: server_snapshot(
-                self.namespace(server), run_directory(self.name, server) / "db.sock"
-            )
-            for server in SERVERS
-        }
+        # A lab that goes up raises what is the whole machine's for a moment.
+        with exclusive():
+            return {
+                server: server_snapshot(
+                    self.namespace(server), run_directory(self.name, server) / "db.sock"
+                )
+                for server in SERVERS
+            }
 
     def processes(self, words: str, *servers: str) -> list[int]:
         """Pids of the programs of this name whose network is one of these servers'."""
