@@ -1,13 +1,13 @@
 # make setup   prepare this machine (Debian packages, .venv); idempotent
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
-# make test    everything, as a new user's machine would see it (root; 15 to 30 minutes)
+# make test    what is promised, as a new user's machine would see it (root; about 15 minutes)
 # make test-kernel    the agent on a stock Debian kernel and Open vSwitch's kernel datapath, in an
 #              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB)
 # make test-provision   `controller provision` on a bare Debian in such a machine: check, install, again,
 #              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make test-thorough   all of what make test runs a sample of: every engine on larger published graphs,
-#              every example model, a hundred places to die at (MINUTES minutes)
+#              every example model, a hundred places to die at (ten minutes)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
