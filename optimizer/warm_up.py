@@ -66,4 +66,6 @@ def _cluster() -> Cluster:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(__doc__)
     main(cast("list[EngineName]", sys.argv[1:]))

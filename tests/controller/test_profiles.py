@@ -204,7 +204,6 @@ async def test_without_a_way_to_the_servers_one_cpu_type_is_measured_here(tmp_pa
         await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) -> None:
     asking = Asking(of_types("cpu"), tmp_path)
