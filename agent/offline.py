@@ -19,7 +19,8 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
     """Exit 1 where something of ours is broken. Raises EffectError, StoreError."""
     keeper = build_keeper(config, Server(config))
     seen = keeper.observe()
-    problems = list(seen.state.problems)
+    unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
+    problems = [*seen.state.problems, *unused]
     if seen.lease.phase in ("staged", "committed"):
         verified = keeper.verify(seen.lease.generation)
         problems = [

@@ -164,7 +164,21 @@ class Sysctl(Frozen):
         return self.name
 
 
-Entry = Bridge | Address | Shaper | Queue | Flow | Classifier | Rule | Route | Sysctl
+class UnusedRow(Frozen):
+    """A row of ours in Open vSwitch's database that no port uses, as where somebody deletes our
+    bridge: the database keeps it for ever. Never part of a desired state."""
+
+    collection: ClassVar[str] = "unused rows"
+    table: Literal["QoS", "Queue"]
+    uuid: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.table} {self.uuid}"
+
+
+Entry = Bridge | Address | Shaper | Queue | Flow | Classifier | Rule | Route | Sysctl | UnusedRow
+# Of a desired state.
 COLLECTIONS: tuple[type[Entry], ...] = (
     Bridge, Address, Sysctl, Shaper, Queue, Flow, Classifier, Route, Rule,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from agent.contract.entries import (
     Rule,
     Shaper,
     Sysctl,
+    UnusedRow,
 )
 from agent.contract.frozen import Frozen
 from agent.contract.numbers import Generation
@@ -125,11 +126,11 @@ class ObservedState(Collections):
 
     bridges holds those of the database, and interfaces that an Open vSwitch left which was killed
     (no NIC), where the ledger says that they are ours. sysctls holds those that a desired state or
-    the ledger names. addresses holds those on our
-    bridges' interfaces; a NIC's own are in nics. bridges_down are those of our bridges whose
-    interface is down, as ovs-vswitchd leaves it that makes it anew. bridge_routes are others', over
-    our bridges, as `ip route` accepts them. problems lists what is ours but broken, e.g. a queue in
-    OVSDB with no class in the kernel.
+    the ledger names. addresses holds those on our bridges' interfaces; a NIC's own are in nics.
+    bridges_down are those of our bridges whose interface is down, as ovs-vswitchd leaves it that
+    makes it anew. bridge_routes are others', over our bridges, as `ip route` accepts them.
+    unused_rows go with the next change. problems lists what is ours but broken, e.g. a bridge whose
+    MTU is above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -137,6 +138,7 @@ class ObservedState(Collections):
     foreign: tuple[ForeignEntry, ...] = ()
     bridges_down: tuple[str, ...] = ()
     bridge_routes: tuple[str, ...] = ()
+    unused_rows: tuple[UnusedRow, ...] = ()
     problems: tuple[str, ...] = ()
 
 

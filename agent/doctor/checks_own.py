@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from agent.contract.diagnosis import Finding
@@ -14,8 +13,6 @@ from agent.doctor.facts import Facts
 COMFORTABLE_BYTES = 64 * 1024 * 1024
 LEAST_BYTES = 4 * 1024 * 1024
 _MEBIBYTE = 1024 * 1024
-# As the switch's view says it of rows that nothing refers to.
-_STRAY = re.compile(r"(QoS|Queue) row (\S+) is ours and not in use")
 
 
 def own_findings(facts: Facts) -> Iterator[Finding]:
@@ -80,7 +77,13 @@ def _left(facts: Facts) -> Iterator[Finding]:
     for problem in observed.problems:
         yield Finding(
             severity="warning", what=problem, where="ours",
-            why="what a plan promised may not hold", remedy=_remedy(problem),
+            why="what a plan promised may not hold", remedy="agent status shows what is due",
+        )  # fmt: skip
+    for row in observed.unused_rows:
+        yield Finding(
+            severity="warning", what=f"row {row.key} has our mark, and no port uses it",
+            where="ours", why="Open vSwitch keeps it for ever; the next change removes it",
+            remedy=f"ovs-vsctl destroy {row.table} {row.uuid}",
         )  # fmt: skip
     if lease is None or lease.phase != "idle":
         return
@@ -109,8 +112,3 @@ def _without_bridge(bridge: Bridge, observed: ObservedState) -> str:
     held = [a.address for a in observed.addresses if a.interface == bridge.name and bridge.nic]
     back = "".join(f"; ip address add {address} dev {bridge.nic}" for address in held)
     return f"ovs-vsctl del-br {bridge.name}{back}"
-
-
-def _remedy(problem: str) -> str:
-    row = _STRAY.match(problem)
-    return f"ovs-vsctl destroy {row[1]} {row[2]}" if row else "agent status shows what is due"

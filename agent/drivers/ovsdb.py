@@ -117,25 +117,17 @@ def install_anew(remote: str, nics: Collection[str]) -> None:
         database.transact(lambda _: assign(True), f"queues of {names}")
 
 
-def sweep(remote: str) -> None:
-    """Deletes QoS and Queue rows of ours that no port uses."""
+def remove_unused_rows(remote: str) -> None:
+    """Of QoS and Queue, those of ours that no port uses now. Raises EffectError."""
     with connected(remote) as database:
-        _, _, stray = SwitchView(database).shapers_and_queues()
-        if not stray:
+        unused = {row.uuid for row in SwitchView(database).unused_rows()}
+        if not unused:
             return
-        used = {qos.uuid for port in database.rows("Port") for qos in port.qos}
 
         def change(_: Any) -> None:
-            kept_queues = {
-                row.uuid
-                for qos in database.rows("QoS")
-                if qos.uuid in used or OWNER_KEY not in qos.external_ids
-                for row in qos.queues.values()
-            }
-            for table, kept in (("QoS", used), ("Queue", kept_queues)):
-                for row in database.rows(table):
-                    if OWNER_KEY in row.external_ids and row.uuid not in kept:
-                        row.delete()
+            for row in (row for table in ("QoS", "Queue") for row in database.rows(table)):
+                if str(row.uuid) in unused:
+                    row.delete()
 
         database.transact(change, "unused rows of ours")
 

@@ -74,7 +74,8 @@ class Server:
     def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
             switch = SwitchView(database)
-            shapers, queues, problems = switch.shapers_and_queues()
+            shapers, queues = switch.shapers_and_queues()
+            unused_rows = switch.unused_rows()
             found = switch.bridges()
             foreign_on_ours = switch.foreign_on_ours()
         view = links.LinkView()
@@ -86,7 +87,7 @@ class Server:
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
         down = [name for name in live if not view.is_up(name)]
-        problems += [f"bridge {b.name} is down" for b in bridges if not view.is_up(b.name)]
+        problems = [f"bridge {b.name} is down" for b in bridges if not view.is_up(b.name)]
         problems += [
             f"bridge {b.name} has MTU {b.mtu_bytes}, its NIC only {mtu_bytes}: frames are lost"
             for b in bridges
@@ -126,6 +127,7 @@ class Server:
             ),
             bridges_down=tuple(down),
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
+            unused_rows=tuple(unused_rows),
             problems=tuple(problems),
         )
 
@@ -136,11 +138,6 @@ class Server:
             change = batch[0].as_change()
             with _as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
                 self._apply_batch(batch, plan_name)
-
-    def sweep(self) -> None:
-        """Raises EffectError."""
-        with _as_effect_error("removing unused rows of ours", EffectError):
-            ovsdb.sweep(self._remote)
 
     def capabilities(self) -> Capabilities:
         """Where Open vSwitch does not answer, what can be said without it. Raises EffectError."""
@@ -175,6 +172,8 @@ class Server:
         elif first.collection in _TOGETHER:
             ovsdb.change_queues(self._remote, entries, plan_name)
             self._make_effective([step.entry for step in entries if step.action == "replace"])
+        elif first.collection == "unused rows":
+            ovsdb.remove_unused_rows(self._remote)
         elif first.collection == "flows":
             openflow.change_flows(self._run_dir, entries)
         else:

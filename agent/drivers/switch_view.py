@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY, DatapathType, Queue, Shaper
+from agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY, DatapathType, Queue, Shaper, UnusedRow
 from agent.contract.state import ForeignEntry
 from agent.drivers.ovsdb_link import Database
 from agent.reconcile.foreign import PORTS, SHAPERS
@@ -65,25 +65,34 @@ class SwitchView:
             ),
         ]
 
-    def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue], list[str]]:
-        """Those in use by a port, and what is ours and in use by none."""
-        shapers, queues, used = [], [], set()
+    def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue]]:
+        """Those in use by a port."""
+        shapers, queues = [], []
         for port in self._rows("Port"):
             for qos in port.qos:
                 if OWNER_KEY not in qos.external_ids:
                     continue
-                used.add(qos.uuid)
                 shapers.append(Shaper(nic=port.name, max_bits_per_second=_rate(qos, "max-rate")))
                 for queue_id, row in qos.queues.items():
-                    used.add(row.uuid)
                     queues.append(_queue(port.name, queue_id, row))
-        stray = [
-            f"{table} row {row.uuid} is ours and not in use"
-            for table in ("QoS", "Queue")
+        return sorted(shapers, key=lambda s: s.nic), sorted(queues, key=_queue_order)
+
+    def unused_rows(self) -> list[UnusedRow]:
+        """Of ours. A queue that a QoS of others has is in use, whoever uses that."""
+        used = {qos.uuid for port in self._rows("Port") for qos in port.qos}
+        kept = [
+            qos
+            for qos in self._rows("QoS")
+            if qos.uuid in used or OWNER_KEY not in qos.external_ids
+        ]
+        used |= {queue.uuid for qos in kept for queue in qos.queues.values()}
+        tables: tuple[Literal["QoS", "Queue"], ...] = ("QoS", "Queue")
+        return [
+            UnusedRow(table=table, uuid=str(row.uuid))
+            for table in tables
             for row in self._rows(table)
             if OWNER_KEY in row.external_ids and row.uuid not in used
         ]
-        return sorted(shapers, key=lambda s: s.nic), sorted(queues, key=_queue_order), stray
 
 
 def _queue(nic: str, queue_id: int, row: Any) -> Queue:

@@ -41,7 +41,6 @@ class Restoring:
         self._attempts.begin()
         try:
             steps = self._maker.make_so(kept.desired, kept.ledger, "restore")
-            self._network.sweep()
         except Exception as error:
             # Whatever it was: the lease must say that the baseline is not back.
             self._attempts.failed(error)

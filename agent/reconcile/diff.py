@@ -65,6 +65,7 @@ def difference(
             leaving.append(_sysctls_back(target, current, ledger))
         else:
             leaving.append([EntryStep(e, None) for k, e in current.items() if k not in target])
+    leaving.append([EntryStep(row, None) for row in observed.unused_rows])
     backwards = [step for group in reversed(leaving) for step in reversed(group)]
     return (*appearing, *backwards, *_nics_back(wanted.bridges, observed, ledger))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from agent.contract.entries import Classifier, Queue, Shaper
+from agent.contract.entries import Classifier, Queue, Shaper, UnusedRow
 from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from agent.reconcile.diff import difference
 from agent.reconcile.effective import Fault, faults
@@ -73,6 +73,8 @@ def subject_of(step: Step) -> str:
     they are written together."""
     if isinstance(step, EntryStep) and isinstance(step.entry, (Shaper, Queue, Classifier)):
         return queues_of(step.entry.nic)
+    if isinstance(step, EntryStep) and isinstance(step.entry, UnusedRow):
+        return step.entry.collection  # each has a name of its own
     change = step.as_change()
     return f"{change.collection} {change.key}"
 

@@ -26,9 +26,6 @@ class Network(Protocol):
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         """In this order. Raises EffectError at the first step that fails; later ones are left."""
 
-    def sweep(self) -> None:
-        """Deletes rows of ours that nothing refers to (left by an interrupted change)."""
-
 
 class Store(Protocol):
     def load(self) -> Kept:

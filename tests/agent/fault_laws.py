@@ -64,6 +64,7 @@ def not_whole(
             complaints += [f"{name}: {e.key} is too much" for e in here - there]
             if len(getattr(found, name)) != len(here):
                 complaints.append(f"{name}: something is there twice")
+    complaints += [f"{row.key} is not in use" for row in found.unused_rows]
     complaints += found.problems if desired is None else _down(server, desired)
     return complaints + _sysctls(server, wanted, others) + _nics(server, wanted, vanished)
 

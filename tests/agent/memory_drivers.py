@@ -51,10 +51,6 @@ class MemoryNetwork:
         for (collection, _), group in groupby(steps, key=_kind):
             _APPLY[collection](self, list(group))
 
-    def sweep(self) -> None:
-        if self._server.stray:
-            self._do("sweep", self._server.stray.clear)
-
     def _read(self, what: str) -> None:
         if self._striker.at(Place.READ, what) is Fault.UNREADABLE:
             raise UnreadableError(f"{what} does not answer")
@@ -70,6 +66,9 @@ class MemoryNetwork:
             raise EffectError(f"{what}: no answer")
 
     # -- Open vSwitch ----------------------------------------------------------------------------
+
+    def _unused_rows(self, _: list[EntryStep]) -> None:
+        self._do("unused rows", self._server.stray.clear)
 
     def _follow(self) -> None:
         """After what was written to the database: it stays there, whoever takes it in."""
@@ -370,6 +369,7 @@ _APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {  # type: ignore[typ
     "routes": MemoryNetwork._routes,
     "rules": MemoryNetwork._rules,
     "nics": MemoryNetwork._nic_moves,
+    "unused rows": MemoryNetwork._unused_rows,
 }
 
 

@@ -22,6 +22,7 @@ from agent.contract.entries import (
     Rule,
     Shaper,
     Sysctl,
+    UnusedRow,
 )
 from agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
 from agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
@@ -240,7 +241,9 @@ class MemoryServer:
             "queues": tuple(queue for _, q in shaped for queue in q.queues.values()),
             "foreign": tuple(foreign),
             "internal": tuple(self.bridges),
-            "problems": tuple("a row is ours and not in use" for _ in self.stray),
+            "unused_rows": tuple(
+                UnusedRow(table="QoS", uuid=str(number)) for number in range(len(self.stray))
+            ),
         }
 
     def read(self, switch: dict[str, object], sought: Unmarked) -> ObservedState:
@@ -287,7 +290,8 @@ class MemoryServer:
             foreign=(*switch["foreign"], *self._foreign(names, left - set(sought.bridges))),  # type: ignore[misc]
             bridges_down=tuple(name for name in names if not self.links[name].up),
             bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
-            problems=(*switch["problems"], *down),  # type: ignore[misc]
+            unused_rows=switch["unused_rows"],
+            problems=tuple(down),
         )
 
     def _is_up(self, name: str) -> bool:

@@ -188,6 +188,7 @@ class RealFaultRun:
             for name in set(Collections.model_fields) - {"sysctls"}
             if set(getattr(observed, name)) != set(getattr(wanted, name))
         ]
+        wrong += [f"{row.key} is not in use" for row in observed.unused_rows]
         if not set(wanted.sysctls) <= set(observed.sysctls):
             wrong.append(f"sysctls: {observed.sysctls}")
         faults = (*observed.problems, *ineffective_queues(kept.desired, observed))

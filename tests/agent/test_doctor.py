@@ -13,7 +13,7 @@ import pytest
 
 from agent.contract.capabilities import LEAF_QDISCS, TrafficControl
 from agent.contract.diagnosis import Finding
-from agent.contract.entries import Address, Bridge, Route, Rule, Sysctl
+from agent.contract.entries import Address, Bridge, Route, Rule, Sysctl, UnusedRow
 from agent.contract.state import ForeignEntry, LeaseState, ObservedState
 from agent.doctor.checks_others import _PLACES, SERVICES
 from agent.doctor.facts import Facts, OtherFacts, OwnFacts, SocketFacts, SwitchFacts
@@ -215,7 +215,7 @@ def test_what_is_no_fault_is_not_found() -> None:
 def test_remedies_can_be_obeyed_as_they_stand() -> None:
     address = Address(interface="pw-nic0", address="10.7.0.1/24")
     held = {"observed.bridges": (PW_NIC0,), "observed.addresses": (address,)}
-    stray = {"observed.problems": ("Queue row 12-ab is ours and not in use",)}
+    stray = {"observed.unused_rows": (UnusedRow(table="Queue", uuid="12-ab"),)}
     remedies = [one.remedy for one in findings(facts(**held, **stray))]
     assert remedies == [
         "ovs-vsctl destroy Queue 12-ab",

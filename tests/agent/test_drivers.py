@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
@@ -286,13 +287,34 @@ def test_keys_that_others_put_into_our_rows_stay(server: ServerUnderTest) -> Non
 
 
 @network
-def test_queue_rows_left_behind_are_swept(server: ServerUnderTest) -> None:
-    server.inside(keeping.stage, server.config, desired_state())
-    server.vsctl("clear port nic0 qos")
-    observed = server.inside(keeping.observe, server.config).state
-    assert any("not in use" in problem for problem in observed.problems)
-    assert server.inside(keeping.destroy, server.config).verified
-    assert server.vsctl("list qos") == server.vsctl("list queue") == ""
+@pytest.mark.parametrize("then", ["the same again", "another", "nothing of ours"])
+def test_rows_that_others_left_without_a_port_go_with_the_next_change(
+    server: ServerUnderTest, then: str
+) -> None:
+    """Not what others have, nor a queue of ours that a QoS of theirs uses."""
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.vsctl("-- --id=@q create queue external_ids:placewire=here "
+                 "-- create qos type=linux-htb queues:1=@q "
+                 "-- create queue external_ids:whose=theirs")  # fmt: skip
+
+    def rows() -> int:
+        return server.vsctl("list qos -- list queue").count("_uuid")
+
+    whole = rows()
+    server.vsctl("clear port nic1 qos")
+    unused = server.inside(keeping.observe, server.config).state.unused_rows
+    assert Counter(row.table for row in unused) == {"QoS": 1, "Queue": 4}
+    if then == "nothing of ours":
+        report = server.inside(keeping.destroy, server.config)
+    else:
+        rates = (10_000_000, 30_000_000 if then == "the same again" else 20_000_000)
+        wanted = desired_state(1 if then == "the same again" else 2, rates)
+        report = server.inside(keeping.stage, server.config, wanted)
+    assert report.verified, report.refusals
+    removed = {change.key for change in report.changes if change.collection == "unused rows"}
+    assert removed == {row.key for row in unused}
+    assert server.inside(keeping.observe, server.config).state.unused_rows == ()
+    assert rows() == (3 if then == "nothing of ours" else whole)
 
 
 @network

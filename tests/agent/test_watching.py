@@ -136,6 +136,25 @@ def test_what_others_change_is_put_back(
     assert len(sent_bytes(server)) == 8 and not sent_bytes(server)["nic1 to s2"]
 
 
+def test_rows_that_others_leave_without_a_port_go(
+    server: ServerUnderTest, controller: ControllerDouble
+) -> None:
+    """Open vSwitch keeps them, and ours are written anew."""
+    in_force(server, controller)
+    before, there = len(rows(server)), rows(server)
+    for heals, others in enumerate(("clear port nic0 qos", "del-br pw-nic1"), 1):
+        server.vsctl(others)
+        healed(controller, heals)
+        assert len(rows(server)) == before
+    assert not rows(server) & there
+
+
+def rows(server: ServerUnderTest) -> set[str]:
+    """Ours, of QoS and of queues."""
+    find = "--bare --columns=_uuid find {} external_ids:placewire=test-plan"
+    return {u for table in ("qos", "queue") for u in server.vsctl(find.format(table)).split()}
+
+
 def test_what_others_change_is_only_told_where_the_plan_says_so(
     server: ServerUnderTest, controller: ControllerDouble
 ) -> None:

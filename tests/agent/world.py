@@ -94,9 +94,6 @@ class FakeNetwork:
         else:
             self.entries[step.collection, step.entry.key] = step.after
 
-    def sweep(self) -> None:
-        pass
-
     @property
     def state(self) -> tuple[object, ...]:
         return (dict(self.entries), self.nics, dict(self.sysctls))
