@@ -97,7 +97,7 @@ def install_anew(remote: str, nics: Collection[str]) -> None:
     """Makes ovs-vswitchd remove these NICs' HTB and build it again, from the rows as they are.
 
     Two transactions: a port whose QoS keeps its type keeps its HTB, even with another row (Open
-    vSwitch 3.1). An end in between leaves a QoS that no port uses, which the next change replaces.
+    vSwitch 3.1). An end in between leaves a QoS that no port uses, which goes with the next change.
     """
     with connected(remote) as database:
         shaped = {
