@@ -201,7 +201,7 @@ class Keeper:
             return (), (self._reports.failure(str(error), "repair that, then stage again"),)
         ledger = self._memory.kept.ledger
         found = (
-            refusals(desired, observed, self._facts())
+            refusals(desired, observed, ledger, self._facts())
             or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
         )
         if found:

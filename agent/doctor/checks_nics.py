@@ -40,8 +40,9 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
             Address(interface=bridge, address=a) for a in nic.addresses if ":" not in a
         ),
     )  # fmt: skip
+    datapath, taken = facts.switch.datapath, facts.own.taken_over
     found = (
-        *bridge_refusals(wanted, facts.observed, facts.switch.datapath, facts.protected),
+        *bridge_refusals(wanted, facts.observed, datapath, facts.protected, taken),
         *address_refusals(wanted, facts.observed, facts.protected),
     )
     # Containers have such ports by the dozen; nobody means to plan with them.

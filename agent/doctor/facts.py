@@ -56,12 +56,14 @@ class OtherFacts(Frozen):
 
 
 class OwnFacts(Frozen):
-    """state_unreadable: why the lease on disk could not be read, or None. agent_running: a daemon
-    holds the state directory. unreadable_files: of those that the configuration names."""
+    """state_unreadable: why the lease on disk could not be read, or None. taken_over: NICs of which
+    it holds what they were before. agent_running: a daemon holds the state directory.
+    unreadable_files: of those that the configuration names."""
 
     state_dir: str
     lease: LeaseState | None
     state_unreadable: str | None
+    taken_over: tuple[str, ...] = ()
     free_bytes: int
     agent_running: bool
     unreadable_files: tuple[str, ...] = ()

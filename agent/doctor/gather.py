@@ -94,8 +94,10 @@ def _hardware_offload(config: AgentConfig) -> bool:
 def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
     directory = Path(config.state_dir)
     lease, problem = None, None
+    taken: tuple[str, ...] = ()
     try:
-        lease = read_kept(directory).lease
+        kept = read_kept(directory)
+        lease, taken = kept.lease, tuple(nic.nic for nic in kept.ledger.nics)
     except (OSError, StoreError) as error:
         problem = str(error)
     named = (config.certificate_file, config.key_file, config.authority_file)
@@ -103,6 +105,7 @@ def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
         state_dir=config.state_dir,
         lease=lease,
         state_unreadable=problem,
+        taken_over=taken,
         free_bytes=_free_bytes(directory),
         agent_running=_agent_running(directory),
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),

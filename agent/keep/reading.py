@@ -28,7 +28,7 @@ def preview(network: Network, kept: Kept, desired: DesiredState, facts: ServerFa
     except LeaseRefusedError as error:
         return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
     observed = network.observe(unmarked(desired, kept.ledger))
-    if found := refusals(desired, observed, facts):
+    if found := refusals(desired, observed, kept.ledger, facts):
         return Previewed(changes=(), refusals=found, lease=kept.lease)
     steps = difference(desired, observed, kept.ledger)
     _, found = hold_back(steps, observed, kept.ledger)

@@ -20,7 +20,9 @@ def bridge_refusals(
     observed: ObservedState,
     datapath: str,
     protected: Collection[str],
+    taken: Collection[str],
 ) -> list[Refusal]:
+    """taken: NICs that are taken over already, though somebody may have removed their bridge."""
     facts = {nic.name: nic for nic in observed.nics}
     ours = {bridge.name: bridge for bridge in observed.bridges}
     found = []
@@ -56,7 +58,7 @@ def bridge_refusals(
                 )
             )
         else:
-            found += _nic(wanted, bridge, nic)
+            found += _nic(wanted, bridge, nic, taken)
     twice = [b for b in wanted.bridges if sum(o.nic == b.nic for o in wanted.bridges) > 1]
     found += [
         _refuse(f"NIC {b.nic}", "is wanted in two bridges", "one bridge per NIC") for b in twice
@@ -89,14 +91,17 @@ def _names(bridge: Bridge, observed: ObservedState) -> list[Refusal]:
     return found
 
 
-def _nic(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> list[Refusal]:
+def _nic(
+    wanted: DesiredState, bridge: Bridge, nic: NicFacts, taken: Collection[str]
+) -> list[Refusal]:
     where = f"NIC {nic.name}"
     if nic.bridge is not None and nic.bridge != bridge.name:
         return [
             _refuse(where, f"is already a port of {nic.bridge}", "take it out of that bridge first")
         ]
     found = []
-    if nic.bridge is None and nic.root_qdisc is not None:
+    own = nic.left_by_switch and nic.name in taken
+    if nic.bridge is None and nic.root_qdisc is not None and not own:
         found.append(
             _refuse(
                 where,

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from agent.contract.capabilities import TrafficControl
-from agent.contract.state import DesiredState, ObservedState, Refusal
+from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from agent.reconcile.canonical import canonical
 from agent.reconcile.refusals_nics import address_refusals, bridge_refusals, sysctl_refusals
 from agent.reconcile.refusals_queues import (
@@ -40,7 +40,7 @@ class ServerFacts:
 
 
 def refusals(
-    desired: DesiredState, observed: ObservedState, facts: ServerFacts
+    desired: DesiredState, observed: ObservedState, ledger: Ledger, facts: ServerFacts
 ) -> tuple[Refusal, ...]:
     """Empty where `desired` can be applied."""
     if desired.server != facts.server:
@@ -61,9 +61,10 @@ def refusals(
                 remedy="use IPv4 addresses and networks",
             ),
         )
+    taken = {nic.nic for nic in ledger.nics}
     found = [
         *_twice(wanted),
-        *bridge_refusals(wanted, observed, facts.datapath, facts.protected),
+        *bridge_refusals(wanted, observed, facts.datapath, facts.protected, taken),
         *_management(wanted, observed, facts),
         *address_refusals(wanted, observed, facts.protected),
         *sysctl_refusals(wanted),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, Capabilities, TrafficControl
-from agent.contract.state import DesiredState, ObservedState
+from agent.contract.state import DesiredState, Ledger, ObservedState
 from agent.drivers import abilities
 from agent.drivers.server import Server
 from agent.reconcile.unmarked import Unmarked
@@ -40,7 +40,9 @@ def refused(
 ) -> list[tuple[str, str]]:
     """(where, what)"""
     facts = FACTS.__class__(**{**FACTS.__dict__, "traffic_control": kernel})
-    return [(r.where, r.what) for r in refusals(desired or desired_state(), observed, facts)]
+    return [
+        (r.where, r.what) for r in refusals(desired or desired_state(), observed, Ledger(), facts)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_frame_that_the_driver_never_takes_is_not_answered_with_ip_link_set() 
     bridges = tuple(b.model_copy(update={"mtu_bytes": 9000}) for b in state.bridges)
     small = nic("nic0", "10.7.0.1/24", driver="virtio_net", largest_mtu_bytes=4000)
     observed = BARE.model_copy(update={"nics": (small, *BARE.nics[1:])})
-    (found,) = refusals(state.model_copy(update={"bridges": bridges}), observed, FACTS)
+    (found,) = refusals(state.model_copy(update={"bridges": bridges}), observed, Ledger(), FACTS)
     assert "MTU 4000 at most (driver virtio_net)" in found.what
     assert "ip link set" not in found.remedy and "mtu: 1500" in found.remedy
 

@@ -530,6 +530,28 @@ def test_shaping_goes_though_somebody_removed_the_bridge_under_it(
 
 
 @network
+def test_a_state_is_staged_though_somebody_just_removed_a_bridge_of_ours(
+    server: ServerUnderTest,
+) -> None:
+    """Before it was put back: Open vSwitch left our HTB on the NIC."""
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl("del-br pw-nic1")
+    wait_for(lambda: "pw-nic1" not in server.sh("ip -br link"), "the bridge's end")
+    assert "htb" in server.sh("tc qdisc show dev nic1"), "what this test is about"
+    wanted = desired_state(2, (20_000_000, 20_000_000))
+    assert not server.inside(keeping.preview, server.config, wanted).refusals
+    report = server.inside(keeping.stage, server.config, wanted)
+    assert report.verified, report
+    server.inside(keeping.commit, server.config, 2)
+    verified = server.inside(keeping.verify, server.config, 2)
+    assert not verified.deviations and not verified.problems
+    server.inside(keeping.destroy, server.config)
+    assert server.snapshot() == before
+
+
+@network
 def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerUnderTest) -> None:
     """Straight to the drivers: the keeper has looked before, and saw nothing."""
     desired = desired_state(1, nics=("nic0",))

@@ -233,7 +233,7 @@ def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
 
 
 def test_the_plain_state_is_accepted() -> None:
-    assert refusals(desired_state(1), BARE, FACTS) == ()
+    assert refusals(desired_state(1), BARE, Ledger(), FACTS) == ()
 
 
 def with_queues(*queues: Queue) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def fast(rate: int) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) -> None:
-    found = refusals(desired_state(1, **changes), BARE, FACTS)
+    found = refusals(desired_state(1, **changes), BARE, Ledger(), FACTS)
     assert any(expected in refusal.what for refusal in found), found
 
 
@@ -320,7 +320,7 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
 )
 def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> None:
     observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
-    found = refusals(desired_state(1), observed, FACTS)
+    found = refusals(desired_state(1), observed, Ledger(), FACTS)
     assert any(expected in refusal.what for refusal in found), found
 
 
@@ -337,10 +337,10 @@ def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> Non
 def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> None:
     foreign = ForeignEntry(collection=collection, key=key, text="theirs")
     observed = BARE.model_copy(update={"foreign": (foreign,)})
-    assert refusals(desired_state(1), observed, FACTS)
+    assert refusals(desired_state(1), observed, Ledger(), FACTS)
     elsewhere = foreign.model_copy(update={"key": "elsewhere"})
     observed = BARE.model_copy(update={"foreign": (elsewhere,)})
-    assert refusals(desired_state(1), observed, FACTS) == ()
+    assert refusals(desired_state(1), observed, Ledger(), FACTS) == ()
 
 
 def test_our_own_bridge_is_no_obstacle() -> None:
@@ -351,9 +351,9 @@ def test_our_own_bridge_is_no_obstacle() -> None:
         for n in ("nic0", "nic1", "mgmt")
     )
     up = up.model_copy(update={"nics": held})
-    assert refusals(desired, up, FACTS) == ()
+    assert refusals(desired, up, Ledger(), FACTS) == ()
     moved = desired_state(1, bridges=(Bridge(name="pw-nic0", nic="nic1", datapath="netdev"),))
-    assert any("already" in refusal.what for refusal in refusals(moved, up, FACTS))
+    assert any("already" in refusal.what for refusal in refusals(moved, up, Ledger(), FACTS))
 
 
 def test_only_what_would_harm_others_is_held_back() -> None:
@@ -407,6 +407,20 @@ def test_shaping_that_a_port_left_on_its_nic_goes() -> None:
     (step,) = difference(None, observed, ledger)
     assert isinstance(step, NicStep) and step.direction == "back"
     assert difference(None, observed, Ledger()) == (), "never taken over: it may be another's"
+
+
+def test_shaping_that_a_port_left_on_a_nic_of_ours_is_in_nobodys_way() -> None:
+    left = nic("nic0", root_qdisc="htb", left_by_switch=True)
+    theirs = left.model_copy(update={"left_by_switch": False})
+    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
+    for facts, held, accepted in (
+        (left, ledger, True),
+        (left, Ledger(), False),
+        (theirs, ledger, False),
+    ):
+        observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
+        found = refusals(desired_state(1), observed, held, FACTS)
+        assert (found == ()) == accepted, (facts, held)
 
 
 def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None:
