@@ -27,8 +27,10 @@ from states import desired_state
 LEASE_SECONDS = 2.0
 # How long the controller waits for one answer, and then gives the change up.
 PATIENCE_SECONDS = 2.0
-# A fault strikes within this of the first request: about what a change takes.
-STRIKES_WITHIN_SECONDS = 0.8
+# A fault strikes within this of the first request: about what a change takes. What others edit
+# also before it, when what is in force may not have been put back yet, and when all has settled.
+STRIKES_WITHIN_SECONDS = (0.0, 0.8)
+EDITED_WITHIN_SECONDS = (-0.8, 2.4)
 REPAIR_WITHIN_SECONDS = 0.5
 # How long the agent may take to be whole by itself (it tries again after 5 s), and after it was
 # started anew.
@@ -63,6 +65,7 @@ EDITS = (
     "ovs-ofctl del-flows unix:$OVS_RUNDIR/pw-nic0.mgmt ip",
     "ip address flush dev pw-nic1",
     "ovs-vsctl --timeout=5 --db=unix:$OVS_RUNDIR/db.sock del-br pw-nic1",
+    "sysctl -n net.ipv4.conf.nic0.arp_ignore | grep -qx 1 && "
     "sysctl -qw net.ipv4.conf.nic0.arp_ignore=2",
 )
 _CONTENTS = tuple(
@@ -122,10 +125,9 @@ class RealFaultRun:
         if new is not None:
             requests = [Stage(desired=new, lease_seconds=LEASE_SECONDS),
                         Commit(generation=new.generation, lease_seconds=None)]  # fmt: skip
+        _until(lambda: time.monotonic() >= trouble.ask_at, trouble)
         done = all(_is_done(self._ask(request, trouble)) for request in requests)
-        while not trouble.over:
-            trouble.look()
-            time.sleep(0.02)
+        _until(lambda: trouble.over, trouble)
         self._lab.controller.spoil("")
         return done
 
@@ -196,12 +198,20 @@ class RealFaultRun:
 
 
 class _Trouble:
-    """A fault that strikes once, somewhen within a change, and is repaired a moment later."""
+    """A fault that strikes once, somewhen about a change, and is repaired a moment later.
+
+    ask_at: when the change is asked for, by the monotonic clock.
+    """
 
     def __init__(self, lab: RealLab, fault: RealFault, rng: random.Random) -> None:
         self._lab, self._fault, self._rng = lab, fault, rng
-        spoiling = fault in _OF_MESSAGES
-        self._strike_at = time.monotonic() + (not spoiling) * rng.uniform(0, STRIKES_WITHIN_SECONDS)
+        edited = fault is RealFault.EDITED
+        strike = rng.uniform(*(EDITED_WITHIN_SECONDS if edited else STRIKES_WITHIN_SECONDS))
+        if fault in _OF_MESSAGES:
+            strike = 0.0
+        now = time.monotonic()
+        self.ask_at = now + max(0.0, -strike)
+        self._strike_at = now + max(0.0, strike)
         self._repair_at = self._strike_at + rng.uniform(0, REPAIR_WITHIN_SECONDS)
         self._struck = self.over = False
 
@@ -232,6 +242,12 @@ class _Trouble:
             RealFault.DISK_FULL: lab.fill_disk,
         }
         strikes[self._fault]()
+
+
+def _until(reached: Callable[[], bool], trouble: _Trouble) -> None:
+    while not reached():
+        trouble.look()
+        time.sleep(0.02)
 
 
 _OF_MESSAGES: Mapping[RealFault, str] = {
