@@ -30,6 +30,7 @@ from controller.commands import (
 )
 from controller.commands.talking import print_json
 from controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
+from controller.lasting_output import make_output_last
 
 _EPILOG = """\
 exit codes:
@@ -92,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    make_output_last()
     made = parser()
     if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
         import argcomplete

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +104,12 @@ def test_an_authority_whose_key_is_broken_is_told(tmp_path: Path) -> None:
     (tmp_path / "authority.key").write_text("no key")
     with pytest.raises(UsageError, match="certificate authority cannot be used"):
         Authority.load(tmp_path)
+
+
+def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "controller.cli", "apply", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -360,6 +361,28 @@ def test_an_interrupt_at_any_stage_restores(
     plan = str(cluster.plan(document, "long"))
     done = cluster.run("apply", plan, "--yes", on_line=once(words, interrupt))
     assert done.code == 130, done.told
+    assert cluster.ranks() == []
+
+
+def test_an_interrupt_restores_though_what_read_the_output_ended_first(
+    cluster: TestCluster, untouched: None
+) -> None:
+    """As `| tee run.log`, which the same key ends."""
+    document = cluster.document()
+    document["job"]["steps"] = 500
+    process = cluster.start("apply", str(cluster.plan(document, "long")), "--yes")
+    watchdog = threading.Timer(120, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert any(b"step 1:" in line for line in process.stdout), "the job never ran"
+        process.stdout.close()
+        interrupt(process)
+        assert process.wait() == 130
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            process.kill()
     assert cluster.ranks() == []
 
 
