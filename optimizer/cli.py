@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -45,7 +46,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser().parse_args(given)  # --help, or a usage error: does not return
     module, _ = COMMANDS[given[0]]
     command: Callable[[list[str], str], int] = importlib.import_module(module).main
-    return command(given[1:], f"optimizer {given[0]}")
+    try:
+        code = command(given[1:], f"optimizer {given[0]}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on, as behind `| head`: the exit status of what a SIGPIPE ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    return code
 
 
 def parser(*, with_arguments: bool = False) -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -225,3 +227,12 @@ def test_help_loads_no_heavy_library():
     )
     assert "solve" in done.stdout
     assert done.stdout.rstrip().endswith("[]")
+
+
+def test_an_output_that_nobody_reads_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "optimizer.cli", "engines"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
