@@ -326,7 +326,7 @@ def test_only_one_agent_and_no_restore_beside_it(
     agent = start_agent(server)
     controller.wait_for_agent()
     second = start_agent(server)
-    assert second.wait(10) == 1
+    assert second.wait(60) == 1
     refused = agent_command(server, "restore")
     assert refused.returncode == 1 and f"process {agent.pid}" in refused.stderr
 
