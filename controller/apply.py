@@ -152,6 +152,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     await end_left_ranks(tools)
     events: list[RankEvent] = []
     calibrated: tuple[CalibratedRow, ...] = ()
+    trace: Path | None = None
     try:
         async with NetworkChange(
             tools.agents,
@@ -171,6 +172,8 @@ async def apply(request: Request, tools: Tools) -> RunReport:
                 with tools.stage("job"):
                     job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)
+                if isinstance(decision, Decision):
+                    trace = await merge_traces(plan, decision, show.progress)
             if plan.network.on_exit == "keep":
                 await change.keep()
     except (JobFailed, AgentProblem) as failure:
@@ -180,9 +183,6 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             request, tools, proposal, change.changes, links, calibrated, events, failure
         )
         raise
-    trace = None
-    if events and isinstance(decision, Decision):
-        trace = await merge_traces(plan, decision, show.progress)
     report = make_report(
         request, tools, proposal, change.changes, links, calibrated, events, trace=trace
     )

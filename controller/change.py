@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import time
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
@@ -18,6 +19,7 @@ from agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from agent.contract.messages import Preview as PreviewRequest
 from agent.contract.state import ApplyReport, DesiredState, LeaseState
 from controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
+from controller.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     from controller.agents import Agents
@@ -107,10 +109,14 @@ class NetworkChange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # There is nothing left to interrupt: it ends with what it would have ended with.
+        with contextlib.suppress(asyncio.CancelledError):
+            await undisturbed(self._end(error))
+
+    async def _end(self, error: BaseException | None) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewing
+            await asyncio.wait({self._renewing})
         if self._decision is not None and (not self._kept or error is not None):
             await self._restore_all(error)
 
@@ -126,7 +132,7 @@ class NetworkChange:
             return task.result()
         finally:
             task.cancel()
-            await asyncio.wait({task})
+            await undisturbed(asyncio.wait({task}))
 
     async def commit(self) -> None:
         """Decided: the change stands until this controller restores it or stops renewing."""
@@ -156,6 +162,12 @@ class NetworkChange:
     def _record(self, phase: str, detail: str = "") -> None:
         assert self._decision is not None, "staged first"
         self._journal.decide(self._decision, phase, detail=detail)
+
+    def _record_undone(self, phase: str, detail: str = "") -> None:
+        """Where the journal cannot be written, what became of the servers is said all the same;
+        `recover` undoes it once more, which changes nothing."""
+        with contextlib.suppress(sqlite3.Error):
+            self._record(phase, detail)
 
     async def _ask_lease(self, lease_seconds: float | None) -> None:
         await self._agents.ask_all(
@@ -193,7 +205,7 @@ class NetworkChange:
         reports, problem = await self._ask_restore()
         unverified = {s: r.refusals for s, r in reports.items() if not r.verified}
         if problem is None and not unverified:
-            self._record("restored")
+            self._record_undone("restored")
             return
         silent = [server for server in self._generation if server not in reports]
         what = [
@@ -201,7 +213,7 @@ class NetworkChange:
         ]
         if problem is not None:
             what.append(f"{', '.join(silent)}: {problem.what}")
-        self._record("restore failed", detail="; ".join(what))
+        self._record_undone("restore failed", detail="; ".join(what))
         raise RestoreFailed(
             f"not every server is back on its former state: {'; '.join(what)}",
             where=", ".join([*unverified, *silent]),

@@ -78,6 +78,11 @@ class Decision:
         """Whether every server confirmed it, to stay without a lease."""
         return any(phase.name == "kept" for phase in self.phases)
 
+    @property
+    def was_decided_to_keep(self) -> bool:
+        """Whether a server may keep it without a lease."""
+        return any(phase.name == "keep decided" for phase in self.phases)
+
 
 @dataclass(frozen=True)
 class Run:

@@ -8,7 +8,7 @@ and some not, and only finishing it brings them together again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -17,6 +17,7 @@ from agent.contract.state import ApplyReport
 from controller.change import NetworkChange
 from controller.errors import AgentUnreachable, RestoreFailed, restore_by_hand
 from controller.rollback import states_of
+from controller.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     from agent.contract.messages import Request
@@ -51,7 +52,15 @@ def way_of(decision: Decision) -> Way:
     return _WAYS.get(decision.last_phase, "undo")
 
 
-async def recover(plan: Plan, agents: Agents, journal: Journal) -> tuple[Decision, Way] | None:
+class Recovered(NamedTuple):
+    """by_lease: servers that were not reached, and go back when their lease ends."""
+
+    decision: Decision
+    way: Way
+    by_lease: tuple[str, ...]
+
+
+async def recover(plan: Plan, agents: Agents, journal: Journal) -> Recovered | None:
     """What was left open and how it was ended; None where nothing was.
 
     Raises AgentUnreachable where it could not be ended everywhere: what can be reached is on one
@@ -59,6 +68,10 @@ async def recover(plan: Plan, agents: Agents, journal: Journal) -> tuple[Decisio
     """
     if (decision := left_open(journal, plan.name)) is None:
         return None
+    return await undisturbed(_ended(decision, plan, agents, journal))
+
+
+async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
     servers = list(decision.generations)
     missing = await _missing(agents, servers)
     present = [server for server in servers if server not in missing]
@@ -72,14 +85,15 @@ async def recover(plan: Plan, agents: Agents, journal: Journal) -> tuple[Decisio
         await _all_verified(
             agents, {server: Restore(generation=generations[server]) for server in present}
         )
-    if missing and way != "undo":  # undone by their own leases
+    # What was only staged is undone there by a lease.
+    if missing and (way != "undo" or decision.was_decided_to_keep):
         raise AgentUnreachable(missing, why=f"decision {decision.id} is not ended there")
     ended = {"finish": "finished", "destroy": "destroyed", "undo": "restored"}[way]
     detail = "by recovery"
     if way == "finish" and present:
         detail += f", as decision {journal.decisions()[-1].id}"
     journal.decide(decision.id, ended, detail=detail)
-    return decision, way
+    return Recovered(decision, way, tuple(missing))
 
 
 async def _missing(agents: Agents, servers: Sequence[str]) -> Sequence[str]:

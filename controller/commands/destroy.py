@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from controller.commands.arguments import add_plan
@@ -11,6 +12,7 @@ from controller.commands.talking import confirmed, print_json
 from controller.errors import LaunchFailed, RestoreFailed, UsageError, restore_by_hand
 
 if TYPE_CHECKING:
+    from agent.contract.state import ApplyReport
     from controller.apply import Tools
     from controller.plan import Plan
 
@@ -24,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def destroy(plan: Plan, tools: Tools) -> int:
-        from agent.contract.messages import Destroy
-        from agent.contract.state import ApplyReport
         from controller.apply import end_left_ranks
+        from controller.undisturbed import undisturbed
 
         servers = [server.name for server in plan.cluster.servers]
         with tools.journal.exclusive():
@@ -37,25 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
                 await end_left_ranks(tools)
             except LaunchFailed as problem:
                 tools.show.say(f"ranks are not looked for: {problem}; they end with their lease")
-            latest = next(
-                (d for d in reversed(tools.journal.decisions()) if d.plan_name == plan.name), None
-            )
-            if latest is not None:
-                tools.journal.decide(latest.id, "destroy decided")
-            reports = await tools.agents.ask_all(
-                dict.fromkeys(servers, Destroy(plan_name=plan.name)),
-                ApplyReport,
-                timeout_seconds=60,
-            )
-        left = {server: r.refusals for server, r in reports.items() if not r.verified}
-        if left:
-            raise RestoreFailed(
-                "; ".join(refusal.what for some in left.values() for refusal in some),
-                where=", ".join(left),
-                remedy=restore_by_hand(list(left)),
-            )
-        if latest is not None:
-            tools.journal.decide(latest.id, "destroyed")
+            reports = await undisturbed(_destroyed(plan.name, servers, tools))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
             print_json({"changes": counts})
@@ -67,3 +50,30 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     return in_session(arguments, destroy)
+
+
+async def _destroyed(
+    plan_name: str, servers: Sequence[str], tools: Tools
+) -> Mapping[str, ApplyReport]:
+    """Raises RestoreFailed where something is left, AgentProblem."""
+    from agent.contract.messages import Destroy
+    from agent.contract.state import ApplyReport
+
+    latest = next(
+        (d for d in reversed(tools.journal.decisions()) if d.plan_name == plan_name), None
+    )
+    if latest is not None:
+        tools.journal.decide(latest.id, "destroy decided")
+    reports = await tools.agents.ask_all(
+        dict.fromkeys(servers, Destroy(plan_name=plan_name)), ApplyReport, timeout_seconds=60
+    )
+    left = {server: r.refusals for server, r in reports.items() if not r.verified}
+    if left:
+        raise RestoreFailed(
+            "; ".join(refusal.what for some in left.values() for refusal in some),
+            where=", ".join(left),
+            remedy=restore_by_hand(list(left)),
+        )
+    if latest is not None:
+        tools.journal.decide(latest.id, "destroyed")
+    return reports

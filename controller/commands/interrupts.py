@@ -1,4 +1,4 @@
-"""Work that an interrupt ends by putting everything back."""
+"""Work that an interrupt ends, and leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def interruptible(work: Coroutine[Any, Any, int]) -> int:
             if not signals:
                 task.cancel()
             signals.append(number)
-            print("controller: interrupted; putting everything back", file=sys.stderr)
+            print(
+                "controller: interrupted; ending so that nothing is left half done", file=sys.stderr
+            )
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -13,13 +13,19 @@ from controller.errors import LaunchFailed, UsageError
 if TYPE_CHECKING:
     from controller.apply import Tools
     from controller.plan import Plan
+    from controller.recovery import Recovered
 
 PURPOSE = "end what a controller left that died in the middle of a change"
 _TOLD = {
     "finish": "keeping it was decided: it is kept on every server",
-    "undo": "nothing was kept yet: every server is on its former state",
+    "undo": "nothing is kept: every server is on its former state",
     "destroy": "destroying was decided: every server is as it was before",
 }
+
+
+def _told(done: Recovered) -> str:
+    later = f", {', '.join(done.by_lease)} when the lease there ends" if done.by_lease else ""
+    return _TOLD[done.way] + later
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
                     tools.show.say(f"ranks are not looked for: {problem}")
             done = await recover(plan, tools.agents, tools.journal)
         if arguments.json:
-            print_json(None if done is None else {"decision": done[0].id, "way": done[1]})
+            document = None
+            if done is not None:
+                document = {
+                    "decision": done.decision.id, "way": done.way, "by_lease": [*done.by_lease]
+                }  # fmt: skip
+            print_json(document)
         elif done is None:
             tools.show.say("nothing was left")
         else:
-            tools.show.say(f"decision {done[0].id}: {_TOLD[done[1]]}")
+            tools.show.say(f"decision {done.decision.id}: {_told(done)}")
         return 0
 
     return in_session(arguments, work)

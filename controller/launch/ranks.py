@@ -28,6 +28,7 @@ from agent.contract.job import (
 )
 from controller.errors import JobFailed
 from controller.launch.launcher import RankProcess, Starter
+from controller.undisturbed import undisturbed
 
 # A rank captures its model before its first event, on a busy machine for a minute or two.
 SILENCE_SECONDS = 300.0
@@ -93,8 +94,7 @@ async def run_ranks(
     finally:
         if telling is not None:
             telling.cancel()
-        # Shielded: a second interrupt must not leave ranks behind.
-        await asyncio.shield(asyncio.create_task(job.end()))
+        await undisturbed(job.end())
     return job.events
 
 

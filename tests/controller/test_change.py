@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from controller.errors import (
     AgentProblem,
     AgentRefused,
     AgentUnreachable,
+    JobFailed,
     RestoreFailed,
 )
 from controller.journal import Journal
@@ -179,6 +181,90 @@ async def test_an_interrupt_while_staging_restores(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert agents.count(Restore) == 2 and phases(journal)[-1] == "restored"
+
+
+class SlowToRestore(ToldAgents):
+    """restoring: set when the first Restore is under way."""
+
+    def __init__(self) -> None:
+        super().__init__(answer)
+        self.restoring = asyncio.Event()
+
+    async def ask_all(
+        self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+    ) -> dict[str, Any]:
+        if isinstance(next(iter(requests.values())), Restore):
+            self.restoring.set()
+            await asyncio.sleep(0.1)
+        return await super().ask_all(requests, reply_type, timeout_seconds)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_an_interrupt_while_restoring_changes_nothing_of_its_end(
+    tmp_path: Path, failing: bool
+) -> None:
+    agents = SlowToRestore()
+
+    async def story(journal: Journal) -> str:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            if failing:
+                raise JobFailed("rank 0 ended with 1", where="s1")
+        return "reported"
+
+    with Journal.open(tmp_path) as journal:
+        task = asyncio.create_task(story(journal))
+        await agents.restoring.wait()
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(ended, JobFailed) if failing else ended == "reported"
+        assert agents.count(Restore) == 2 and phases(journal)[-1] == "restored"
+
+
+async def test_an_interrupt_waits_for_what_a_lost_lease_ends(tmp_path: Path) -> None:
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew):
+            raise AgentRefused(server, Refusal(what="no lease", where="", remedy="apply again"))
+        return answer(server, request)
+
+    agents, ending, ended = ToldAgents(told), asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ending.set()
+            await asyncio.sleep(0.1)
+            ended.append(agents.count(Restore))
+
+    async def story(journal: Journal) -> None:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await change.while_held(work())
+
+    with Journal.open(tmp_path) as journal:
+        task = asyncio.create_task(story(journal))
+        await ending.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert ended == [0] and agents.count(Restore) == 2, "restored beside work that still ran"
+
+
+async def test_a_journal_that_cannot_be_written_hides_no_end(tmp_path: Path) -> None:
+    def told(server: str, request: Any) -> Any:
+        if server == "s2" and isinstance(request, Restore):
+            raise AgentUnreachable(["s2"])
+        return answer(server, request)
+
+    with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:
+        async with NetworkChange(ToldAgents(told), journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            journal.decide = full  # type: ignore[method-assign]
+    assert raised.value.where == "s2"
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 async def test_an_agent_that_is_silent_for_a_moment_is_asked_again(tmp_path: Path) -> None:

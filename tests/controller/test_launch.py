@@ -215,6 +215,25 @@ step(0); time.sleep(60)
     assert stage.left() == []
 
 
+async def test_an_interrupt_while_ranks_are_ended_leaves_none(lab: Lab, tmp_path: Path) -> None:
+    """They take SIGTERM in, and go on."""
+    source = """
+signal.signal(signal.SIGTERM, lambda *_: step(1))
+if rank == 1:
+    time.sleep(1); sys.exit(1)
+step(0)
+while True: time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    work = asyncio.create_task(stage.run())
+    while sum(event.event == "step" for event in stage.seen) < 2:
+        await asyncio.sleep(0.02)
+        assert not work.done(), work
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert stage.left() == []
+
+
 async def test_what_the_listener_raises_ends_the_job(lab: Lab, tmp_path: Path) -> None:
     stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
 

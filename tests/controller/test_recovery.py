@@ -24,7 +24,7 @@ from agent.reconcile.lease import LeaseRefusedError
 from agent.reconcile.validate import ServerFacts
 from controller.agents import Agents
 from controller.change import NetworkChange
-from controller.errors import AgentRefused, AgentUnreachable
+from controller.errors import AgentRefused, AgentUnreachable, RestoreFailed
 from controller.journal import Journal
 from controller.recovery import left_open, recover, way_of
 from plans import plan, plan_document
@@ -240,6 +240,50 @@ def test_what_is_not_reached_is_due_again(cluster: Cluster) -> None:
     cluster.keepers["s3"] = away
     asyncio.run(recovered(cluster))
     assert cluster.in_force() == {str(NEW)} and left_open(cluster.journal, "test-plan") is None
+
+
+def test_what_a_server_may_have_kept_is_no_lease_s_to_undo(cluster: Cluster) -> None:
+    """It heard of the keep, and then nothing more: the others were restored."""
+    asyncio.run(keep(cluster, Mortal(None), OLD))
+    lost = Away(cluster, "s3")
+    with pytest.raises(RestoreFailed, match="s3"):
+        asyncio.run(lost.keep())
+    away = cluster.keepers.pop("s3")
+    with pytest.raises(AgentUnreachable, match="is not ended there"):
+        asyncio.run(recovered(cluster))
+    cluster.keepers["s3"] = away
+    cluster.leases_end()
+    assert cluster.in_force() == {str(OLD), str(NEW)}
+    asyncio.run(recovered(cluster))
+    assert cluster.in_force() == {str(OLD)} and left_open(cluster.journal, "test-plan") is None
+
+
+class Away(MemoryAgents):
+    """This server takes the keep in, and is then out of reach."""
+
+    def __init__(self, cluster: Cluster, server: str) -> None:
+        super().__init__(cluster.keepers, Mortal(None))
+        self._cluster, self._server = cluster, server
+
+    async def ask_all(
+        self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+    ) -> dict[str, Any]:
+        request = next(iter(requests.values()))
+        if isinstance(request, Restore):
+            requests = {s: r for s, r in requests.items() if s != self._server}
+        answers = await super().ask_all(requests, reply_type, timeout_seconds)
+        kept = isinstance(request, Commit) and request.lease_seconds is None
+        if kept or isinstance(request, Restore):
+            answers.pop(self._server, None)
+            raise AgentUnreachable([self._server], answered=answers)
+        return answers
+
+    async def keep(self) -> None:
+        agents, journal = cast(Agents, self), self._cluster.journal
+        async with NetworkChange(agents, journal, self._cluster.desired(NEW)) as change:
+            await change.stage()
+            await change.commit()
+            await change.keep()
 
 
 def _is_half_kept(cluster: Cluster, point: int) -> bool:
