@@ -40,8 +40,8 @@ class FrozenSection(BaseModel):
 class PlanDevice(FrozenSection):
     type: DeviceType = Field(
         description="names a hardware and software profile: `cpu`, or `cpu:` and a name for "
-        "another kind of processor, each measured on a server that has it; or any type that a "
-        "replay's graph file has times for"
+        "another kind of processor; any other name is a kind of CUDA device. Each is measured on a "
+        "server that has it; of a replay, the graph file has times for it"
     )
     memory_bytes: Memory = Field(
         alias="memory",
