@@ -38,6 +38,8 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None:  # `>&-`: what is printed goes nowhere, and what flushes it works
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
         import argcomplete
 

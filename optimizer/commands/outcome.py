@@ -20,6 +20,8 @@ def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # not an input: nobody reads what is printed (optimizer/cli.py)
+        raise
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
     except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError

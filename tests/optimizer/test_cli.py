@@ -229,10 +229,23 @@ def test_help_loads_no_heavy_library():
     assert done.stdout.rstrip().endswith("[]")
 
 
-def test_an_output_that_nobody_reads_is_no_traceback() -> None:
+@pytest.mark.parametrize("shown", [False, True])
+def test_an_output_that_nobody_reads_is_no_traceback(shown, files) -> None:
+    """shown: more than is kept for one write, so that it fails while the command runs."""
+    graph_file = files[0]
+    graph = layered(1, 1)
+    types = [f"a device of some kind, number {k}" for k in range(200)]
+    save_graph(graph.with_seconds(dict.fromkeys(types, graph.seconds[:, 0])), graph_file)
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "optimizer.cli", "engines"]
+    asked = ["show", str(graph_file)] if shown else ["engines"]
+    command = [sys.executable, "-m", "optimizer.cli", *asked]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_no_output_at_all_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "optimizer.cli", "engines"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
