@@ -27,6 +27,7 @@ from controller.launch.ssh_connection import (
     Started,
     Surroundings,
 )
+from controller.undisturbed import undisturbed
 
 _Answer = TypeVar("_Answer")
 
@@ -156,7 +157,12 @@ class SshLauncher:
         words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
         rank: int,
     ) -> SshProgram:
-        started = await asyncio.to_thread(on.start, self._around, words_and_files)
+        starting = asyncio.create_task(asyncio.to_thread(on.start, self._around, words_and_files))
+        try:
+            started = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the thread starts it all the same, and nobody knows it
+            await undisturbed(_end_unwanted(on, starting))
+            raise
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
@@ -304,6 +310,12 @@ class SshProgram:
         with contextlib.suppress(OSError):
             while data := receive(_CHUNK_BYTES):
                 self._loop.call_soon_threadsafe(stream.feed_data, data)
+
+
+async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:
+    with contextlib.suppress(LaunchFailed):  # not started; or its lease ends it
+        with contextlib.closing(await starting) as started:
+            await asyncio.to_thread(on.signal, started, "KILL")
 
 
 def _files_of(spec: ProgramSpec) -> dict[str, tuple[str, bytes]]:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from controller.job_status import job_status
 from controller.journal import Journal
 from controller.launch.ranks import run_ranks
 from controller.launch.ssh import SshLauncher
-from controller.launch.ssh_connection import Login, Surroundings
+from controller.launch.ssh_connection import Login, SshServer, Surroundings
 from plans import plan
 from sshd import Keys, free_port, make_keys, running_sshd
 from test_launch import GOES_ON, PRELUDE
@@ -163,6 +164,39 @@ step(0); time.sleep(60)
     assert await gone(stage), "though they ignore SIGTERM"
     while folders(login) != before:
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("profiles", [False, True])
+async def test_an_interrupt_while_one_is_started_leaves_nothing(
+    login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profiles: bool
+) -> None:
+    """profiles: what measures there is started, and no rank. Interrupted twice, as by an impatient
+    person."""
+    before, begun, goes_on = folders(login), threading.Event(), threading.Event()
+    usual = SshServer._put
+
+    def put_later(server: SshServer, path: str, content: bytes) -> None:
+        begun.set()
+        goes_on.wait(20)
+        usual(server, path, content)
+
+    monkeypatch.setattr(SshServer, "_put", put_later)
+    stage = Stage(login, tmp_path, "time.sleep(60)")
+    if profiles:
+        words = ["-c", "import time; time.sleep(60)", str(stage.file)]
+        work: asyncio.Task[object] = asyncio.create_task(
+            stage.launcher.run("s1", words, on_line=print)
+        )
+    else:
+        work = asyncio.create_task(stage.run())
+    await asyncio.to_thread(begun.wait, 20)
+    for _ in range(2):
+        work.cancel()
+        await asyncio.sleep(0.1)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage) and folders(login) == before
 
 
 async def test_a_killed_rank_is_named(login: Login, tmp_path: Path) -> None:
