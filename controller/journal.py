@@ -6,6 +6,7 @@ decision can be read. One apply at a time: a lock on a file that says who holds 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -225,8 +226,10 @@ class Journal:
                     remedy="wait for it to end, or interrupt it (Ctrl-C): it restores the network",
                 ) from None
             mine = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(mine).encode(), 0)
+            # Only who waits reads it: a full disk must not keep `recover` from running.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(mine).encode(), 0)
             yield
         finally:
             os.close(descriptor)

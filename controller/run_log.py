@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,10 +20,17 @@ class RunLog:
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
+        self._lost = False
         self.path = Path(file.name)
 
     def write(self, rank: int, text: str) -> None:
-        self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
+        """A line that cannot be written is lost, and ends no training; that is said once."""
+        try:
+            self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
+        except OSError as error:
+            if not self._lost:
+                print(f"controller: {self.path}: {error.strerror}; lines are lost", file=sys.stderr)
+            self._lost = True
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,14 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
         if not (path := own / f"{name}{f'-{number}' if number > 1 else ''}.log").exists()
     )
     path.touch(mode=0o600)
-    with path.open("w", buffering=1) as file:
+    file = path.open("w", buffering=1)
+    try:
         for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
             former.unlink()
         yield RunLog(file)
+    finally:
+        with suppress(OSError):  # of lines that were lost, which it tries once more
+            file.close()
 
 
 def runs_of(folder: Path, plan_name: str) -> list[Path]:

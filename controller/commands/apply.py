@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sqlite3
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
-    tools.journal.record_run(report.plan_name, report.model_dump_json())
+    """What cannot be written is said: the run has ended as it did, and so does the command."""
+    try:
+        tools.journal.record_run(report.plan_name, report.model_dump_json())
+    except sqlite3.Error as error:
+        _say(f"this run is not in the journal: {error}; `controller history` will not show it")
     if out is not None:
-        out.write_text(report.model_dump_json(indent=2) + "\n")
+        try:
+            out.write_text(report.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            _say(f"--out {out}: not written: {error.strerror}")
+
+
+def _say(what: str) -> None:
+    print(f"controller: {what}", file=sys.stderr)

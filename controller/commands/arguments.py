@@ -35,7 +35,11 @@ def add_link(parser: argparse.ArgumentParser) -> None:
 
 def require_writable(out: Path | None) -> None:
     """Of `--out`, before long work is done for it. Raises UsageError."""
-    if out is not None and not os.access(out.resolve().parent, os.W_OK):
+    if out is None:
+        return
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder", remedy="name a file in it")
+    if not os.access(out.resolve().parent, os.W_OK):
         raise UsageError(f"--out {out}: its folder cannot be written to")
 
 

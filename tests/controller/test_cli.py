@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
 from controller.ca import Authority
 from controller.cli import main
+from controller.commands import apply
 from controller.errors import UsageError
 from plans import plan_document
 
@@ -113,3 +116,19 @@ def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_file = tmp_path / "plan.yaml"
+    plan_file.write_text(yaml.safe_dump(plan_document()))
+    state = ("--state-dir", tmp_path / "s")
+    code, error = _run(capsys, "apply", plan_file, "--yes", "--out", tmp_path, *state)
+    assert code == 2 and "is a folder" in error and not (tmp_path / "s").exists()
+    report, tools = MagicMock(), MagicMock()
+    report.model_dump_json.return_value = "{}"
+    tools.journal.record_run.side_effect = sqlite3.OperationalError("disk is full")
+    apply._keep(report, tools, Path("/dev/full"))
+    told = capsys.readouterr().err
+    assert "disk is full" in told and "/dev/full: not written: No space left on device" in told

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
 from controller.cli import main
-from controller.run_log import run_log, runs_of
+from controller.run_log import RunLog, run_log, runs_of
 from plans import plan_document
 
 
@@ -76,3 +77,11 @@ def test_nobody_else_reads_them_and_old_ones_go(state: Path) -> None:
     assert len(kept) == 20 and all("one more" in path.read_text() for path in kept)
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
     assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
+
+
+def test_a_full_disk_loses_lines_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(OSError), Path("/dev/full").open("w", buffering=1) as file:
+        log = RunLog(file)
+        for k in range(3):
+            log.write(0, f"step {k}")
+    assert capsys.readouterr().err.count("/dev/full: No space left on device; lines are lost") == 1
