@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.contract.measurement import InterfaceCounters
+from placewire.agent.contract.measurement import InterfaceCounters
 
 # Follows the network namespace, which /sys does only where it was mounted in it.
 _DEVICES = Path("/proc/self/net/dev")

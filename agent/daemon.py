@@ -12,21 +12,21 @@ import signal
 import uuid
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from agent.contract.messages import Hello
-from agent.contract.state import ApplyReport, Refusal
-from agent.doctor.doctor import diagnose
-from agent.drivers.neighbours import find_neighbours
-from agent.drivers.server import Server
-from agent.keeper import Keeper
-from agent.link import Link, tls_context
-from agent.measure.measuring import Iperf3Measuring
-from agent.metrics_server import MetricsServer
-from agent.reconcile.lease import RETRY_SECONDS
-from agent.service import Service
-from agent.store import take_lock
-from agent.watching import Watching
-from agent.wiring import addresses_towards, build_keeper, collector
+from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import Hello
+from placewire.agent.contract.state import ApplyReport, Refusal
+from placewire.agent.doctor.doctor import diagnose
+from placewire.agent.drivers.neighbours import find_neighbours
+from placewire.agent.drivers.server import Server
+from placewire.agent.keeper import Keeper
+from placewire.agent.measure.measuring import Iperf3Measuring
+from placewire.agent.metrics.metrics_server import MetricsServer
+from placewire.agent.reconcile.lease import RETRY_SECONDS
+from placewire.agent.service import Service
+from placewire.agent.store import take_lock
+from placewire.agent.watching import Watching
+from placewire.agent.wiring import addresses_towards, build_keeper, collector
 
 log = logging.getLogger(__name__)
 

@@ -11,22 +11,29 @@ import threading
 import time
 from collections.abc import Callable
 
-from agent.contract.messages import Observation, Previewed, Verified
-from agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
-from agent.keep import reading
-from agent.keep.attempts import Attempts
-from agent.keep.healing import Healing
-from agent.keep.making import VERIFY_SECONDS, Maker, NotVerifiedError
-from agent.keep.reports import KEEPS_TRYING, NOTHING_DONE, Outcome, Reports, changes_of, told
-from agent.keep.restoring import Restoring
-from agent.reconcile import lease as leases
-from agent.reconcile.diff import difference, extend_ledger
-from agent.reconcile.effects import EffectError, Network, Store
-from agent.reconcile.foreign import hold_back
-from agent.reconcile.lease import Kept, LeaseRefusedError
-from agent.reconcile.unmarked import unmarked
-from agent.reconcile.validate import ServerFacts, refusals
-from agent.store import Memory, elapsed_seconds
+from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
+from placewire.agent.keep import reading
+from placewire.agent.keep.attempts import Attempts
+from placewire.agent.keep.healing import Healing
+from placewire.agent.keep.making import VERIFY_SECONDS, Maker, NotVerifiedError
+from placewire.agent.keep.reports import (
+    KEEPS_TRYING,
+    NOTHING_DONE,
+    Outcome,
+    Reports,
+    changes_of,
+    told,
+)
+from placewire.agent.keep.restoring import Restoring
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.diff import difference, extend_ledger
+from placewire.agent.reconcile.effects import EffectError, Network, Store
+from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.lease import Kept, LeaseRefusedError
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.reconcile.validate import ServerFacts, refusals
+from placewire.agent.store import Memory, elapsed_seconds
 
 IN_FORCE = ("staged", "committed")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.contract.config import AgentConfig
+    from placewire.agent.contract.config import AgentConfig
 
 CONFIG_FILE = Path("/etc/placewire/agent.json")
 
@@ -65,8 +65,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
-    from agent.reconcile.effects import EffectError
-    from agent.store import AlreadyRunningError, StoreError
+    from placewire.agent.reconcile.effects import EffectError
+    from placewire.agent.store import AlreadyRunningError, StoreError
 
     try:
         config = load_config(options.config)
@@ -75,18 +75,18 @@ def _dispatch(options: argparse.Namespace) -> int:
         return EXIT_USAGE
     try:
         if options.command == "run":
-            from agent.daemon import run
+            from placewire.agent.daemon import run
 
             return run(config)
         if options.command == "doctor":
-            from agent.doctor.doctor import doctor
+            from placewire.agent.doctor.doctor import doctor
 
             return doctor(config, as_json=options.json)
         if options.command == "enrol":
             return _enrol(config, options.controller)
         if options.command == "certificate":
             return _certificate(config, options.authority)
-        from agent import offline
+        from placewire.agent import offline
 
         if options.command == "status":
             return offline.status(config, as_json=options.json)
@@ -98,7 +98,7 @@ def _dispatch(options: argparse.Namespace) -> int:
 
 def _enrol(config: AgentConfig, place: str) -> int:
     """The token is read, not given: arguments stand in the list of processes."""
-    from agent.enrol import EnrolmentError, enrol
+    from placewire.agent.connection.enrol import EnrolmentError, enrol
 
     try:
         enrol(config, place, sys.stdin.readline())
@@ -110,7 +110,7 @@ def _enrol(config: AgentConfig, place: str) -> int:
 
 
 def _certificate(config: AgentConfig, authority_sha256: str | None) -> int:
-    from agent.identity import require_serving
+    from placewire.agent.connection.identity import require_serving
 
     try:
         until = require_serving(config, authority_sha256)
@@ -126,7 +126,7 @@ def load_config(path: Path) -> AgentConfig:
     import yaml
     from pydantic import ValidationError
 
-    from agent.contract.config import AgentConfig
+    from placewire.agent.contract.config import AgentConfig
 
     try:
         return AgentConfig.model_validate(yaml.safe_load(path.read_text()))

@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from agent.contract.messages import Observation
-from agent.contract.state import LeaseState
-from agent.drivers.server import Server
-from agent.store import take_lock
-from agent.wiring import build_keeper
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import Observation
+from placewire.agent.contract.state import LeaseState
+from placewire.agent.drivers.server import Server
+from placewire.agent.store import take_lock
+from placewire.agent.wiring import build_keeper
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:

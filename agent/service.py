@@ -9,10 +9,15 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.contract.diagnosis import Diagnosis
-from agent.contract.frozen import Frozen
-from agent.contract.measurement import InterfaceCounters, Neighbour, Transfer, TransferResult
-from agent.contract.messages import (
+from placewire.agent.contract.diagnosis import Diagnosis
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.measurement import (
+    InterfaceCounters,
+    Neighbour,
+    Transfer,
+    TransferResult,
+)
+from placewire.agent.contract.messages import (
     Commit,
     Counters,
     Destroy,
@@ -33,10 +38,10 @@ from agent.contract.messages import (
     TransferResults,
     Verify,
 )
-from agent.contract.state import Refusal
-from agent.keeper import Keeper
-from agent.reconcile.effects import EffectError
-from agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.contract.state import Refusal
+from placewire.agent.keeper import Keeper
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.lease import LeaseRefusedError
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
 # Characters of a message that is not understood.
@@ -44,7 +49,7 @@ LONGEST_QUOTE = 200
 
 
 class Measuring(Protocol):
-    """Bandwidth measurement on this server; see agent.measure."""
+    """Bandwidth measurement on this server; see placewire.agent.measure."""
 
     async def start_servers(
         self, transfers: tuple[Transfer, ...], seconds: float

@@ -23,10 +23,10 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from agent.reconcile import lease as leases
-from agent.reconcile.effects import EffectError, Store
-from agent.reconcile.lease import Kept
-from agent.reconcile.steps import Step
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.effects import EffectError, Store
+from placewire.agent.reconcile.lease import Kept
+from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def read_kept(directory: Path) -> Kept:
 
 
 class DiskStore:
-    """Implements agent.reconcile.effects.Store in one directory.
+    """Implements placewire.agent.reconcile.effects.Store in one directory.
 
     state.json     what the agent must know after a restart; replaced as a whole
     audit.jsonl    one record per line, only ever appended to. A file of AUDIT_BYTES becomes

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import Protocol
 
-from agent.contract.config import AgentConfig
-from agent.contract.state import DesiredState
-from agent.drivers.database_events import DatabaseEvents
-from agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
-from agent.drivers.kernel_events import KernelEvents
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.state import DesiredState
+from placewire.agent.drivers.database_events import DatabaseEvents
+from placewire.agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
+from placewire.agent.drivers.kernel_events import KernelEvents
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.contract.config import AgentConfig
-from agent.drivers.queue_counters import read_queue_counters
-from agent.drivers.server import Server, open_vswitch_version
-from agent.keeper import Keeper
-from agent.metrics import Known, exposition
-from agent.reconcile.validate import ServerFacts
-from agent.store import DiskStore
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.drivers.queue_counters import read_queue_counters
+from placewire.agent.drivers.server import Server, open_vswitch_version
+from placewire.agent.keeper import Keeper
+from placewire.agent.metrics.metrics import Known, exposition
+from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.store import DiskStore
 
 
 def build_keeper(config: AgentConfig, server: Server) -> Keeper:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.layered import layered_training_graph
-from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph
-from optimizer.importers.formats import import_file
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.published.importers.formats import import_file
 
 __all__ = [
     "CAPTURED",
@@ -37,20 +37,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Model function and batch. Batches of AlexNet, VGG16, FNet and BERT are the thesis' (section 5.1).
 CAPTURED: Mapping[str, tuple[str, int]] = {
-    "alexnet": ("examples.models.alexnet:training_step", 512),
-    "vgg16": ("examples.models.vgg16:training_step", 512),
-    "vgg16_batch_norm": ("examples.models.vgg16:training_step_batch_norm", 512),
-    "fnet": ("examples.models.fnet:training_step", 64),
-    "bert": ("examples.models.bert:training_step", 64),
-    "gpt2": ("examples.models.gpt2:training_step", 64),
-    "mlp": ("examples.models.mlp:training_step", 64),
-    "gpt2_small": ("examples.models.gpt2:training_step_small", 8),
-    "bert_batch_4": ("examples.models.bert:training_step", 4),
-    "deep_transformer": ("examples.models.deep_transformer:training_step", 32),
-    "resnet50": ("examples.models.resnet50:training_step", 32),
-    "inception": ("examples.models.inception:training_step", 32),
-    "mixture": ("examples.models.mixture:training_step", 64),
-    "two_towers": ("examples.models.two_towers:training_step", 1024),
+    "alexnet": ("placewire.examples.models.alexnet:training_step", 512),
+    "vgg16": ("placewire.examples.models.vgg16:training_step", 512),
+    "vgg16_batch_norm": ("placewire.examples.models.vgg16:training_step_batch_norm", 512),
+    "fnet": ("placewire.examples.models.fnet:training_step", 64),
+    "bert": ("placewire.examples.models.bert:training_step", 64),
+    "gpt2": ("placewire.examples.models.gpt2:training_step", 64),
+    "mlp": ("placewire.examples.models.mlp:training_step", 64),
+    "gpt2_small": ("placewire.examples.models.gpt2:training_step_small", 8),
+    "bert_batch_4": ("placewire.examples.models.bert:training_step", 4),
+    "deep_transformer": ("placewire.examples.models.deep_transformer:training_step", 32),
+    "resnet50": ("placewire.examples.models.resnet50:training_step", 32),
+    "inception": ("placewire.examples.models.inception:training_step", 32),
+    "mixture": ("placewire.examples.models.mixture:training_step", 64),
+    "two_towers": ("placewire.examples.models.two_towers:training_step", 1024),
 }
 
 
@@ -109,7 +109,7 @@ def _sources_digest() -> str:
 
 def _capture(model: str, batch: int, file: Path) -> None:
     """Raises RuntimeError, with what the capture said, where it fails."""
-    command = [sys.executable, "-m", "optimizer.capture", model, "--batch", str(batch)]
+    command = [sys.executable, "-m", "placewire.optimizer.capture", model, "--batch", str(batch)]
     began = time.monotonic()
     with subprocess.Popen(
         [*command, "--out", str(file)], cwd=ROOT, stderr=subprocess.PIPE, text=True

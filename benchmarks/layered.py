@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from benchmarks.tape import Tape, Value
-from optimizer.graph import OperatorGraph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 HEADS, WORDS = 4, 4096
 # Feed-forward networks are this much wider than the layer; the seed chooses for each layer.

@@ -12,7 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
 
 FLOAT_BYTES = 4
 # AdamW keeps two values beside each weight; a step reads and writes all three, and reads the

@@ -3,7 +3,7 @@
     decide ─▶ compile ─▶ preview ─▶ stage ─▶ measure ─▶ commit ─▶ job ─▶ keep or restore ─▶ report
 
 No detail lives here. Left of `stage` nothing is touched; from there on every way out of this
-function leaves each server on one whole state (controller/change.py).
+function leaves each server on one whole state (controller/change/change.py).
 """
 
 from __future__ import annotations
@@ -16,41 +16,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.contract.job import Carried, ProgramSpec, RankEvent
-from agent.contract.measurement import LinkMeasurement
-from agent.contract.messages import Previewed
-from agent.contract.state import DesiredState
-from controller.bandwidth_check import measure, require_delivered
-from controller.change import NetworkChange, preview
-from controller.compile import deliverable
-from controller.compile.network import compile_network, larger_frames
-from controller.compile.ranks import rank_specs
-from controller.compile.scripts import script_specs
-from controller.compile.transfers import promises
-from controller.decide import Decision, decide
-from controller.errors import (
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.agent.contract.messages import Previewed
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.change.change import NetworkChange, preview
+from placewire.controller.change.preview_file import Preview, require_as_previewed
+from placewire.controller.compile import deliverable
+from placewire.controller.compile.network import compile_network, larger_frames
+from placewire.controller.compile.ranks import rank_specs
+from placewire.controller.compile.scripts import script_specs
+from placewire.controller.compile.transfers import promises
+from placewire.controller.decide.decide import Decision, decide
+from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
+from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
+from placewire.controller.errors import (
     AgentProblem,
     AgentRefused,
     JobFailed,
     PlacewireError,
     UsageError,
 )
-from controller.measured.calibration import calibrate, wants_calibration
-from controller.plan import Plan
-from controller.plan_job import TorchrunJob
-from controller.previewed import Preview, require_as_previewed
-from controller.rail_use import rail_rows
-from controller.report import CalibratedRow, RunReport, failure_row, of_placed, of_script
-from controller.traces import merge_traces
-from controller.traffic import TrafficDecision, decide_traffic
-from controller.wiring import require_as_wired
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.report import (
+    CalibratedRow,
+    RunReport,
+    failure_row,
+    of_placed,
+    of_script,
+)
+from placewire.controller.records.traces import merge_traces
+from placewire.controller.verify.bandwidth_check import measure, require_delivered
+from placewire.controller.verify.rail_use import rail_rows
+from placewire.controller.verify.wiring import require_as_wired
+from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
 
 if TYPE_CHECKING:
-    from controller.agents import Agents
-    from controller.journal import Journal
-    from controller.launch.launcher import Launcher
-    from controller.show.story import Show
-    from optimizer.allocation import Allocation
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.launch.launcher import Launcher
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.show.story import Show
+    from placewire.optimizer.allocation import Allocation
 
 
 # No rank says anything within a step: so many times as long as predicted may one take.
@@ -259,8 +265,8 @@ async def run_job(
     events: list[RankEvent],
 ) -> None:
     """Adds to events what the ranks say, also when the job fails; what they print is logged."""
-    from controller.launch.ranks import SILENCE_SECONDS, run_ranks
-    from controller.run_log import run_log
+    from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
+    from placewire.controller.records.run_log import run_log
 
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]

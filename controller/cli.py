@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from controller.commands import (
+from placewire.controller.commands import (
     apply,
     authority,
     demo,
@@ -28,9 +28,9 @@ from controller.commands import (
     status,
     verify,
 )
-from controller.commands.talking import print_json
-from controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
-from controller.lasting_output import make_output_last
+from placewire.controller.commands.lasting_output import make_output_last
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 
 _EPILOG = """\
 exit codes:
@@ -45,7 +45,7 @@ try it on this machine, as root:
 
 
 class Command(Protocol):
-    """A module of `controller.commands`."""
+    """A module of `placewire.controller.commands`."""
 
     PURPOSE: str
 

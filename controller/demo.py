@@ -22,11 +22,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from controller.errors import JobFailed, PlacewireError
-from controller.report import RunReport
-from controller.show.console import console as make_console
-from controller.show.console import table
-from optimizer.quantities import format_seconds
+from placewire.controller.errors import JobFailed, PlacewireError
+from placewire.controller.records.report import RunReport
+from placewire.controller.show.console import console as make_console
+from placewire.controller.show.console import table
+from placewire.optimizer.quantities import format_seconds
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
 
@@ -97,8 +97,8 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
 def _predicts_right(
     console: Console, folder: Path, trained: RunReport
 ) -> list[tuple[str, RunReport]]:
-    from optimizer.graph_file import load_graph, save_graph
-    from optimizer.profile.scale import with_total_seconds
+    from placewire.optimizer.graph.graph_file import load_graph, save_graph
+    from placewire.optimizer.profile.scale import with_total_seconds
 
     graph = load_graph(Path(trained.files["graph"]))
     replayed = folder / "alexnet-faster.json.gz"
@@ -133,7 +133,7 @@ def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) 
 
 def _controller(console: Console, *arguments: str) -> None:
     console.print(f"\n[bold]$ controller {' '.join(arguments)}[/bold]")
-    command = [sys.executable, "-m", "controller.cli", *arguments]
+    command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
     code = subprocess.run(command, check=False).returncode
     if code != 0:
         failed = PlacewireError(f"`controller {arguments[0]}` ended with {code}, see above")

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent.contract.measurement import LinkMeasurement
-    from agent.contract.state import Refusal
-    from controller.report import RunReport
+    from placewire.agent.contract.measurement import LinkMeasurement
+    from placewire.agent.contract.state import Refusal
+    from placewire.controller.records.report import RunReport
 
 AGENT_UNIT = "placewire-agent"
 INTERRUPTED = 130

@@ -86,7 +86,7 @@ case $part in
   all)
     all_but_torch
     say "compiling the search (a minute or two, once)"
-    .venv/bin/python -m optimizer.warm_up auto linear-clustering flexflow &
+    .venv/bin/python -m placewire.optimizer.engines.warm_up auto linear-clustering flexflow &
     compiling=$!
     # What runs in the background does not hear Ctrl-C.
     trap 'kill "$compiling" 2>/dev/null || true' EXIT
@@ -94,7 +94,7 @@ case $part in
     compile_packages
     wait "$compiling"
     trap - EXIT
-    .venv/bin/python -m optimizer.warm_up hsdag  # what learns is built on torch
+    .venv/bin/python -m placewire.optimizer.engines.warm_up hsdag  # what learns is built on torch
     ;;
 esac
 printf '%s' "$wanted" >"$stamp"

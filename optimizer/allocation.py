@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from optimizer.cluster import Cluster
-from optimizer.names import Sharing
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.names import Sharing
 
 
 class Allocation(Protocol):

@@ -14,25 +14,43 @@ import signal
 import sys
 from collections.abc import Callable
 
-from optimizer.arguments import EXIT_CODES
+from placewire.optimizer.commands.arguments import EXIT_CODES
 
 # Where each command is and what it is for; only the one that is asked for is loaded.
 COMMANDS = {
-    "capture": ("optimizer.capture.__main__", "a PyTorch training step -> a graph without times"),
+    "capture": (
+        "placewire.optimizer.capture.__main__",
+        "a PyTorch training step -> a graph without times",
+    ),
     "profile": (
-        "optimizer.profile.__main__",
+        "placewire.optimizer.profile.__main__",
         "measure a model's operators here, or model a graph's times on named devices",
     ),
-    "import": ("optimizer.commands.importing", "a published graph format -> a graph file"),
-    "export": ("optimizer.commands.exporting", "a graph file -> networkx's node-link JSON"),
-    "engines": ("optimizer.commands.engines", "placement methods: their papers, what they take"),
-    "reductions": ("optimizer.commands.reductions", "ways to make a graph smaller: their papers"),
-    "solve": ("optimizer.commands.solve", "a graph and a cluster -> a placement"),
-    "compare": ("optimizer.commands.comparing", "methods beside each other: one table, pictures"),
-    "explain": ("optimizer.commands.explaining", "why a placement takes as long as it does"),
-    "check": ("optimizer.commands.checking", "verify a placement against its graph"),
-    "trace": ("optimizer.commands.tracing", "a placement's step for ui.perfetto.dev"),
-    "show": ("optimizer.commands.show", "a graph or a placement in words"),
+    "import": (
+        "placewire.optimizer.published.commands.import_graph",
+        "a published graph format -> a graph file",
+    ),
+    "export": (
+        "placewire.optimizer.published.commands.export_graph",
+        "a graph file -> networkx's node-link JSON",
+    ),
+    "engines": (
+        "placewire.optimizer.commands.engines",
+        "placement methods: their papers, what they take",
+    ),
+    "reductions": (
+        "placewire.optimizer.commands.reductions",
+        "ways to make a graph smaller: their papers",
+    ),
+    "solve": ("placewire.optimizer.commands.solve", "a graph and a cluster -> a placement"),
+    "compare": (
+        "placewire.optimizer.published.commands.compare",
+        "methods beside each other: one table, pictures",
+    ),
+    "explain": ("placewire.optimizer.commands.explain", "why a placement takes as long as it does"),
+    "check": ("placewire.optimizer.commands.check", "verify a placement against its graph"),
+    "trace": ("placewire.optimizer.commands.trace", "a placement's step for ui.perfetto.dev"),
+    "show": ("placewire.optimizer.commands.show", "a graph or a placement in words"),
 }
 
 

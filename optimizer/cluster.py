@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from optimizer.names import runs_on
+from placewire.optimizer.names import runs_on
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Beyond these a mistake is certain, and sums and products of them would leave their types.

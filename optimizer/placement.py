@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from optimizer.cluster import Cluster, Frozen
-from optimizer.graph import GraphError
-from optimizer.json_file import read_json, write_json
-from optimizer.mistakes import first_mistake
-from optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing
+from placewire.optimizer.cluster import Cluster, Frozen
+from placewire.optimizer.graph.json_file import read_json, write_json
+from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.graph.validation_message import first_mistake
+from placewire.optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing
 
 
 class PlacementError(ValueError):

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph
-from optimizer.names import (
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import (
     ENTITLED_FRACTION,
     Backend,
     Feature,

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from optimizer.cluster_plan.values import Check
+from placewire.optimizer.cluster_plan.values import Check
 
 _PLAIN = {str: "a text", int: "a whole number"}
 

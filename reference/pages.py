@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-import agent.main
-import controller.cli
-import optimizer.cli
-from agent.contract.config import AgentConfig
-from controller.errors import EXIT_CODES
-from controller.plan import Plan
-from optimizer.arguments import CODES
+import placewire.agent.main
+import placewire.controller.cli
+import placewire.optimizer.cli
+from placewire.agent.contract.config import AgentConfig
+from placewire.controller.errors import EXIT_CODES
+from placewire.controller.plan.plan import Plan
+from placewire.optimizer.commands.arguments import CODES
 from reference.commands import command_lines
 from reference.models import Entry, Section, sections
 from reference.text import item, paragraph
@@ -36,9 +36,11 @@ def pages() -> Mapping[str, str]:
     return {
         "plan-yaml.md": _plan_page(),
         "agent-json.md": _agent_page(),
-        "controller.md": _command_page("controller", controller.cli.parser()),
-        "optimizer.md": _command_page("optimizer", optimizer.cli.parser(with_arguments=True)),
-        "agent.md": _command_page("agent", agent.main.parser()),
+        "controller.md": _command_page("controller", placewire.controller.cli.parser()),
+        "optimizer.md": _command_page(
+            "optimizer", placewire.optimizer.cli.parser(with_arguments=True)
+        ),
+        "agent.md": _command_page("agent", placewire.agent.main.parser()),
         "exit-codes.md": _codes_page(),
     }
 
@@ -105,7 +107,7 @@ def _codes_page() -> str:
     for name, codes in (
         ("controller", EXIT_CODES),
         ("optimizer", CODES),
-        ("agent", agent.main.EXIT_CODES),
+        ("agent", placewire.agent.main.EXIT_CODES),
     ):
         lines += [f"## {name}", "", "| code | says |", "|---|---|"]
         lines += [f"| {code} | {words} |" for code, words in codes.items()]

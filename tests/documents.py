@@ -9,18 +9,18 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import agent.main
-import controller.cli
-import optimizer.cli
-from controller.plan import Plan
+import placewire.agent.main
+import placewire.controller.cli
+import placewire.optimizer.cli
+from placewire.controller.plan.plan import Plan
 from reference.models import sections
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PROGRAMS: Mapping[str, argparse.ArgumentParser] = {
-    "controller": controller.cli.parser(),
-    "agent": agent.main.parser(),
-    "optimizer": optimizer.cli.parser(with_arguments=True),
+    "controller": placewire.controller.cli.parser(),
+    "agent": placewire.agent.main.parser(),
+    "optimizer": placewire.optimizer.cli.parser(with_arguments=True),
 }
 _SHELL = ("<", ">", "|", "||", "&&", ";", "&")
 

@@ -36,7 +36,7 @@ def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any] | None:
     for module in modules:
         if module == "torch":
             # Its allocator is prepared before it is loaded, as ranks do.
-            from optimizer.capture.allocator import prepare_allocator
+            from placewire.optimizer.capture.allocator import prepare_allocator
 
             prepare_allocator()
         importlib.import_module(module)

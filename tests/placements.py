@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph
-from optimizer.placement import Message, Placement
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Message, Placement
 
 DEVICE_TYPE = "cpu"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
+
 # What bash does at Tab, for a line whose cursor is at its end.
 _TAB = """
 eval "$(%(python)s -m argcomplete.scripts.register_python_argcomplete controller optimizer agent)"
@@ -26,7 +27,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
 def completed(line: str, folder: Path) -> set[str]:
     """Commands are this interpreter's own, whatever is installed beside it."""
     for program, module in (
-        ("controller", "controller.cli"), ("optimizer", "optimizer.cli"), ("agent", "agent.main"),
+        ("controller", "placewire.controller.cli"), ("optimizer", "placewire.optimizer.cli"),
+        ("agent", "placewire.agent.main"),
     ):  # fmt: skip
         file = folder / program
         file.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.commands.provision import look_through
-from controller.plan_file import load_plan
-from controller.provision.inventory import inventory
-from controller.provision.playbook import host_variables
-from documents import (
+from placewire.controller.commands.provision import look_through
+from placewire.controller.plan.plan_file import load_plan
+from placewire.controller.provision.inventory import inventory
+from placewire.controller.provision.playbook import host_variables
+from tests.documents import (
     DOCUMENTS,
     PROGRAMS,
     ROOT,

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
+
 HEAVY = (
     "torch", "numba", "scipy", "aiohttp", "pyroute2", "ovs", "networkx", "rich", "argcomplete",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["controller.cli", "agent.main", "optimizer.cli"])
+@pytest.mark.parametrize(
+    "module", ["placewire.controller.cli", "placewire.agent.main", "placewire.optimizer.cli"]
+)
 def test_help_loads_nothing_heavy(module: str) -> None:
     program = (
         "import sys, runpy\n"

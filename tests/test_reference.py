@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.contract.config import AgentConfig
-from controller.plan import Plan
-from controller.plan_file import load_plan
-from documents import ROOT, plan_keys
+from placewire.agent.contract.config import AgentConfig
+from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.plan_file import load_plan
 from reference.__main__ import write
 from reference.pages import pages
 from reference.text import WIDTH, paragraph
+from tests.documents import ROOT, plan_keys
 
 FOLDER = ROOT / "docs" / "reference"
 PLAN = (FOLDER / "plan-yaml.md").read_text()

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from optimizer.placement import Placement
+from placewire.optimizer.placement import Placement
 
 
 def check_trace(document: Mapping[str, Any]) -> None:

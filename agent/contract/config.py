@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from agent.contract.frozen import Frozen
-from agent.contract.numbers import TcpPort
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.numbers import TcpPort
 
 
 class AgentConfig(Frozen):

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from agent.contract.frozen import Frozen
-from agent.contract.numbers import Integer
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.numbers import Integer
 
 OWNER_KEY = "placewire"
 COOKIE = 0x50_57_00_00_00_00_00_00

@@ -13,11 +13,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agent.contract.capabilities import Capabilities
-from agent.contract.frozen import Frozen
-from agent.contract.measurement import InterfaceCounters, Neighbour, Transfer, TransferResult
-from agent.contract.numbers import Generation, LeaseSeconds, MeasurementSeconds, UnixSeconds
-from agent.contract.state import (
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.measurement import (
+    InterfaceCounters,
+    Neighbour,
+    Transfer,
+    TransferResult,
+)
+from placewire.agent.contract.numbers import (
+    Generation,
+    LeaseSeconds,
+    MeasurementSeconds,
+    UnixSeconds,
+)
+from placewire.agent.contract.state import (
     ApplyReport,
     Change,
     DesiredState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     COLLECTIONS,
     Address,
     Bridge,
@@ -19,8 +19,8 @@ from agent.contract.entries import (
     Sysctl,
     UnusedRow,
 )
-from agent.contract.frozen import Frozen
-from agent.contract.numbers import Generation
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.numbers import Generation
 
 DriftPolicy = Literal["heal", "report"]
 

@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from ipaddress import IPv4Interface
 from itertools import combinations
 
-from agent.contract.diagnosis import Finding
-from agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
-from agent.contract.state import DesiredState, NicFacts
-from agent.doctor.facts import Facts
-from agent.reconcile.refusals_nics import LONGEST_INTERFACE_NAME, address_refusals, bridge_refusals
+from placewire.agent.contract.diagnosis import Finding
+from placewire.agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
+from placewire.agent.contract.state import DesiredState, NicFacts
+from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.refusals_nics import (
+    LONGEST_INTERFACE_NAME,
+    address_refusals,
+    bridge_refusals,
+)
 
 
 def nic_findings(facts: Facts) -> Iterator[Finding]:

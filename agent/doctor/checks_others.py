@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent.contract.diagnosis import Finding
-from agent.contract.entries import TABLE_BASE, TABLE_COUNT
-from agent.contract.state import ForeignEntry
-from agent.doctor.facts import Facts
+from placewire.agent.contract.diagnosis import Finding
+from placewire.agent.contract.entries import TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.doctor.facts import Facts
 
 # From here on an ARP request for an address of ours may stay unanswered (kernel, ip-sysctl).
 _SILENT_ARP = 3

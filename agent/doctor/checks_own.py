@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.contract.diagnosis import Finding
-from agent.contract.entries import Bridge
-from agent.contract.state import ObservedState
-from agent.doctor.facts import Facts
+from placewire.agent.contract.diagnosis import Finding
+from placewire.agent.contract.entries import Bridge
+from placewire.agent.contract.state import ObservedState
+from placewire.agent.doctor.facts import Facts
 
 # The audit log and those put aside are 36 MiB at most; the state is a few hundred KiB.
 COMFORTABLE_BYTES = 64 * 1024 * 1024

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, SOFTWARE_HTB_BITS_PER_SECOND
-from agent.contract.diagnosis import Finding
-from agent.doctor.facts import Facts
-from agent.reconcile.refusals_queues import LARGEST_32_BIT_RATE
+from placewire.agent.contract.capabilities import (
+    CLASSFUL_QDISC,
+    CLASSIFIER,
+    SOFTWARE_HTB_BITS_PER_SECOND,
+)
+from placewire.agent.contract.diagnosis import Finding
+from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.refusals_queues import LARGEST_32_BIT_RATE
 
 # What all queues of a port need together on the userspace datapath, which sends through one socket:
 # with the kernel's usual 208 KiB a slow queue fills it, and the others drop (measured).

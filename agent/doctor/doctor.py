@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from importlib.metadata import version
 
-from agent.contract.config import AgentConfig
-from agent.contract.diagnosis import Diagnosis
-from agent.doctor.findings import exit_code, findings
-from agent.doctor.gather import gather
-from agent.doctor.show import document, print_findings
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.diagnosis import Diagnosis
+from placewire.agent.doctor.findings import exit_code, findings
+from placewire.agent.doctor.gather import gather
+from placewire.agent.doctor.show import document, print_findings
 
 
 def diagnose(config: AgentConfig) -> Diagnosis:

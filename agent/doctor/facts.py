@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agent.contract.capabilities import TrafficControl
-from agent.contract.entries import Sysctl
-from agent.contract.frozen import Frozen
-from agent.contract.state import LeaseState, NicFacts, ObservedState
+from placewire.agent.contract.capabilities import TrafficControl
+from placewire.agent.contract.entries import Sysctl
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.state import LeaseState, NicFacts, ObservedState
 
 # Drivers of interfaces that no cable is behind. Namespaces and labs have veth for NICs.
 _NO_NICS = ("bridge", "dummy", "ifb", "openvswitch", "tun", "wireguard")

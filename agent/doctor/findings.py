@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agent.contract.diagnosis import Finding, Severity
-from agent.doctor.checks_nics import nic_findings
-from agent.doctor.checks_others import other_findings
-from agent.doctor.checks_own import own_findings
-from agent.doctor.checks_switch import kernel_findings, speed_findings, switch_findings
-from agent.doctor.facts import Facts
+from placewire.agent.contract.diagnosis import Finding, Severity
+from placewire.agent.doctor.checks_nics import nic_findings
+from placewire.agent.doctor.checks_others import other_findings
+from placewire.agent.doctor.checks_own import own_findings
+from placewire.agent.doctor.checks_switch import kernel_findings, speed_findings, switch_findings
+from placewire.agent.doctor.facts import Facts
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _EXIT_CODES = {"error": 2, "warning": 1, "note": 0}

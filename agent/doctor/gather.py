@@ -9,19 +9,19 @@ import pwd
 import shutil
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from agent.contract.state import ObservedState
-from agent.doctor.facts import Facts, OwnFacts, SwitchFacts
-from agent.doctor.gather_others import other_facts
-from agent.doctor.sockets import socket_facts
-from agent.drivers import abilities, links
-from agent.drivers.command import run
-from agent.drivers.server import Server, open_vswitch_version
-from agent.drivers.sysctl import read_sysctls
-from agent.reconcile.effects import EffectError
-from agent.reconcile.unmarked import Unmarked
-from agent.store import StoreError, read_kept
-from agent.wiring import addresses_towards
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.state import ObservedState
+from placewire.agent.doctor.facts import Facts, OwnFacts, SwitchFacts
+from placewire.agent.doctor.gather_others import other_facts
+from placewire.agent.doctor.sockets import socket_facts
+from placewire.agent.drivers import abilities, links
+from placewire.agent.drivers.command import run
+from placewire.agent.drivers.server import Server, open_vswitch_version
+from placewire.agent.drivers.sysctl import read_sysctls
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.unmarkable import Unmarked
+from placewire.agent.store import StoreError, read_kept
+from placewire.agent.wiring import addresses_towards
 
 UNIT_USER = "placewire"
 _TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")

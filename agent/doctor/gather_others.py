@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent.doctor.checks_others import SERVICES
-from agent.doctor.facts import OtherFacts
-from agent.drivers.command import run
-from agent.drivers.sysctl import read_sysctls
-from agent.reconcile.effects import EffectError
+from placewire.agent.doctor.checks_others import SERVICES
+from placewire.agent.doctor.facts import OtherFacts
+from placewire.agent.drivers.command import run
+from placewire.agent.drivers.sysctl import read_sysctls
+from placewire.agent.reconcile.effects import EffectError
 
 _SYSCTLS = ("net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.rp_filter")
 _NETWORKD = (

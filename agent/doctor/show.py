@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.contract.diagnosis import Finding
-from agent.contract.state import NicFacts
-from agent.doctor.facts import Facts
-from agent.doctor.findings import ORDER, exit_code
+from placewire.agent.contract.diagnosis import Finding
+from placewire.agent.contract.state import NicFacts
+from placewire.agent.doctor.facts import Facts
+from placewire.agent.doctor.findings import ORDER, exit_code
 
 WIDTH = 100
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}

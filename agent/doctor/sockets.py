@@ -8,8 +8,8 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from agent.doctor.facts import SocketFacts
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.doctor.facts import SocketFacts
 
 _ACCESS_LIST = "system.posix_acl_access"
 

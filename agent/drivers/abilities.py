@@ -11,9 +11,14 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIERS, LEAF_QDISCS, TrafficControl
-from agent.drivers.command import TIMEOUT_SECONDS, run
-from agent.reconcile.effects import EffectError
+from placewire.agent.contract.capabilities import (
+    CLASSFUL_QDISC,
+    CLASSIFIERS,
+    LEAF_QDISCS,
+    TrafficControl,
+)
+from placewire.agent.drivers.command import TIMEOUT_SECONDS, run
+from placewire.agent.reconcile.effects import EffectError
 
 # Root may make a network namespace; others may within a user namespace, where they are root.
 _NAMESPACES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.effects import EffectError
 
 TIMEOUT_SECONDS = 20.0
 

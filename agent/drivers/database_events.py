@@ -15,9 +15,9 @@ from typing import Any
 import ovs.poller
 from ovs.db import idl
 
-from agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY
-from agent.drivers.ovsdb_link import schema
-from agent.reconcile.effects import EffectError
+from placewire.agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY
+from placewire.agent.drivers.ovsdb_link import schema
+from placewire.agent.reconcile.effects import EffectError
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from agent.contract.capabilities import Device
-from agent.drivers.command import run
-from agent.reconcile.effects import EffectError
+from placewire.agent.contract.capabilities import Device
+from placewire.agent.drivers.command import run
+from placewire.agent.reconcile.effects import EffectError
 
 _MEBIBYTE = 1024 * 1024
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")

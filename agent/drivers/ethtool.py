@@ -7,7 +7,7 @@ import fcntl
 import socket
 import struct
 
-from agent.drivers.command import run
+from placewire.agent.drivers.command import run
 
 _SIOCETHTOOL = 0x8946
 _GET_SETTINGS = 0x00000001

@@ -36,7 +36,7 @@ from pyroute2.netlink.rtnl import (
     RTMGRP_TC,
 )
 
-from agent.contract.entries import PROTOCOL, TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.entries import PROTOCOL, TABLE_BASE, TABLE_COUNT
 
 _GROUP_IPV4_NETCONF = 1 << 23
 _GROUPS = (

@@ -11,14 +11,14 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from agent.contract.entries import PROTOCOL, Address, Bridge, DatapathType
-from agent.contract.state import NicFacts
-from agent.drivers import ethtool
-from agent.drivers.announce import announce
-from agent.drivers.command import run
-from agent.reconcile.diff import over_bridge
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import EntryStep, NicStep
+from placewire.agent.contract.entries import PROTOCOL, Address, Bridge, DatapathType
+from placewire.agent.contract.state import NicFacts
+from placewire.agent.drivers import ethtool
+from placewire.agent.drivers.announce import announce
+from placewire.agent.drivers.command import run
+from placewire.agent.reconcile.diff import over_bridge
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import EntryStep, NicStep
 
 # What `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}

@@ -15,8 +15,8 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from agent.contract.measurement import Neighbour
-from agent.reconcile.effects import EffectError
+from placewire.agent.contract.measurement import Neighbour
+from placewire.agent.reconcile.effects import EffectError
 
 # The kernel asks again after one second: twice in all.
 _ANSWER_SECONDS = 1.5

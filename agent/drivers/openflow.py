@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     COOKIE,
     COOKIE_MASK,
     FLOW_PRIORITY,
@@ -32,10 +32,10 @@ from agent.contract.entries import (
     SHORT_PACKET_BYTES,
     Flow,
 )
-from agent.contract.state import ForeignEntry
-from agent.drivers.command import run
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import EntryStep
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.drivers.command import run
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import EntryStep
 
 _PROTOCOL = ("-O", "OpenFlow13")
 _TRIAL_MATCH = f"metadata=0/{COOKIE:#x}"

@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from agent.contract.entries import (
-    OWNER_KEY,
-    Bridge,
-    Queue,
-    Shaper,
-)
-from agent.drivers.ovsdb_link import Database, connected
-from agent.drivers.switch_view import NIC_KEY, PURPOSE_KEY, QUEUE_KEY, SwitchView
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import EntryStep
+from placewire.agent.contract.entries import OWNER_KEY, Bridge, Queue, Shaper
+from placewire.agent.drivers.ovsdb_link import Database, connected
+from placewire.agent.drivers.switch_view import NIC_KEY, PURPOSE_KEY, QUEUE_KEY, SwitchView
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import EntryStep
 
 
 def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str) -> None:

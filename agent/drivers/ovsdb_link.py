@@ -18,8 +18,8 @@ import ovs.poller
 import ovs.stream
 from ovs.db import idl
 
-from agent.drivers.ovsdb_json import parse_quickly
-from agent.reconcile.effects import EffectError
+from placewire.agent.drivers.ovsdb_json import parse_quickly
+from placewire.agent.reconcile.effects import EffectError
 
 parse_quickly()
 

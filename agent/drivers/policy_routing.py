@@ -9,7 +9,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     PROTOCOL,
     RULE_PRIORITY_BASE,
     RULE_PRIORITY_COUNT,
@@ -18,9 +18,9 @@ from agent.contract.entries import (
     Route,
     Rule,
 )
-from agent.contract.state import ForeignEntry
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import EntryStep
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import EntryStep
 
 _TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
 _PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)

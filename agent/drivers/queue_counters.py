@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from agent.drivers.traffic_control import queue_id_of
-from agent.reconcile.effects import UnreadableError
+from placewire.agent.drivers.traffic_control import queue_id_of
+from placewire.agent.reconcile.effects import UnreadableError
 
 
 class QueueCounters(NamedTuple):

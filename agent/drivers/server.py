@@ -15,9 +15,9 @@ from typing import Literal
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from agent.contract.capabilities import Capabilities, TrafficControl
-from agent.contract.config import AgentConfig
-from agent.contract.entries import (
+from placewire.agent.contract.capabilities import Capabilities, TrafficControl
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     Address,
     Bridge,
@@ -26,8 +26,8 @@ from agent.contract.entries import (
     Queue,
     Shaper,
 )
-from agent.contract.state import ForeignEntry, ObservedState
-from agent.drivers import (
+from placewire.agent.contract.state import ForeignEntry, ObservedState
+from placewire.agent.drivers import (
     abilities,
     devices,
     ethtool,
@@ -38,13 +38,13 @@ from agent.drivers import (
     sysctl,
     traffic_control,
 )
-from agent.drivers.command import run
-from agent.drivers.ovsdb_link import connected
-from agent.drivers.switch_view import SwitchView
-from agent.reconcile.effective import drifted_nics
-from agent.reconcile.effects import EffectError, UnreadableError
-from agent.reconcile.steps import EntryStep, NicStep, Step
-from agent.reconcile.unmarked import Unmarked
+from placewire.agent.drivers.command import run
+from placewire.agent.drivers.ovsdb_link import connected
+from placewire.agent.drivers.switch_view import SwitchView
+from placewire.agent.reconcile.effective import drifted_nics
+from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
+from placewire.agent.reconcile.unmarkable import Unmarked
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _TOGETHER = {"shapers": "queues of the switch", "queues": "queues of the switch"
 
 
 class Server:
-    """Implements agent.reconcile.effects.Network with the kernel and Open vSwitch."""
+    """Implements placewire.agent.reconcile.effects.Network with the kernel and Open vSwitch."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._remote = config.ovsdb_remote

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY, DatapathType, Queue, Shaper, UnusedRow
-from agent.contract.state import ForeignEntry
-from agent.drivers.ovsdb_link import Database
-from agent.reconcile.foreign import PORTS, SHAPERS
+from placewire.agent.contract.entries import (
+    BRIDGE_PREFIX,
+    OWNER_KEY,
+    DatapathType,
+    Queue,
+    Shaper,
+    UnusedRow,
+)
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.drivers.ovsdb_link import Database
+from placewire.agent.reconcile.foreign import PORTS, SHAPERS
 
 NIC_KEY = "placewire-nic"
 QUEUE_KEY = "placewire-queue"

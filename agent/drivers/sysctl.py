@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.contract.entries import Sysctl
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import EntryStep
+from placewire.agent.contract.entries import Sysctl
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import EntryStep
 
 _ROOT = Path("/proc/sys")
 # Of net.ipv4.conf.INTERFACE.leaf only the interface may contain dots.

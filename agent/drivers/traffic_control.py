@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
 
-from agent.contract.entries import CLASSIFIER_PREFERENCE_BASE, SHORT_PACKET_BYTES, Classifier
-from agent.contract.state import EffectiveQueue, ForeignEntry
-from agent.drivers.command import run
-from agent.reconcile.steps import EntryStep
+from placewire.agent.contract.entries import (
+    CLASSIFIER_PREFERENCE_BASE,
+    SHORT_PACKET_BYTES,
+    Classifier,
+)
+from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
+from placewire.agent.drivers.command import run
+from placewire.agent.reconcile.steps import EntryStep
 
 # One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT of 6).
 _TICK_SECONDS = 64e-9

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.reconcile.effects import UnreadableError
-from agent.reconcile.lease import retry_seconds
+from placewire.agent.reconcile.effects import UnreadableError
+from placewire.agent.reconcile.lease import retry_seconds
 
 
 class Attempts:

@@ -6,17 +6,24 @@ import logging
 import threading
 from collections.abc import Callable
 
-from agent.contract.state import DesiredState, DriftState, Ledger
-from agent.keep.attempts import Attempts
-from agent.keep.making import Maker
-from agent.keep.reports import KEEPS_TRYING, NOTHING_DONE, Outcome, Reports, changes_of, told
-from agent.reconcile.contest import Contests
-from agent.reconcile.drift import Drift, find_drift, switch_is_away, told_in_the_way
-from agent.reconcile.effects import EffectError, Network
-from agent.reconcile.lease import RETRY_SECONDS
-from agent.reconcile.unmarked import unmarked
-from agent.reconcile.watch import Schedule
-from agent.store import Memory
+from placewire.agent.contract.state import DesiredState, DriftState, Ledger
+from placewire.agent.keep.attempts import Attempts
+from placewire.agent.keep.making import Maker
+from placewire.agent.keep.reports import (
+    KEEPS_TRYING,
+    NOTHING_DONE,
+    Outcome,
+    Reports,
+    changes_of,
+    told,
+)
+from placewire.agent.reconcile.contest import Contests
+from placewire.agent.reconcile.drift import Drift, find_drift, switch_is_away, told_in_the_way
+from placewire.agent.reconcile.effects import EffectError, Network
+from placewire.agent.reconcile.lease import RETRY_SECONDS
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.reconcile.watch import Schedule
+from placewire.agent.store import Memory
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
-from agent.reconcile.drift import Drift, find_drift, told_in_the_way
-from agent.reconcile.effects import Network
-from agent.reconcile.steps import Step
-from agent.reconcile.unmarked import unmarked
-from agent.store import Memory
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.reconcile.drift import Drift, find_drift, told_in_the_way
+from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.steps import Step
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.store import Memory
 
 # ovs-vswitchd programs the kernel after it has taken a transaction in.
 VERIFY_SECONDS = 6.0

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from agent.contract.messages import Observation, Previewed, Verified
-from agent.contract.state import DesiredState, Refusal
-from agent.keep.reports import changes_of
-from agent.reconcile import lease as leases
-from agent.reconcile.diff import difference
-from agent.reconcile.effective import ineffective_queues
-from agent.reconcile.effects import Network
-from agent.reconcile.foreign import hold_back
-from agent.reconcile.lease import Kept, LeaseRefusedError
-from agent.reconcile.unmarked import unmarked
-from agent.reconcile.validate import ServerFacts, refusals
+from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.state import DesiredState, Refusal
+from placewire.agent.keep.reports import changes_of
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.diff import difference
+from placewire.agent.reconcile.effective import ineffective_queues
+from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.lease import Kept, LeaseRefusedError
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.reconcile.validate import ServerFacts, refusals
 
 
 def observe(network: Network, kept: Kept) -> Observation:

@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from agent.contract.state import ApplyReport, Change, Refusal
-from agent.keep.making import NotVerifiedError
-from agent.reconcile.effects import EffectError
-from agent.reconcile.steps import Step
-from agent.reconcile.validate import ServerFacts
+from placewire.agent.contract.state import ApplyReport, Change, Refusal
+from placewire.agent.keep.making import NotVerifiedError
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import Step
+from placewire.agent.reconcile.validate import ServerFacts
 
 log = logging.getLogger(__name__)
 

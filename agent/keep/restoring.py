@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from agent.contract.state import Refusal
-from agent.keep.attempts import Attempts
-from agent.keep.making import Maker
-from agent.keep.reports import KEEPS_TRYING, Outcome, Reports, changes_of, told
-from agent.reconcile import lease as leases
-from agent.reconcile.drift import find_drift
-from agent.reconcile.effects import EffectError, Network
-from agent.reconcile.lease import Kept
-from agent.reconcile.unmarked import unmarked
-from agent.store import Memory
+from placewire.agent.contract.state import Refusal
+from placewire.agent.keep.attempts import Attempts
+from placewire.agent.keep.making import Maker
+from placewire.agent.keep.reports import KEEPS_TRYING, Outcome, Reports, changes_of, told
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.drift import find_drift
+from placewire.agent.reconcile.effects import EffectError, Network
+from placewire.agent.reconcile.lease import Kept
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.store import Memory
 
 
 class Restoring:

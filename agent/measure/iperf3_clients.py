@@ -7,8 +7,8 @@ import json
 import time
 from typing import Any
 
-from agent.contract.measurement import Transfer, TransferResult
-from agent.measure.processes import Processes
+from placewire.agent.contract.measurement import Transfer, TransferResult
+from placewire.agent.measure.processes import Processes
 
 # Left out of the figure: TCP's slow start. By us, from what the receiver counted second by second:
 # iperf3's own --omit divides the bytes after it by the time with it where a queue is slow (3.12).

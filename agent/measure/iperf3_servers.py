@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from agent.contract.measurement import Transfer
-from agent.measure.processes import Processes
-from agent.reconcile.effects import EffectError
+from placewire.agent.contract.measurement import Transfer
+from placewire.agent.measure.processes import Processes
+from placewire.agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
 LOOK_SECONDS = 0.02

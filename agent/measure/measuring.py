@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
-from agent.counters import read_counters
-from agent.measure.iperf3_clients import run_transfers
-from agent.measure.iperf3_servers import Iperf3Servers
-from agent.measure.processes import Processes
+from placewire.agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
+from placewire.agent.counters import read_counters
+from placewire.agent.measure.iperf3_clients import run_transfers
+from placewire.agent.measure.iperf3_servers import Iperf3Servers
+from placewire.agent.measure.processes import Processes
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import TypeVar
 
-from agent.contract.entries import Classifier, Flow, Route, Rule
-from agent.contract.state import Collections
+from placewire.agent.contract.entries import Classifier, Flow, Route, Rule
+from placewire.agent.contract.state import Collections
 
 State = TypeVar("State", bound=Collections)
 

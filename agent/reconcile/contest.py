@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from agent.reconcile.lease import retry_seconds
+from placewire.agent.reconcile.lease import retry_seconds
 
 MOST_HEALS = 6
 FORGOTTEN_SECONDS = 3600.0
@@ -29,7 +29,7 @@ class Contest(NamedTuple):
 
 @dataclass(frozen=True)
 class Contests:
-    """By subject (agent.reconcile.drift): how often it was put back, and when last. Times are
+    """By subject (drift.py): how often it was put back, and when last. Times are
     seconds of one clock that nobody sets."""
 
     of: dict[str, Contest] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     COLLECTIONS,
     Address,
     Bridge,
@@ -27,7 +27,7 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.state import (
+from placewire.agent.contract.state import (
     Collections,
     DesiredState,
     Ledger,
@@ -35,9 +35,9 @@ from agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from agent.reconcile.canonical import canonical
-from agent.reconcile.effective import drifted_nics
-from agent.reconcile.steps import EntryStep, NicStep, Step
+from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.effective import drifted_nics
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 _NOTHING = Collections()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from agent.contract.entries import Classifier, Queue, Shaper, UnusedRow
-from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
-from agent.reconcile.diff import difference
-from agent.reconcile.effective import Fault, faults
-from agent.reconcile.foreign import hold_back
-from agent.reconcile.steps import EntryStep, Step
+from placewire.agent.contract.entries import Classifier, Queue, Shaper, UnusedRow
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.reconcile.diff import difference
+from placewire.agent.reconcile.effective import Fault, faults
+from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.steps import EntryStep, Step
 
 
 class Drift(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agent.contract.entries import Queue
-from agent.contract.state import DesiredState, EffectiveQueue, ObservedState
+from placewire.agent.contract.entries import Queue
+from placewire.agent.contract.state import DesiredState, EffectiveQueue, ObservedState
 
 # How far a class of the kernel may be from what was asked: tc counts in whole ticks and bytes.
 RATE_TOLERANCE = 0.01

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from agent.contract.state import ObservedState
-from agent.reconcile.lease import Kept
-from agent.reconcile.steps import Step
-from agent.reconcile.unmarked import Unmarked
+from placewire.agent.contract.state import ObservedState
+from placewire.agent.reconcile.lease import Kept
+from placewire.agent.reconcile.steps import Step
+from placewire.agent.reconcile.unmarkable import Unmarked
 
 
 class EffectError(Exception):

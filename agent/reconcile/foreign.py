@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
-from agent.contract.state import Ledger, ObservedState, Refusal
-from agent.reconcile.steps import EntryStep, NicStep, Step
+from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
+from placewire.agent.contract.state import Ledger, ObservedState, Refusal
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 # `collection` of a ForeignEntry: key is our bridge, or our NIC.
 PORTS = "ports"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from ipaddress import IPv4Interface, IPv4Network
 
-from agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
-from agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal
+from placewire.agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
+from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal
 
 # IFNAMSIZ is 16 with the terminating zero.
 LONGEST_INTERFACE_NAME = 15

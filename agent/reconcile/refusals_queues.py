@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, TrafficControl
-from agent.contract.entries import (
+from placewire.agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, TrafficControl
+from placewire.agent.contract.entries import (
     CLASSIFIER_PREFERENCE_BASE,
     DEFAULT_QUEUE,
     FLOW_PRIORITY,
@@ -11,7 +11,7 @@ from agent.contract.entries import (
     Queue,
     Shaper,
 )
-from agent.contract.state import DesiredState, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
 
 # Open vSwitch before 3.2 counts rates in 32-bit bytes per second.
 LARGEST_32_BIT_RATE = 34_000_000_000

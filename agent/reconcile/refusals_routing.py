@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     RULE_PRIORITY_BASE,
     RULE_PRIORITY_COUNT,
     TABLE_BASE,
@@ -12,7 +12,7 @@ from agent.contract.entries import (
     Route,
     Rule,
 )
-from agent.contract.state import DesiredState, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
 
 TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
 PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)

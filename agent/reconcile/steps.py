@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.contract.entries import Entry
-from agent.contract.state import Change, TakenOver
+from placewire.agent.contract.entries import Entry
+from placewire.agent.contract.state import Change, TakenOver
 
 
 @dataclass(frozen=True)

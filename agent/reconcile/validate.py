@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from agent.contract.capabilities import TrafficControl
-from agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
-from agent.reconcile.canonical import canonical
-from agent.reconcile.refusals_nics import address_refusals, bridge_refusals, sysctl_refusals
-from agent.reconcile.refusals_queues import (
+from placewire.agent.contract.capabilities import TrafficControl
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.refusals_nics import (
+    address_refusals,
+    bridge_refusals,
+    sysctl_refusals,
+)
+from placewire.agent.reconcile.refusals_queues import (
     kernel_refusals,
     queue_refusals,
     speed_refusals,
     steering_refusals,
 )
-from agent.reconcile.refusals_routing import routing_refusals
+from placewire.agent.reconcile.refusals_routing import routing_refusals
 
 UNKNOWN_KERNEL = TrafficControl()
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.contract.measurement import LinkMeasurement
 from benchmarks.engine.measured import CACHE
 from benchmarks.job.replays import HOST, LAB, lab_of, plan_document
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from controller.plan_file import parse_plan
-from optimizer.cluster import Cluster
-from optimizer.names import Sharing
-from optimizer.placement import Message, Placement, save_placement
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Message, Placement, save_placement
 
 SERVERS, RAILS = 4, 2
 # Two cores carry all NICs of this lab both ways at these, and at MTU 1500 hardly half of it.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.table import Table
-from real_fault_run import (
+from tests.agent.real_fault_run import (
     AT_MOST_SECONDS,
     BY_ITSELF_SECONDS,
     REPAIR_WITHIN_SECONDS,
@@ -16,7 +16,7 @@ from real_fault_run import (
     Told,
     table,
 )
-from real_lab import real_lab
+from tests.agent.real_lab import real_lab
 
 RUNS = 200
 

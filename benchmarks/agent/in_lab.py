@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.contract.measurement import Transfer
 from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, compiled, on_controller
-from controller.agents import Agents
-from controller.bandwidth_check import measure
-from controller.change import NetworkChange
-from controller.compile.queues import job_queues
-from controller.compile.transfers import FIRST_TCP_PORT, Promise, promises
-from controller.journal import Journal
-from controller.lab import Lab
-from controller.plan import Plan
-from controller.plan_file import parse_plan
-from optimizer.placement import Placement, load_placement
+from placewire.agent.contract.measurement import Transfer
+from placewire.controller.agents.agents import Agents
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.compile.queues import job_queues
+from placewire.controller.compile.transfers import FIRST_TCP_PORT, Promise, promises
+from placewire.controller.lab import Lab
+from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.controller.records.journal import Journal
+from placewire.controller.verify.bandwidth_check import measure
+from placewire.optimizer.placement import Placement, load_placement
 
 # Of a neighbour that nobody is measured beside.
 ALONE_SECONDS = 6.0

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.contract.messages import Observation, Observe
-from agent.contract.state import DesiredState
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from controller.agents import Agents
-from controller.ca import Authority
-from controller.change import NetworkChange, preview
-from controller.journal import Journal
-from states import desired_state
-from world import plan as state_of
+from placewire.agent.contract.messages import Observation, Observe
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority
+from placewire.controller.change.change import NetworkChange, preview
+from placewire.controller.records.journal import Journal
+from tests.agent.states import desired_state
+from tests.agent.world import plan as state_of
 
 COUNT, PROCESSES, DROPPING = 500, 4, 100
 IDLE_SECONDS, DIAL_SECONDS = 20.0, 180.0

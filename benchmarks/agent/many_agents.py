@@ -17,16 +17,16 @@ from pathlib import Path
 from unittest.mock import create_autospec
 from urllib.parse import urlsplit
 
-from agent.contract.capabilities import Capabilities
-from agent.contract.config import AgentConfig
-from agent.contract.messages import Hello
-from agent.keeper import Keeper
-from agent.link import Link, tls_context
-from agent.measure.measuring import Iperf3Measuring
-from agent.reconcile.validate import ServerFacts
-from agent.service import Service
 from benchmarks.agent.cable import Cable
-from world import World
+from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import Hello
+from placewire.agent.keeper import Keeper
+from placewire.agent.measure.measuring import Iperf3Measuring
+from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.service import Service
+from tests.agent.world import World
 
 # So many of a process dial at once: all of them would share its time for their handshakes, and on a
 # busy machine none would be done before it is given up.

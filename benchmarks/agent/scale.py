@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from agent.contract.entries import FIRST_PAIR_QUEUE, Classifier, Flow
-from agent.contract.messages import POLL_SECONDS, Commit, Destroy, Stage, Verify
-from agent.contract.state import DesiredState
 from benchmarks.table import Table
-from keeping import PLAN
-from real_lab import RealLab, real_lab
-from server_under_test import wait_for
-from states import desired_state, queue
+from placewire.agent.contract.entries import FIRST_PAIR_QUEUE, Classifier, Flow
+from placewire.agent.contract.messages import POLL_SECONDS, Commit, Destroy, Stage, Verify
+from placewire.agent.contract.state import DesiredState
+from tests.agent.keeping import PLAN
+from tests.agent.real_lab import RealLab, real_lab
+from tests.agent.server_under_test import wait_for
+from tests.agent.states import desired_state, queue
 
 QUEUES_PER_NIC = 128
 BITS_PER_SECOND = 100_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.engine.measured import Ask, Result, solve
 from benchmarks.engine.setting import captured_file, cluster, graph_of, layered_file
 from benchmarks.table import Table, mebibytes, milliseconds
-from optimizer.cluster import Cluster
+from placewire.optimizer.cluster import Cluster
 
 SMALL_LIMIT_SECONDS, LARGE_LIMIT_SECONDS, FREE_LIMIT_SECONDS = 15.0, 60.0, 20.0
 LARGEST = 50_000

@@ -11,9 +11,9 @@ from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.plain import list_schedule
 from benchmarks.engine.setting import captured_file, cluster, graph_of, layered_file
 from benchmarks.table import Table, mebibytes
-from optimizer.engines.units import typical_transfer_seconds, upward_rank
-from optimizer.problem import Problem
-from optimizer.rates import starting_rates
+from placewire.optimizer.engines.units import typical_transfer_seconds, upward_rank
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.rates.allocator import starting_rates
 
 OPERATORS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 SERVERS = (2, 4, 8, 16, 32)
@@ -99,11 +99,11 @@ def evaluations_table() -> Table:
 
 
 def _rates_of(file: Path) -> list[str]:
-    from optimizer.engines.scoring import score
-    from optimizer.engines.solution import Solution
-    from optimizer.kernels.network import channel_rates, device_traffic
-    from optimizer.kernels.schedule import by_priority
-    from optimizer.kernels.tables import make_tables
+    from placewire.optimizer.engines.scoring import score
+    from placewire.optimizer.engines.solution import Solution
+    from placewire.optimizer.kernels.simulation.network import channel_rates, device_traffic
+    from placewire.optimizer.kernels.simulation.schedule import by_priority
+    from placewire.optimizer.kernels.tables import make_tables
 
     graph = graph_of(file)
     problem = Problem(graph, cluster(GIGABITS))

@@ -20,16 +20,16 @@ from benchmarks.engine.methods import GIGABITS, Case
 from benchmarks.engine.setting import captured_file, cluster, graph_file, graph_of
 from benchmarks.graphs import published
 from benchmarks.table import Table, milliseconds
-from optimizer.engines.learned import hsdag, placeto
-from optimizer.engines.learned.curve import draw_curve
-from optimizer.engines.learned.settings import HsdagSettings
-from optimizer.engines.learned.trials import Episode, Trials
-from optimizer.engines.published.list_scheduling import by_remaining_path
-from optimizer.engines.published.shared.reassignment import Reassignment
-from optimizer.engines.single import best_single
-from optimizer.names import Feature
-from optimizer.problem import Learning, Problem, SolveSettings
-from optimizer.reductions.chain import reduce_by_name
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.names import Feature
+from placewire.optimizer.problem import Learning, Problem, SolveSettings
+from placewire.optimizer.published.engines.shared.reassignment import Reassignment
+from placewire.optimizer.published.learned import hsdag, placeto
+from placewire.optimizer.published.learned.curve import draw_curve
+from placewire.optimizer.published.learned.settings import HsdagSettings
+from placewire.optimizer.published.learned.trials import Episode, Trials
+from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+from placewire.optimizer.reductions.chain import reduce_by_name
 
 CAPTURES = ("alexnet",)
 PUBLISHED = ("GoogLeNet", "throughput_LayerGraphs_bert24_training")

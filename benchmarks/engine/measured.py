@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from optimizer.cluster import Cluster
-from optimizer.names import Model
-from optimizer.placement import Placement, load_placement
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.names import Model
+from placewire.optimizer.placement import Placement, load_placement
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(

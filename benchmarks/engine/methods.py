@@ -16,9 +16,9 @@ from benchmarks.engine.setting import (
 )
 from benchmarks.graphs import published
 from benchmarks.table import Table, mebibytes, milliseconds
-from optimizer.cluster import Cluster
-from optimizer.comparison.rescoring import step_under
-from optimizer.graph import OperatorGraph
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.published.comparison.rescoring import step_under
 
 GIGABITS = 20.0
 # (engine, the sharing that it deploys): P1 and HEFT decide no rates, so that nothing is shaped.

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
 
 
 def list_schedule(

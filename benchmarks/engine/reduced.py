@@ -7,10 +7,10 @@ from typing import get_args
 
 from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of
 from benchmarks.table import Table, milliseconds
-from optimizer.names import ReductionName
-from optimizer.problem import Problem
-from optimizer.reductions.refusals import ReductionRefusedError
-from optimizer.reductions.report import reduction_report
+from placewire.optimizer.names import ReductionName
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.comparison.reduction_report import reduction_report
+from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
 # Thesis, table 5.1 (TensorFlow graphs): operators before, after, groups, seconds.
 PUBLISHED = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.graphs import Published, captured, layered_training_graph
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph, save_graph
-from optimizer.profile.modelled import with_modelled_seconds
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.profile.modelled import with_modelled_seconds
 
 DEVICE = "rtx4080s"
 GIGABIT = 1e9

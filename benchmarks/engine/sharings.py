@@ -10,11 +10,11 @@ import numpy as np
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.setting import captured_file, cluster, graph_of
 from benchmarks.table import Table
-from optimizer.graph import OperatorGraph
-from optimizer.names import Sharing
-from optimizer.placement import Placement
-from optimizer.problem import Problem
-from optimizer.simulate import simulate
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.simulate import simulate
 
 GRAPH = "vgg16"
 GIGABITS = (1.0, 10.0, 20.0, 100.0, 160.0)

@@ -21,7 +21,7 @@ def table() -> Table:
         for name in ("alexnet", "gpt2"):
             out = str(Path(folder) / "placement.json")
             argv = [
-                sys.executable, "-m", "optimizer.cli", "solve", str(captured_file(name)),
+                sys.executable, "-m", "placewire.optimizer.cli", "solve", str(captured_file(name)),
                 "--servers", "4", "--nics", "3", "--rate", "20Gbit", "--device-memory", "16GiB",
                 "--device-type", DEVICE, "--sharing", "strict", "--moves", "2000", "--out", out,
                 "--json",

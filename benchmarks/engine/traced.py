@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import Any, get_args
 
-from optimizer.cluster import Cluster
-from optimizer.engines.best_sharing import place_under_best_sharing
-from optimizer.engines.registry import place
-from optimizer.engines.solution import Progress
-from optimizer.graph_file import load_graph
-from optimizer.names import Sharing
-from optimizer.placement import save_placement
-from optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.engines.best_sharing import place_under_best_sharing
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.solution import Progress
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import save_placement
+from placewire.optimizer.problem import Problem, SolveSettings
 
 
 def main() -> None:

@@ -12,13 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.contract.job import Finished, RailInterface, RankSpec, StepDone, parse_rank_event
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.report import ROOT
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
-from optimizer.graph_file import save_graph
-from optimizer.placement import Message, Placement, save_placement
+from placewire.job.contract.specification import (
+    Finished,
+    RailInterface,
+    RankSpec,
+    StepDone,
+    parse_rank_event,
+)
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
+from placewire.optimizer.placement import Message, Placement, save_placement
 
 # Of a full frame: 1448 bytes of payload in 1514.
 PAYLOAD = 1448 / 1514
@@ -111,7 +122,7 @@ def replay(
         files = _specs(network, graph, placement, Path(folder), steps, spec)
         ranks = [
             subprocess.Popen(
-                [*network.prefix(server), sys.executable, "-m", "agent.job", str(file)],
+                [*network.prefix(server), sys.executable, "-m", "placewire.job", str(file)],
                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
             for server, file in files.items()

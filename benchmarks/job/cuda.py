@@ -13,10 +13,10 @@ import torch
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table, milliseconds
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph
-from optimizer.placement import Placement
-from tests.agent.ranks import run_ranks
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+from tests.job.ranks import run_ranks
 from tests.placements import cluster_of, placement_of
 
 DEVICE_TYPE = "gpu"
@@ -52,10 +52,17 @@ def alone(graph: OperatorGraph, device_type: str) -> Placement:
 
 
 def _row(name: str, batch: int) -> Sequence[str]:
-    model = f"examples.models.{name}:training_step"
+    model = f"placewire.examples.models.{name}:training_step"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "graph.json.gz"
-        command = [sys.executable, "-m", "optimizer.profile", model, "--batch", str(batch)]
+        command = [
+            sys.executable,
+            "-m",
+            "placewire.optimizer.profile",
+            model,
+            "--batch",
+            str(batch),
+        ]
         options = ["--device-type", DEVICE_TYPE, "--out", str(out)]
         subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
         graph = load_graph(out)

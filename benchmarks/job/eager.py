@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from agent.contract.job import OptimizerSpec
 from benchmarks.job.rank_pool import Trained
-from optimizer.capture.protocol import ModelWithLoss, TrainingStep, load_training_step
-from optimizer.capture.updates import OptimizerChoice
+from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.capture.protocol import ModelWithLoss, TrainingStep, load_training_step
+from placewire.optimizer.capture.updates import OptimizerChoice
 
 
 def whole(step: TrainingStep) -> torch.nn.Module:

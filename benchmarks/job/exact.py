@@ -11,26 +11,26 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agent.contract.job import OptimizerSpec, ScheduleSpec
 from benchmarks.job.eager import differences_from_eager
 from benchmarks.job.random_placements import on_one_device, random_placement
 from benchmarks.job.rank_pool import RankPool
 from benchmarks.table import Table
+from placewire.job.contract.specification import OptimizerSpec, ScheduleSpec
 
 STEPS = 20
 BATCH = 4
 RANKS = (2, 3, 4)
 # With their dropout.
 MODELS = {
-    "mlp": "examples.models.mlp:training_step",
+    "mlp": "placewire.examples.models.mlp:training_step",
     **{
-        name: f"examples.models.{name}:training_step_small"
+        name: f"placewire.examples.models.{name}:training_step_small"
         for name in (
             "alexnet", "vgg16", "resnet50", "inception", "bert", "fnet", "gpt2", "mixture",
             "two_towers",
         )
     },
-    "hard": "tests.optimizer.hard_models:training_step",
+    "hard": "tests.models.hard:training_step",
 }  # fmt: skip
 # With dropout that drops nothing, comparable with PyTorch; all that are there.
 WITHOUT_DROPOUT = (
@@ -116,7 +116,7 @@ def eager_table() -> Table:
     rows = []
     for name, title in _combinations(WITHOUT_DROPOUT):
         began, optimizer = time.monotonic(), OPTIMIZERS[title]
-        model = f"tests.optimizer.small_models:{name}"
+        model = f"tests.models.small:{name}"
         with RankPool(model, BATCH, optimizer) as pool:
             one = pool.run(on_one_device(pool.graph), STEPS)
             found = differences_from_eager(one, pool.names, model, BATCH, optimizer, 0)

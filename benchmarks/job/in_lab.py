@@ -18,21 +18,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.contract.job import RankEvent, RankSpec, StepDone
-from agent.contract.state import DesiredState
-from controller.agents import Agents
-from controller.ca import Authority
-from controller.change import NetworkChange
-from controller.compile.network import compile_network
-from controller.compile.ranks import rank_specs
-from controller.journal import Journal
-from controller.lab import Lab, find_lab
-from controller.launch.lab import LabLauncher
-from controller.launch.ranks import run_ranks
-from controller.plan import Plan
-from controller.plan_file import parse_plan
-from controller.report import step_times
-from optimizer.placement import Placement, load_placement
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.compile.network import compile_network
+from placewire.controller.compile.ranks import rank_specs
+from placewire.controller.lab import Lab, find_lab
+from placewire.controller.launch.lab import LabLauncher
+from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.controller.records.journal import Journal
+from placewire.controller.records.report import step_times
+from placewire.job.contract.specification import RankEvent, RankSpec, StepDone
+from placewire.optimizer.placement import Placement, load_placement
 
 CONTROLLER_TCP_PORT = 7440
 # What the neighbour runs in each direction on each rail: more than any fair share can hold back.

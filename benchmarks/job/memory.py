@@ -16,14 +16,14 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph
-from optimizer.placement import Placement
-from optimizer.recompute.facts import Facts
-from optimizer.recompute.memory import recompute_memory
-from optimizer.recompute.times import recompute_times
-from optimizer.reductions.published.topological import dfs_topo
-from tests.agent.ranks import run_ranks
+from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.memory import recompute_memory
+from placewire.optimizer.check.recompute.times import recompute_times
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.published.reductions.topological import dfs_topo
+from tests.job.ranks import run_ranks
 from tests.placements import cluster_of, placement_of
 
 # (model, batch) under AdamW; the last two have so few tensors that a process's own pages show.
@@ -81,7 +81,7 @@ def tables(pictures: Path | None) -> Iterable[Table]:
 
 def _rows(model: str, batch: int) -> Iterator[tuple[str, ...]]:
     name = f"{model.removesuffix(':training_step').replace(':training_step_', ', ')}, {batch}"
-    path = f"examples.models.{model}"
+    path = f"placewire.examples.models.{model}"
     with tempfile.TemporaryDirectory() as folder:
         graph = profiled(path, batch, Path(folder))
         for ranks in (1, 2):
@@ -98,7 +98,7 @@ def _rows(model: str, batch: int) -> Iterator[tuple[str, ...]]:
 def profiled(model: str, batch: int, folder: Path) -> OperatorGraph:
     """In a process of its own: a capture leaves its traces in memory."""
     out = folder / "graph.json.gz"
-    command = [sys.executable, "-m", "optimizer.profile", model, "--batch", str(batch)]
+    command = [sys.executable, "-m", "placewire.optimizer.profile", model, "--batch", str(batch)]
     sampling = ["--samples", "3", "--out", str(out)]
     subprocess.run([*command, *sampling], cwd=ROOT, check=True, capture_output=True)
     return load_graph(out)

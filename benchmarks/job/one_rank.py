@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import median
 from typing import Self, TypeVar
 
-from agent.contract.job import OptimizerSpec
 from benchmarks.report import ROOT
 from benchmarks.table import Table, milliseconds
-from optimizer.capture.part import capture_part
-from optimizer.capture.step import capture
-from optimizer.capture.updates import OptimizerChoice
+from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.capture.partial_values import capture_part
+from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.updates import OptimizerChoice
 
-MODEL, BATCH, THREADS = "examples.models.alexnet:training_step", 128, 2
+MODEL, BATCH, THREADS = "placewire.examples.models.alexnet:training_step", 128, 2
 # For as long and longer a process's idle threads keep looking for work, on cores of the other.
 PAUSE_SECONDS = 0.4
 # A rank's heap grows until it has a place for whatever a step asks for.
@@ -33,7 +33,7 @@ OPTIMIZERS = {
     "SGD, momentum": OptimizerSpec(name="sgd", lr=0.01, options={"momentum": 0.9}),
     "AdamW": OptimizerSpec(name="adamw", lr=1e-3),
 }
-CAPTURED, CAPTURED_BATCH, CAPTURES = "examples.models.bert:training_step", 64, 5
+CAPTURED, CAPTURED_BATCH, CAPTURES = "placewire.examples.models.bert:training_step", 64, 5
 
 Result = TypeVar("Result")
 

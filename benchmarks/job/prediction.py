@@ -20,16 +20,21 @@ from benchmarks.graphs import captured
 from benchmarks.job.replays import NIC_RATE, Replay, kept_graph, lab_cluster, replayed
 from benchmarks.layered import layered_training_graph
 from benchmarks.table import Table
-from optimizer.bounds import lower_bound
-from optimizer.engines.assemble import assemble
-from optimizer.engines.scoring import score
-from optimizer.engines.solution import Solution
-from optimizer.graph import OperatorGraph, OperatorRow, TensorRow, build_graph
-from optimizer.names import Sharing
-from optimizer.placement import Placement
-from optimizer.problem import Problem
-from optimizer.profile.modelled import with_modelled_seconds
-from optimizer.profile.scale import with_total_seconds
+from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.profile.modelled import with_modelled_seconds
+from placewire.optimizer.profile.scale import with_total_seconds
 
 DEVICE = "rtx4080s"
 SETUP_LATENCY_SECONDS = 2e-3

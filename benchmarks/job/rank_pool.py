@@ -1,6 +1,6 @@
 """Ranks on loopback, forked from a process that captured their step once.
 
-Each rank is a process of its own that runs `agent.job.runtime.run_rank` once, over gloo, as a
+Each rank is a process of its own that runs `run_rank` (job/placed/runtime.py) once, over gloo, as a
 launched one does; only the capture is its parent's: its part of the model it makes itself.
 Afterwards it hands over every tensor that it holds. A run ends within its limit, whatever the ranks
 do.
@@ -24,16 +24,22 @@ from typing import Any
 
 import torch
 
-from agent.contract.job import Failed, OptimizerSpec, RankEvent, RankSpec, StepDone
-from agent.job import runtime
-from agent.job.lower import RankProgram
-from optimizer.capture import part
-from optimizer.capture.deferred import NotRepeatableError
-from optimizer.capture.protocol import load_training_step
-from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import OperatorGraph
-from optimizer.placement import Placement, save_placement
-from tests.agent.ranks import specs_on_loopback
+from placewire.job.contract.specification import (
+    Failed,
+    OptimizerSpec,
+    RankEvent,
+    RankSpec,
+    StepDone,
+)
+from placewire.job.placed import runtime
+from placewire.job.placed.lower import RankProgram
+from placewire.optimizer.capture import partial_values as part
+from placewire.optimizer.capture.deferred import NotRepeatableError
+from placewire.optimizer.capture.protocol import load_training_step
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement, save_placement
+from tests.job.ranks import specs_on_loopback
 
 # Of a capture on a machine that does much else.
 CAPTURE_SECONDS = 400.0

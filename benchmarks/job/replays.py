@@ -20,12 +20,12 @@ from typing import Any
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.report import ROOT
-from controller.lab import Lab, lab_down, lab_up
-from controller.plan_file import parse_plan
-from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import save_graph
-from optimizer.placement import Placement, save_placement
+from placewire.controller.lab import Lab, lab_down, lab_up
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement, save_placement
 
 LAB = "replays"
 # A host that is not the job's, for neighbours.
@@ -34,7 +34,7 @@ HOST = "other"
 # payload at once, and at higher rates steps are as long as the switches take.
 NIC_RATE = "30Mbit"
 # What decides a measurement beside the job itself.
-_SOURCES = ("agent/job", "agent/drivers", "controller/compile", "controller/lab", "benchmarks/job")
+_SOURCES = ("job", "agent/drivers", "controller/compile", "controller/lab", "benchmarks/job")
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def _row(servers: int, how: str, run: Run) -> Sequence[str]:
 
 
 def _plain(plan: Path, servers: int) -> Run:
-    from controller.lab import find_lab
+    from placewire.controller.lab import find_lab
 
     lab = find_lab(_NAME)
     assert lab is not None
@@ -194,7 +194,7 @@ def _written(folder: Path, servers: int) -> Path:
 
 def _controller(*arguments: str) -> str:
     """What it said. Raises RuntimeError with the last of it where it fails."""
-    command = [sys.executable, "-m", "controller.cli", *arguments]
+    command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

@@ -17,11 +17,11 @@ from benchmarks.engine.setting import DEVICE, captured_file, graph_of, layered_f
 from benchmarks.engine.sharings import neighbour_share
 from benchmarks.job.replays import Replay, Replayed, kept_graph, lab_cluster, replayed
 from benchmarks.table import Table
-from optimizer.cluster import Cluster
-from optimizer.graph import OperatorGraph
-from optimizer.names import Sharing
-from optimizer.placement import Placement
-from optimizer.profile.scale import with_scaled_seconds
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.profile.scale import with_scaled_seconds
 
 SERVERS, NICS = 4, 2
 # What the lab's NICs stand for, and what a message costs there.

@@ -14,18 +14,18 @@ from pathlib import Path
 
 from benchmarks.job.memory import profiled
 from benchmarks.table import Table
-from controller.measured.standard_evaluation import Evaluation, evaluate
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph
-from optimizer.placement import load_placement
-from optimizer.profile.recorded import Deviation, deviation
-from optimizer.profile.rough import held_bytes
+from placewire.controller.decide.measured.standard_evaluation import Evaluation, evaluate
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import load_placement
+from placewire.optimizer.profile.recorded import Deviation, deviation
+from placewire.optimizer.profile.rough import held_bytes
 
 MIB = 1 << 20
 # Of each the memory is such that one device does not hold the step.
 CASES = (
-    Evaluation("examples.models.alexnet:training_step", 128, (16, 32, 64), 3, 300 * MIB),
-    Evaluation("examples.models.vgg16:training_step", 32, (4, 8, 16), 3, 400 * MIB),
+    Evaluation("placewire.examples.models.alexnet:training_step", 128, (16, 32, 64), 3, 300 * MIB),
+    Evaluation("placewire.examples.models.vgg16:training_step", 32, (4, 8, 16), 3, 400 * MIB),
 )
 
 
@@ -67,7 +67,7 @@ def _row(case: Evaluation) -> Sequence[str]:
         estimated = Errors.between(load_graph(folder / "rough.json.gz"), measured)
         ranks = len(load_placement(folder / "placement.json").devices_used)
         direct = Errors.between(measured, profiled(case.model, case.batch, folder))
-    model = case.model.removeprefix("examples.models.").removesuffix(":training_step")
+    model = case.model.removeprefix("placewire.examples.models.").removesuffix(":training_step")
     return (
         f"{model}, {case.batch}", ", ".join(map(str, case.small_batches)), str(ranks),
         str(estimated.time.operators),

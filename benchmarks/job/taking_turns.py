@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from agent.contract.job import OptimizerSpec
-from optimizer.capture.allocator import prepare_allocator
+from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.capture.allocator import prepare_allocator
 
 Step = Callable[[int], object]
 
@@ -45,12 +45,12 @@ def _eager(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
 def _placed(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
     import torch
 
-    from agent.job.lower import lower
-    from agent.job.messages import rank_messages
-    from agent.job.transport import Alone
     from benchmarks.job.random_placements import on_one_device
-    from optimizer.capture.step import capture
-    from optimizer.capture.updates import OptimizerChoice
+    from placewire.job.messages.rank_messages import rank_messages
+    from placewire.job.placed.lower import lower
+    from placewire.job.transport.transport import Alone
+    from placewire.optimizer.capture.step import capture
+    from placewire.optimizer.capture.updates import OptimizerChoice
 
     captured = capture(model, batch, OptimizerChoice.of(optimizer.model_dump()), seed=0)
     placement = on_one_device(captured.operators)

@@ -16,20 +16,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.contract.job import OptimizerSpec
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.job.bare_ranks import PAYLOAD, replay
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.job.replays import ROOT, kept_graph
 from benchmarks.table import Table
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import OperatorGraph
-from optimizer.graph_file import load_graph
-from optimizer.names import Sharing
-from optimizer.placement import Placement
-from optimizer.profile.joining import joined
-from optimizer.recompute.facts import Facts
-from optimizer.recompute.times import recompute_times
+from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.times import recompute_times
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.profile.joining import joined
 
 SERVERS, RAILS = ("s1", "s2"), ("a", "b")
 NIC_RATE, SETUP_SECONDS = 40e6, 5e-4
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def path(self) -> str:
-        return f"examples.models.{self.model}:training_step"
+        return f"placewire.examples.models.{self.model}:training_step"
 
 
 # With two servers a NIC leads to one other: under each of these it is that one's.
@@ -151,8 +151,8 @@ def _profiled(case: Case, folder: Path) -> OperatorGraph:
         own = folder / server
         own.mkdir(parents=True)
         words = [
-            "taskset", "-c", str(core), sys.executable, "-m", "optimizer.profile", case.path,
-            "--batch", str(case.batch), "--device-type", _type(server),
+            "taskset", "-c", str(core), sys.executable, "-m", "placewire.optimizer.profile",
+            case.path, "--batch", str(case.batch), "--device-type", _type(server),
             "--optimizer", OPTIMIZER.model_dump_json(), "--cache", str(own / "cache"),
             "--out", str(own / "graph.json.gz"),
         ]  # fmt: skip

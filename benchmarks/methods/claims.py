@@ -17,12 +17,12 @@ from benchmarks.methods.field import (
     servers,
 )
 from benchmarks.table import Table, milliseconds
-from optimizer.comparison.cases import Case, Method, meant_method
-from optimizer.comparison.rows import Row
-from optimizer.comparison.standing import seconds_until, step_of
-from optimizer.names import ReductionName
-from optimizer.problem import Problem
-from optimizer.reductions.report import reduction_report
+from placewire.optimizer.names import ReductionName
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.comparison.cases import Case, Method, meant_method
+from placewire.optimizer.published.comparison.ranking import seconds_until, step_of
+from placewire.optimizer.published.comparison.reduction_report import reduction_report
+from placewire.optimizer.published.comparison.rows import Row
 
 SCHEMES: tuple[ReductionName, ...] = ("thesis", "colocrl", "placeto")
 SCHEME_LIMIT_SECONDS, COARSENING_LIMIT_SECONDS = 60.0, 60.0

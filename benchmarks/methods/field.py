@@ -9,7 +9,8 @@ from typing import get_args
 from benchmarks.engine.measured import CACHE
 from benchmarks.engine.setting import captured_file, cluster, graph_file
 from benchmarks.graphs import published
-from optimizer.comparison.cases import (
+from placewire.optimizer.names import EngineName
+from placewire.optimizer.published.comparison.cases import (
     Case,
     ComparedCluster,
     ComparedGraph,
@@ -17,9 +18,8 @@ from optimizer.comparison.cases import (
     crossed,
     read_graph,
 )
-from optimizer.comparison.rows import Row, RowsFile
-from optimizer.comparison.running import compare
-from optimizer.names import EngineName
+from placewire.optimizer.published.comparison.rows import Row, RowsFile
+from placewire.optimizer.published.comparison.running import compare
 
 # Our captures, the small ones first; the published graphs come after them.
 CAPTURED = (

@@ -7,10 +7,16 @@ from pathlib import Path
 
 from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
 from benchmarks.table import Table, mebibytes, milliseconds
-from optimizer.comparison.plots import draw
-from optimizer.comparison.reasons import Reasons
-from optimizer.comparison.rows import Row
-from optimizer.comparison.standing import TIE, Field, fields, seconds_until, step_of
+from placewire.optimizer.published.comparison.plots import draw
+from placewire.optimizer.published.comparison.ranking import (
+    TIE,
+    Field,
+    fields,
+    seconds_until,
+    step_of,
+)
+from placewire.optimizer.published.comparison.reasons import Reasons
+from placewire.optimizer.published.comparison.rows import Row
 
 # Below this many operators a simple rule may well be as good, and is sooner.
 LARGE = 1_000

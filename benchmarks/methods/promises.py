@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
 from benchmarks.table import Table
-from optimizer.comparison.rows import Row
+from placewire.optimizer.published.comparison.rows import Row
 
 
 def tables(pictures: Path | None) -> Iterator[Table]:

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_no_measurement, add_plan, require_writable
-from controller.commands.session import in_session
-from controller.commands.talking import confirmed, print_json
-from controller.errors import PlacewireError
+from placewire.controller.commands.arguments import add_no_measurement, add_plan, require_writable
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.errors import PlacewireError
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.plan import Plan
-    from controller.report import RunReport
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
+    from placewire.controller.records.report import RunReport
 
 PURPOSE = "place, shape the network, measure, run the job, restore"
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.previewed import read_preview
+    from placewire.controller.change.preview_file import read_preview
 
     require_writable(arguments.out)
     previewed = read_preview(arguments.plan)
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.plan = Path(previewed.plan_file)
 
     async def work(plan: Plan, tools: Tools) -> int:
-        from controller.apply import Request, apply
+        from placewire.controller.apply import Request, apply
 
         if not arguments.network_only:
             await asyncio.to_thread(tools.launcher.require_ready)

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from controller.errors import UsageError
+from placewire.controller.errors import UsageError
 
 
 def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> None:
@@ -47,7 +47,7 @@ def plan_name(text: str) -> str:
     """Of PLAN|NAME: the name in a plan file that is there, or the text itself. Raises PlanError."""
     if not Path(text).is_file():
         return text
-    from controller.plan_file import load_plan
+    from placewire.controller.plan.plan_file import load_plan
 
     return load_plan(Path(text)).name
 

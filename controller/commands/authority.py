@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_json, add_state_dir
-from controller.commands.talking import print_json
-from controller.errors import UsageError
-from optimizer.cluster_plan.values import server_name
+from placewire.controller.commands.arguments import add_json, add_state_dir
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import UsageError
+from placewire.optimizer.cluster_plan.values import server_name
 
 if TYPE_CHECKING:
-    from controller.ca import Authority
+    from placewire.controller.agents.authority import Authority
 
 PURPOSE = "certificates: issue an agent's own, or deny those that it has"
 # No longer than the authority's own ten years.
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.ca import Authority
+    from placewire.controller.agents.authority import Authority
 
     authority = Authority.load(arguments.state_dir / "ca")
     if arguments.action == "deny":

@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.demo import demo
+    from placewire.controller.demo import demo
 
     return demo(arguments.keep_files)

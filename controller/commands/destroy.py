@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import confirmed, print_json
-from controller.errors import LaunchFailed, RestoreFailed, UsageError, restore_by_hand
+from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.errors import LaunchFailed, RestoreFailed, UsageError, restore_by_hand
 
 if TYPE_CHECKING:
-    from agent.contract.state import ApplyReport
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.agent.contract.state import ApplyReport
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "remove all that Placewire made on the plan's servers"
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def destroy(plan: Plan, tools: Tools) -> int:
-        from controller.apply import end_left_ranks
-        from controller.undisturbed import undisturbed
+        from placewire.controller.apply import end_left_ranks
+        from placewire.controller.uninterruptible import undisturbed
 
         servers = [server.name for server in plan.cluster.servers]
         with tools.journal.exclusive():
@@ -56,8 +56,8 @@ async def _destroyed(
     plan_name: str, servers: Sequence[str], tools: Tools
 ) -> Mapping[str, ApplyReport]:
     """Raises RestoreFailed where something is left, AgentProblem."""
-    from agent.contract.messages import Destroy
-    from agent.contract.state import ApplyReport
+    from placewire.agent.contract.messages import Destroy
+    from placewire.agent.contract.state import ApplyReport
 
     latest = next(
         (d for d in reversed(tools.journal.decisions()) if d.plan_name == plan_name), None

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import print_json
-from controller.errors import AgentProblem, AgentUnreachable, PlacewireError
+from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import AgentProblem, AgentUnreachable, PlacewireError
 
 if TYPE_CHECKING:
-    from agent.contract.diagnosis import Finding
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.agent.contract.diagnosis import Finding
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "say what stands in the plan's way, on every server and here; changes nothing"
 # An error is what apply would end with: an agent is unreachable, or would refuse.
@@ -29,7 +29,7 @@ add_arguments = add_plan
 
 def run(arguments: argparse.Namespace) -> int:
     async def doctor(plan: Plan, tools: Tools) -> int:
-        from controller.show.findings import findings_table
+        from placewire.controller.show.findings import findings_table
 
         found = await _findings(plan, tools)
         if arguments.json:
@@ -47,9 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
     """By server, and of this machine."""
-    from agent.contract.diagnosis import Diagnosis
-    from agent.contract.messages import Diagnose
-    from controller.diagnosis import absent, copied, plan_findings, versions_and_clocks
+    from placewire.agent.contract.diagnosis import Diagnosis
+    from placewire.agent.contract.messages import Diagnose
+    from placewire.controller.verify.diagnosis import (
+        absent,
+        copied,
+        plan_findings,
+        versions_and_clocks,
+    )
 
     servers = [server.name for server in plan.cluster.servers]
     missing: Sequence[str] = ()
@@ -84,7 +89,7 @@ def _beyond(seconds: float, uncertain: float) -> float:
 
 
 async def _here(tools: Tools) -> Sequence[Finding]:
-    from agent.contract.diagnosis import Finding
+    from placewire.agent.contract.diagnosis import Finding
 
     found = []
     try:

@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_state_dir
-from controller.commands.interrupts import interruptible
-from controller.commands.session import listening_place
-from controller.errors import AgentUnreachable, UsageError
-from optimizer.cluster_plan.values import server_name
-from optimizer.quantities import parse_seconds
+from placewire.controller.commands.arguments import add_state_dir
+from placewire.controller.commands.interrupts import interruptible
+from placewire.controller.commands.session import listening_place
+from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.optimizer.cluster_plan.values import server_name
+from placewire.optimizer.quantities import parse_seconds
 
 if TYPE_CHECKING:
-    from controller.enrolment import Enrolment
+    from placewire.controller.agents.enrolment import Enrolment
 
 PURPOSE = "let servers ask for their first certificate, each with a token that is good once"
 _LONGEST_SECONDS = 86_400.0
@@ -52,10 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _enrol(arguments: argparse.Namespace) -> int:
-    from controller.ca import AGENT_LIFETIME_SECONDS, Authority
-    from controller.enrolment import Enrolment
-    from controller.enrolment_listener import listening
-    from controller.turned_away import FILE, TurnedAway
+    from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
+    from placewire.controller.agents.enrolment import Enrolment
+    from placewire.controller.agents.enrolment_listener import listening
+    from placewire.controller.agents.refused_connections import FILE, TurnedAway
 
     addresses = _addresses(arguments.servers)
     host, port = listening_place(arguments.listen)

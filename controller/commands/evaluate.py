@@ -7,10 +7,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from controller.commands.arguments import require_writable
-from controller.commands.interrupts import interruptible
-from optimizer.arguments import byte_count, positive
-from optimizer.capture.arguments import add_model_arguments
+from placewire.controller.commands.arguments import require_writable
+from placewire.controller.commands.interrupts import interruptible
+from placewire.optimizer.capture.arguments import add_model_arguments
+from placewire.optimizer.commands.arguments import byte_count, positive
 
 PURPOSE = "profile a step that no device can hold, on several devices of this machine"
 
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _evaluate(arguments: argparse.Namespace) -> int:
-    from controller.measured.standard_evaluation import Evaluation, evaluate
-    from optimizer.graph_file import load_graph, save_graph
+    from placewire.controller.decide.measured.standard_evaluation import Evaluation, evaluate
+    from placewire.optimizer.graph.graph_file import load_graph, save_graph
 
     out = Path(arguments.out)
     require_writable(out)

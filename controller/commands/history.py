@@ -6,9 +6,9 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from controller.commands.arguments import add_json, add_state_dir, plan_name
-from controller.commands.talking import print_json
-from optimizer.arguments import positive
+from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
+from placewire.controller.commands.talking import print_json
+from placewire.optimizer.commands.arguments import positive
 
 PURPOSE = "what was decided for servers, and how jobs ran, by this machine's journal"
 _LAST = 20
@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.journal import Journal
-    from controller.show.console import console
-    from controller.show.history import decisions_table, runs_table
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.show.console import console
+    from placewire.controller.show.history import decisions_table, runs_table
 
     name = None if arguments.plan is None else plan_name(arguments.plan)
     with Journal.open(arguments.state_dir) as journal:

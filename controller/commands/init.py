@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_json, add_link, require_writable
-from controller.commands.interrupts import interruptible
-from controller.commands.session import LAB_VARIABLE, listening_place
-from controller.commands.talking import print_json
-from controller.errors import AgentUnreachable, UsageError
-from optimizer.arguments import positive
+from placewire.controller.commands.arguments import add_json, add_link, require_writable
+from placewire.controller.commands.interrupts import interruptible
+from placewire.controller.commands.session import LAB_VARIABLE, listening_place
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
-    from agent.contract.messages import Hello
-    from controller.agents import Agents
+    from placewire.agent.contract.messages import Hello
+    from placewire.controller.agents.agents import Agents
 
 PURPOSE = "write a commented plan from what the agents find on their servers; touches nothing"
 _MODEL = "my_package.my_module:training_step"
@@ -45,20 +45,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists():
         raise UsageError(f"--out {arguments.out}: is there already", remedy="give another name")
     if arguments.lab is not None and LAB_VARIABLE not in os.environ:
-        from controller.lab import find_lab
+        from placewire.controller.lab import find_lab
 
         lab = find_lab(arguments.lab)
         if lab is None:
             raise UsageError(f"there is no lab {arguments.lab!r}", remedy="`controller lab list`")
-        lab.run_in_controller([sys.executable, "-m", "controller.cli", *sys.argv[1:]])
+        lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
     return interruptible(_init(arguments))
 
 
 async def _init(arguments: argparse.Namespace) -> int:
-    from controller.agents import Agents
-    from controller.ca import Authority
-    from controller.discovery import discovered_plan
-    from controller.turned_away import FILE, TurnedAway
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.agents.refused_connections import FILE, TurnedAway
+    from placewire.controller.plan.discovery import discovered_plan
 
     host, port = listening_place(arguments.listen)
     authority = Authority.load(arguments.state_dir / "ca")

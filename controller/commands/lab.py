@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from controller.commands.arguments import add_json, plan_name
-from controller.commands.talking import print_json
-from controller.errors import PlacewireError
+from placewire.controller.commands.arguments import add_json, plan_name
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import PlacewireError
 
 PURPOSE = "a cluster on this machine: namespaces, real Open vSwitch, real agents (needs root)"
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.lab import lab_down, lab_names, lab_up
-    from controller.plan_file import load_plan
+    from placewire.controller.lab import lab_down, lab_names, lab_up
+    from placewire.controller.plan.plan_file import load_plan
 
     if arguments.action == "list":
         return _list(lab_names(), as_json=arguments.json)

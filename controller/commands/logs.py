@@ -8,10 +8,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from controller.commands.arguments import add_json, add_state_dir, plan_name
-from controller.commands.talking import print_json
-from controller.errors import UsageError
-from optimizer.arguments import positive, whole
+from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import UsageError
+from placewire.optimizer.commands.arguments import positive, whole
 
 PURPOSE = "what the ranks of a plan's last run printed beside their steps"
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.run_log import printed, rank_mark, runs_of
+    from placewire.controller.records.run_log import printed, rank_mark, runs_of
 
     name = plan_name(arguments.plan)
     known = name == Path(name).name

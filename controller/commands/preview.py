@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan, require_writable
-from controller.commands.session import in_session
-from controller.commands.talking import confirmed, print_json
+from placewire.controller.commands.arguments import add_plan, require_writable
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import confirmed, print_json
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "show every change that apply would make; touches nothing"
 
@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.out)
 
     async def preview(plan: Plan, tools: Tools) -> int:
-        from controller.apply import Request, propose
-        from controller.previewed import preview_of, write_preview
-        from optimizer.cluster_plan.documents import read_yaml
+        from placewire.controller.apply import Request, propose
+        from placewire.controller.change.preview_file import preview_of, write_preview
+        from placewire.optimizer.cluster_plan.documents import read_yaml
 
         document = read_yaml(arguments.plan)
         request = Request(plan, arguments.plan, False, lambda: confirmed(yes=True))

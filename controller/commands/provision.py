@@ -11,16 +11,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.commands.arguments import add_json, add_link, require_writable
-from controller.commands.interrupts import interruptible
-from controller.commands.session import listening_place
-from controller.commands.talking import confirmed, print_json
-from controller.errors import ProvisionFailed, UsageError
+from placewire.controller.commands.arguments import add_json, add_link, require_writable
+from placewire.controller.commands.interrupts import interruptible
+from placewire.controller.commands.session import listening_place
+from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.errors import ProvisionFailed, UsageError
 
 if TYPE_CHECKING:
-    from controller.plan import Plan
-    from controller.provision.progress import Outcome
-    from controller.provision.provisioning import Site
+    from placewire.controller.plan.plan import Plan
+    from placewire.controller.provision.progress import Outcome
+    from placewire.controller.provision.provisioning import Site
 
 PURPOSE = "install the agent on the plan's servers over SSH and enrol it; or remove it"
 
@@ -59,19 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.plan_file import load_plan
+    from placewire.controller.plan.plan_file import load_plan
 
     plan = load_plan(arguments.plan)
     return interruptible(_provision(arguments, plan, _servers(plan, arguments.server)))
 
 
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
-    from controller.ca import Authority
-    from controller.journal import Journal
-    from controller.provision.inventory import inventory
-    from controller.provision.provisioning import Site
-    from controller.show.outcomes import outcome_table
-    from controller.show.story import Show
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.provision.inventory import inventory
+    from placewire.controller.provision.provisioning import Site
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.show.outcomes import outcome_table
+    from placewire.controller.show.story import Show
 
     show = Show(to_error=arguments.json)
     places = listening_place(arguments.listen), listening_place(arguments.enrol_at)
@@ -105,8 +105,8 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
 async def _done(
     arguments: argparse.Namespace, site: Site, inventories: Sequence[Path]
 ) -> dict[str, Outcome]:
-    from controller.provision.playbook import Playbooks
-    from controller.provision.provisioning import install, remove
+    from placewire.controller.provision.playbook import Playbooks
+    from placewire.controller.provision.provisioning import install, remove
 
     playbooks = Playbooks(inventories, check=arguments.check)
     if arguments.remove:
@@ -130,8 +130,8 @@ def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
 def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
     """The operator's own is the last. Which servers enrol from an address of its saying. Raises
     UsageError."""
-    from controller.provision.inventory import enrolment_addresses, require_valid_configs
-    from controller.provision.playbook import host_variables
+    from placewire.controller.provision.inventory import enrolment_addresses, require_valid_configs
+    from placewire.controller.provision.playbook import host_variables
 
     given = inventories[-1]
     if not given.exists():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import confirmed, print_json
-from controller.errors import LaunchFailed, UsageError
+from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.errors import LaunchFailed, UsageError
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.plan import Plan
-    from controller.recovery import Recovered
+    from placewire.controller.apply import Tools
+    from placewire.controller.change.recovery import Recovered
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "end what a controller left that died in the middle of a change"
 _TOLD = {
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from controller.apply import end_left_ranks
-        from controller.recovery import left_open, recover, way_of
+        from placewire.controller.apply import end_left_ranks
+        from placewire.controller.change.recovery import left_open, recover, way_of
 
         with tools.journal.exclusive():
             if (found := left_open(tools.journal, plan.name)) is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_no_measurement, add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import confirmed, print_json
-from optimizer.arguments import positive
+from placewire.controller.commands.arguments import add_no_measurement, add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import confirmed, print_json
+from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "go back to a network that was kept before, measured like any other"
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from controller.rollback import roll_back
+        from placewire.controller.change.rollback import roll_back
 
         with tools.journal.exclusive():
             counts = await roll_back(

@@ -10,14 +10,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.commands.interrupts import interruptible
-from controller.errors import CannotListen, UsageError
+from placewire.controller.commands.interrupts import interruptible
+from placewire.controller.errors import CannotListen, UsageError
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.lab import Lab
-    from controller.launch.launcher import Launcher
-    from controller.plan import Plan, PlanLaunch
+    from placewire.controller.apply import Tools
+    from placewire.controller.lab import Lab
+    from placewire.controller.launch.launcher import Launcher
+    from placewire.controller.plan.plan import Plan, PlanLaunch
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
 
@@ -27,7 +27,7 @@ Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = None) -> int:
     """arguments: those of `add_plan`. plan: where it is not what its file has now. Raises PlanError
     before anything else is done."""
-    from controller.plan_file import load_plan
+    from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan)
     _enter_lab(plan, arguments)
@@ -38,23 +38,23 @@ def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
     """Where a lab of the plan's name is up, go on inside its controller's namespace."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
         return
-    from controller.lab import find_lab
+    from placewire.controller.lab import find_lab
 
     lab = find_lab(plan.name)
     if lab is None:
         return
     print(f"controller: using the lab {plan.name!r} on this machine", file=sys.stderr)
     sys.stderr.flush()
-    lab.run_in_controller([sys.executable, "-m", "controller.cli", *sys.argv[1:]])
+    lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
 
 
 async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
-    from controller.agents import Agents
-    from controller.apply import Tools
-    from controller.ca import Authority
-    from controller.journal import Journal
-    from controller.show.story import Show
-    from controller.turned_away import FILE, TurnedAway
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.agents.refused_connections import FILE, TurnedAway
+    from placewire.controller.apply import Tools
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.show.story import Show
 
     state: Path = arguments.state_dir
     host, port = listening_place(arguments.listen)
@@ -88,8 +88,8 @@ def listening_place(text: str) -> tuple[str, int]:
 
 
 def _launcher(plan: Plan, plan_file: Path) -> Launcher:
-    from controller.launch.launcher import NoLauncher
-    from controller.measured.profiles import import_roots
+    from placewire.controller.decide.measured.profiles import import_roots
+    from placewire.controller.launch.launcher import NoLauncher
 
     job = plan.job
     if plan.launch is not None:
@@ -99,7 +99,7 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
         roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
         paths = os.pathsep.join(path for path in roots if path)
         return NoLauncher(workdir=job.workdir, environment={**job.env, "PYTHONPATH": paths})
-    from controller.launch.lab import LabLauncher
+    from placewire.controller.launch.lab import LabLauncher
 
     paths = os.pathsep.join(import_roots(job, plan_file))
     return LabLauncher(
@@ -111,8 +111,8 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
 
 
 def _ssh_launcher(plan: Plan, launch: PlanLaunch) -> Launcher:
-    from controller.launch.ssh import INSTALLED_PYTHON, SshLauncher
-    from controller.launch.ssh_connection import Login, Surroundings
+    from placewire.controller.launch.ssh import INSTALLED_PYTHON, SshLauncher
+    from placewire.controller.launch.ssh_connection import Login, Surroundings
 
     job = plan.job
     key, known_hosts = (
@@ -136,6 +136,6 @@ def _inside_lab() -> Lab | None:
     name = os.environ.get(LAB_VARIABLE)
     if name is None:
         return None
-    from controller.lab import find_lab
+    from placewire.controller.lab import find_lab
 
     return find_lab(name)

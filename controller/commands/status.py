@@ -6,14 +6,14 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import print_json
-from controller.errors import AgentUnreachable
+from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import AgentUnreachable
 
 if TYPE_CHECKING:
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "what is in force on every server of the plan"
 
@@ -22,10 +22,10 @@ add_arguments = add_plan
 
 def run(arguments: argparse.Namespace) -> int:
     async def status(plan: Plan, tools: Tools) -> int:
-        from controller.in_force import observed, read_back
-        from controller.job_status import job_status
-        from controller.recovery import left_open, way_of
-        from controller.standing import standing
+        from placewire.controller.change.in_force import observed, read_back
+        from placewire.controller.change.recovery import left_open, way_of
+        from placewire.controller.records.decision_in_force import standing
+        from placewire.controller.records.job_status import job_status
 
         observations = await observed(tools.agents, plan)
         verified = await read_back(tools.agents, observations)

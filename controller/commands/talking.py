@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 
-from controller.errors import UsageError
+from placewire.controller.errors import UsageError
 
 
 def print_json(document: object) -> None:

@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from controller.commands.arguments import add_no_measurement, add_plan
-from controller.commands.session import in_session
-from controller.commands.talking import print_json
-from controller.errors import AgentUnreachable, UsageError, VerificationFailed
+from placewire.controller.commands.arguments import add_no_measurement, add_plan
+from placewire.controller.commands.session import in_session
+from placewire.controller.commands.talking import print_json
+from placewire.controller.errors import AgentUnreachable, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
-    from agent.contract.measurement import LinkMeasurement
-    from agent.contract.messages import Observation, Verified
-    from controller.apply import Tools
-    from controller.plan import Plan
+    from placewire.agent.contract.measurement import LinkMeasurement
+    from placewire.agent.contract.messages import Observation, Verified
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
 
 PURPOSE = "read back what a plan keeps in force, and measure its rates again; changes nothing"
 _NOTHING_CHANGED = "nothing was changed; `controller apply` puts it right"
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def verify(plan: Plan, tools: Tools) -> int:
-        from controller.in_force import observed, read_back
+        from placewire.controller.change.in_force import observed, read_back
 
         with tools.journal.exclusive():
             observations = await observed(tools.agents, plan)
@@ -91,8 +91,8 @@ def _require_as_decided(
 
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
-    from controller.apply import measure_until_sure
-    from controller.in_force import allocation_of
+    from placewire.controller.apply import measure_until_sure
+    from placewire.controller.change.in_force import allocation_of
 
     allocation = allocation_of(tools.journal, plan.name, digest)
     if allocation is None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from agent.contract.capabilities import SOFTWARE_HTB_BITS_PER_SECOND, Capabilities
-from agent.contract.state import DesiredState, NicFacts, Refusal
-from controller.plan import Plan
+from placewire.agent.contract.capabilities import SOFTWARE_HTB_BITS_PER_SECOND, Capabilities
+from placewire.agent.contract.state import DesiredState, NicFacts, Refusal
+from placewire.controller.plan.plan import Plan
 
 _GIGABIT = 1e9
 

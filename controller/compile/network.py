@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from agent.contract.capabilities import Capabilities
-from agent.contract.entries import (
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.entries import (
     ACKNOWLEDGEMENT_QUEUE,
     BRIDGE_PREFIX,
     DEFAULT_QUEUE,
@@ -31,13 +31,13 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.state import DesiredState
-from controller.compile.queues import JobQueue, everything_else, job_queues
-from controller.compile.units import burst_bits, wire_rate
-from controller.plan import Plan
-from optimizer.allocation import Allocation
-from optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
-from optimizer.cluster_plan.section import PlanNic, PlanServer
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.compile.queues import JobQueue, everything_else, job_queues
+from placewire.controller.compile.units import burst_bits, wire_rate
+from placewire.controller.plan.plan import Plan
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
+from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
 
 _LONGEST_NAME = 15
 _DIGEST_CHARACTERS = 5

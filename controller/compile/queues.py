@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.contract.entries import FIRST_PAIR_QUEUE
-from controller.compile.units import wire_rate
-from controller.plan import Plan
-from optimizer.allocation import Allocation
-from optimizer.cluster_plan.payload import (
+from placewire.agent.contract.entries import FIRST_PAIR_QUEUE
+from placewire.controller.compile.units import wire_rate
+from placewire.controller.plan.plan import Plan
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.check.recompute.network import ceilings, usable_rates
+from placewire.optimizer.cluster_plan.payload import (
     ACKNOWLEDGEMENT_FRACTION,
     DEFAULT_FRACTION,
     payload_capacity,
     payload_fraction,
 )
-from optimizer.cluster_plan.section import PlanNic
-from optimizer.recompute.network import ceilings, usable_rates
+from placewire.optimizer.cluster_plan.section import PlanNic
 
 # Under `job` all destinations share one queue per NIC.
 JOB_QUEUE = FIRST_PAIR_QUEUE

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.contract.checkpoint import CheckpointSpec
-from agent.contract.job import OptimizerSpec, RailInterface, RankSpec, TraceSpec
-from controller.compile.network import bridge_name
-from controller.plan import Plan
-from controller.plan_job import Job, PlacedJob, ReplayJob, TorchrunJob
-from optimizer.cluster_plan.section import PlanServer
-from optimizer.placement import Placement
+from placewire.controller.compile.network import bridge_name
+from placewire.controller.plan.job import Job, PlacedJob, ReplayJob, TorchrunJob
+from placewire.controller.plan.plan import Plan
+from placewire.job.contract.checkpoint import CheckpointSpec
+from placewire.job.contract.specification import OptimizerSpec, RailInterface, RankSpec, TraceSpec
+from placewire.optimizer.cluster_plan.section import PlanServer
+from placewire.optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400
 # One connection fills a NIC or a queue, and several of them only disturb each other. Beside others'

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.contract.job import ScriptSpec
-from controller.compile.rail_pattern import pattern_shares, rail_pattern
-from controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
-from controller.plan import Plan
-from controller.plan_job import TorchrunJob
+from placewire.controller.compile.rail_pattern import pattern_shares, rail_pattern
+from placewire.controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.plan import Plan
+from placewire.job.contract.specification import ScriptSpec
 
 
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:

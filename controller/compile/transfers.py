@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.contract.measurement import Transfer
-from controller.compile.queues import JobQueue, job_queues
-from controller.plan import Plan
-from optimizer.allocation import Allocation
-from optimizer.recompute.fairness import equal_shares
+from placewire.agent.contract.measurement import Transfer
+from placewire.controller.compile.queues import JobQueue, job_queues
+from placewire.controller.plan.plan import Plan
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.check.recompute.fairness import equal_shares
 
 FIRST_TCP_PORT = 42000
 

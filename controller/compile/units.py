@@ -5,7 +5,7 @@ The other way, from a NIC's line rate to what pairs may share, is optimizer/clus
 
 from __future__ import annotations
 
-from optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fraction
+from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fraction
 
 # A class may send this much time's worth of its rate at once, after a pause too: enough for the
 # kernel's timers, and so little that a message does not pass its queue at line rate. With 5 ms

@@ -7,8 +7,8 @@ a crash, and nothing else.
 
 from __future__ import annotations
 
-from controller.lab.down import lab_down
-from controller.lab.lab import Lab, find_lab, lab_names
-from controller.lab.up import lab_up
+from placewire.controller.lab.down import lab_down
+from placewire.controller.lab.lab import Lab, find_lab, lab_names
+from placewire.controller.lab.up import lab_up
 
 __all__ = ["Lab", "find_lab", "lab_down", "lab_names", "lab_up"]

@@ -13,19 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from controller.ca import Authority
-from controller.errors import AgentUnreachable, PlacewireError
-from controller.lab import record as records
-from controller.lab.processes import describe
-from controller.lab.record import Recorder
-from controller.lab.shape import CONTROLLER_TCP_PORT, MANAGEMENT_INTERFACE, LabServer
-from controller.lab.switches import database_remote, run_directory
-from controller.lab.system import NAMESPACE_DIRECTORY, inside, marked_environment
+from placewire.agent.contract.config import AgentConfig
+from placewire.controller.agents.authority import Authority
+from placewire.controller.errors import AgentUnreachable, PlacewireError
+from placewire.controller.lab import record as records
+from placewire.controller.lab.processes import describe
+from placewire.controller.lab.record import Recorder
+from placewire.controller.lab.shape import CONTROLLER_TCP_PORT, MANAGEMENT_INTERFACE, LabServer
+from placewire.controller.lab.switches import database_remote, run_directory
+from placewire.controller.lab.system import NAMESPACE_DIRECTORY, inside, marked_environment
 
 _CERTIFICATE_SECONDS = 30 * 86_400.0
 _DIAL_SECONDS = 60.0
-_PROJECT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -75,14 +74,13 @@ def _configure(lab: str, controller: str, authority: Authority, server: LabServe
 
 def _start(recorder: Recorder, server: LabServer, config: Path) -> _Daemon:
     log = config.with_name("agent.log")
-    argv = [sys.executable, "-m", "agent.main", "run", "--config", str(config)]
+    argv = [sys.executable, "-m", "placewire.agent.main", "run", "--config", str(config)]
     with log.open("wb") as sink:
         process = subprocess.Popen(
             inside(server.namespace, argv),
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            cwd=_PROJECT,
             env=marked_environment(recorder.record.name),
             start_new_session=True,
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
-from optimizer.cluster_plan.payload import ETHERNET_BYTES
+from placewire.controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
+from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES
 
 # A line must hold a full frame and a little more even when it is slow, or it drops it; beyond that,
 # 1 ms of its rate: a real one does not send what it missed at once. Queues of 20 to 200 ms carried

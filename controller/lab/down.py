@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from controller.errors import PlacewireError, RestoreFailed
-from controller.lab import record as records
-from controller.lab.processes import end, processes_of, strangers_in
-from controller.lab.record import LabRecord, SysctlRecord
-from controller.lab.system import namespace_exists, require_root_and_programs, run_batch
+from placewire.controller.errors import PlacewireError, RestoreFailed
+from placewire.controller.lab import record as records
+from placewire.controller.lab.processes import end, processes_of, strangers_in
+from placewire.controller.lab.record import LabRecord, SysctlRecord
+from placewire.controller.lab.system import namespace_exists, require_root_and_programs, run_batch
 
 
 def lab_down(name: str, progress: Callable[[str], None] = lambda text: None) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from controller.errors import PlacewireError
-from controller.lab import record as records
-from controller.lab.record import LabRecord
-from controller.lab.system import inside, marked_environment
+from placewire.controller.errors import PlacewireError
+from placewire.controller.lab import record as records
+from placewire.controller.lab.record import LabRecord
+from placewire.controller.lab.system import inside, marked_environment
 
 STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
 

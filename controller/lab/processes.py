@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from controller.lab.record import LabRecord, ProcessRecord
-from controller.lab.system import MARKER, NAMESPACE_DIRECTORY
+from placewire.controller.lab.record import LabRecord, ProcessRecord
+from placewire.controller.lab.system import MARKER, NAMESPACE_DIRECTORY
 
 _TERM_SECONDS = 1.5
 _KILL_SECONDS = 3.0

@@ -12,8 +12,8 @@ import ipaddress
 from collections import Counter
 from dataclasses import dataclass
 
-from controller.errors import PlacewireError
-from controller.plan import Plan
+from placewire.controller.errors import PlacewireError
+from placewire.controller.plan.plan import Plan
 
 MANAGEMENT_INTERFACE = "mgmt0"
 CONTROLLER_TCP_PORT = 7440

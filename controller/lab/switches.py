@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from controller.errors import PlacewireError
-from controller.lab import record as records
-from controller.lab.down import put_back
-from controller.lab.processes import describe
-from controller.lab.record import ProcessRecord, Recorder, SysctlRecord
-from controller.lab.shape import LabServer
-from controller.lab.system import inside, marked_environment, run, run_batch
+from placewire.controller.errors import PlacewireError
+from placewire.controller.lab import record as records
+from placewire.controller.lab.down import put_back
+from placewire.controller.lab.processes import describe
+from placewire.controller.lab.record import ProcessRecord, Recorder, SysctlRecord
+from placewire.controller.lab.shape import LabServer
+from placewire.controller.lab.system import inside, marked_environment, run, run_batch
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _SEND_BUFFER = "/proc/sys/net/core/wmem_default"

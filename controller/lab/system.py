@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller.errors import PlacewireError, UsageError
+from placewire.controller.errors import PlacewireError, UsageError
 
 NAMESPACE_DIRECTORY = Path("/run/netns")
 MARKER = "PLACEWIRE_LAB"

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from controller.errors import PlacewireError
-from controller.lab import batches
-from controller.lab import record as records
-from controller.lab.agent_daemons import start_agents
-from controller.lab.down import remove
-from controller.lab.lab import Lab
-from controller.lab.record import LabRecord, Recorder, ServerRecord
-from controller.lab.shape import LabShape, shape_of
-from controller.lab.switches import start_switches
-from controller.lab.system import (
+from placewire.controller.errors import PlacewireError
+from placewire.controller.lab import batches
+from placewire.controller.lab import record as records
+from placewire.controller.lab.agent_daemons import start_agents
+from placewire.controller.lab.down import remove
+from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.record import LabRecord, Recorder, ServerRecord
+from placewire.controller.lab.shape import LabShape, shape_of
+from placewire.controller.lab.switches import start_switches
+from placewire.controller.lab.system import (
     inside,
     namespace_exists,
     require_root_and_programs,
     run,
     run_batch,
 )
-from controller.plan import Plan
+from placewire.controller.plan.plan import Plan
 
 
 def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> Lab:

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from agent.contract.job import ProgramSpec
-from controller.launch.launcher import RANK_PROGRAM
-from controller.launch.local import LocalRank, start_rank
+from placewire.controller.launch.launcher import RANK_PROGRAM
+from placewire.controller.launch.local import LocalRank, start_rank
+from placewire.job.contract.specification import ProgramSpec
 
 
 class HereStarter:

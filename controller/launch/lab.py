@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import ProgramSpec
-from controller.errors import JobFailed, UsageError
-from controller.lab import Lab
-from controller.lab.processes import end, programs_inside, running_seconds
-from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
-from controller.launch.local import LocalRank, start_rank
-from controller.launch.programs import Ended, run_to_end
+import placewire
+from placewire.controller.errors import JobFailed, UsageError
+from placewire.controller.lab import Lab
+from placewire.controller.lab.processes import end, programs_inside, running_seconds
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from placewire.controller.launch.local import LocalRank, start_rank
+from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.job.contract.specification import ProgramSpec
 
-_PROJECT = Path(__file__).resolve().parents[2]
+# Where an interpreter of the user's own finds the rank program.
+_IMPORT_ROOT = Path(placewire.__file__).resolve().parents[1]
 _WITHOUT_PRIVILEGES = (
     "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
 )  # fmt: skip
@@ -120,7 +122,7 @@ class LabLauncher:
 
     def _program_environment(self) -> dict[str, str]:
         environment = {**self._lab.environment, "PYTHONUNBUFFERED": "1", **self._environment}
-        paths = [str(self._workdir), str(_PROJECT), environment.get("PYTHONPATH", "")]
+        paths = [str(self._workdir), str(_IMPORT_ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return environment
 

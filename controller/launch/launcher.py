@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from agent.contract.job import Hold, ProgramSpec
-from controller.errors import UsageError
-from controller.launch.programs import Ended, run_to_end
+from placewire.controller.errors import UsageError
+from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.job.contract.specification import Hold, ProgramSpec
 
 # What python runs on a server: a rank, and what measures operators there.
-RANK_PROGRAM = ("-m", "agent.job")
-PROFILE_PROGRAM = ("-m", "optimizer.profile")
+RANK_PROGRAM = ("-m", "placewire.job")
+PROFILE_PROGRAM = ("-m", "placewire.optimizer.profile")
 
 
 class RankProcess(Protocol):

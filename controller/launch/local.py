@@ -10,10 +10,10 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.contract.job import Hold, ProgramSpec
-from controller.errors import JobFailed
-from controller.launch.launcher import server_of
-from controller.launch.programs import LONGEST_LINE_BYTES, lines_of
+from placewire.controller.errors import JobFailed
+from placewire.controller.launch.launcher import server_of
+from placewire.controller.launch.programs import LONGEST_LINE_BYTES, lines_of
+from placewire.job.contract.specification import Hold, ProgramSpec
 
 
 async def start_rank(

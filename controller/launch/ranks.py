@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from agent.contract.job import (
+from placewire.controller.errors import JobFailed
+from placewire.controller.launch.launcher import RankProcess, Starter
+from placewire.controller.uninterruptible import undisturbed
+from placewire.job.contract.specification import (
     Carried,
     Failed,
     Finished,
@@ -26,9 +29,6 @@ from agent.contract.job import (
     RankEvent,
     parse_rank_event,
 )
-from controller.errors import JobFailed
-from controller.launch.launcher import RankProcess, Starter
-from controller.undisturbed import undisturbed
 
 # A rank captures its model before its first event, on a busy machine for a minute or two.
 SILENCE_SECONDS = 300.0

@@ -16,18 +16,18 @@ from typing import TypeVar
 
 import paramiko
 
-from agent.contract.job import Hold, ProgramSpec
-from controller.errors import JobFailed, LaunchFailed, UsageError
-from controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
-from controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
-from controller.launch.ssh_connection import (
+from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from placewire.controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
+from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
     Login,
     SshServer,
     Started,
     Surroundings,
 )
-from controller.undisturbed import undisturbed
+from placewire.controller.uninterruptible import undisturbed
+from placewire.job.contract.specification import Hold, ProgramSpec
 
 _Answer = TypeVar("_Answer")
 
@@ -39,7 +39,7 @@ _END_SECONDS = 3
 _DRAIN_SECONDS = 5.0
 _LOOK = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
-import agent.contract.job
+import placewire.job.contract.specification
 print(json.dumps({
     "placewire": m.version("placewire"), "torch": m.version("torch"),
     "model": not sys.argv[1] or u.find_spec(sys.argv[1]) is not None,

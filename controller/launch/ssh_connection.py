@@ -19,7 +19,7 @@ from pathlib import Path
 
 import paramiko
 
-from controller.errors import LaunchFailed
+from placewire.controller.errors import LaunchFailed
 
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 20.0

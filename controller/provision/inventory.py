@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent.contract.config import AgentConfig
-from controller.errors import UsageError
-from controller.plan import Plan, PlanLaunch
+from placewire.agent.contract.config import AgentConfig
+from placewire.controller.errors import UsageError
+from placewire.controller.plan.plan import Plan, PlanLaunch
 
 CONFIG = "placewire_agent_config"
 ENROLS_FROM = "placewire_enrols_from"

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.errors import UsageError
-from controller.provision.progress import Failed, Progress, read_event
+from placewire.controller.errors import UsageError
+from placewire.controller.provision.progress import Failed, Progress, read_event
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 _MOST_AT_ONCE = 50

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from controller.errors import AgentUnreachable, UsageError
-from controller.provision.playbook import Playbooks
-from controller.provision.progress import (
+from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.controller.provision.playbook import Playbooks
+from placewire.controller.provision.progress import (
     Certificate,
     Changed,
     Failed,
@@ -26,9 +26,9 @@ from controller.provision.progress import (
 )
 
 if TYPE_CHECKING:
-    from controller.ca import Authority
-    from controller.enrolment import Enrolment
-    from controller.plan import Plan
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.agents.enrolment import Enrolment
+    from placewire.controller.plan.plan import Plan
 
 # From when all is installed: enough for every server, one after the other.
 _TOKEN_SECONDS = 900.0
@@ -111,7 +111,7 @@ async def _enrol(
     site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, str]
 ) -> None:
     """A token for each, good once, for a quarter of an hour, from its own address."""
-    from controller.enrolment import Enrolment
+    from placewire.controller.agents.enrolment import Enrolment
 
     known = {server.name: server.management for server in site.plan.cluster.servers}
     addresses: dict[str, str | None] = {
@@ -143,8 +143,8 @@ async def _enrol(
 async def _waiting(
     site: Site, enrolment: Enrolment, on_refused: Callable[..., None]
 ) -> AsyncIterator[None]:
-    from controller.ca import AGENT_LIFETIME_SECONDS
-    from controller.enrolment_listener import listening
+    from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
+    from placewire.controller.agents.enrolment_listener import listening
 
     context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     async with listening(
@@ -161,7 +161,7 @@ async def _waiting(
 
 async def _see_agents(site: Site) -> None:
     """Listens only now: who dials in runs what was installed."""
-    from controller.agents import Agents
+    from placewire.controller.agents.agents import Agents
 
     installed = [server for server, one in site.outcomes.items() if one.failure is None]
     if not installed:

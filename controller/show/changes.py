@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from agent.contract.messages import Previewed
-from agent.contract.state import Change
-from optimizer.quantities import format_bits_per_second, format_bytes
+from placewire.agent.contract.messages import Previewed
+from placewire.agent.contract.state import Change
+from placewire.optimizer.quantities import format_bits_per_second, format_bytes
 
 _SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}

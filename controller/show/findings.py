@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from agent.contract.diagnosis import Finding
-from controller.show.console import table
+from placewire.agent.contract.diagnosis import Finding
+from placewire.controller.show.console import table
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _ORDER = tuple(_STYLES)

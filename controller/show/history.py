@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 from rich.table import Table
 
-from controller.journal import Decision, Run
-from controller.report import RunReport
-from controller.show.console import table
-from optimizer.quantities import format_seconds
+from placewire.controller.records.journal import Decision, Run
+from placewire.controller.records.report import RunReport
+from placewire.controller.show.console import table
+from placewire.optimizer.quantities import format_seconds
 
 
 def decisions_table(decisions: Sequence[Decision]) -> Table:

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
-from controller.provision.progress import Began, Certificate, Changed, Failed, Outcome, Progress
-from controller.show.console import table
+from placewire.controller.provision.progress import (
+    Began,
+    Certificate,
+    Changed,
+    Failed,
+    Outcome,
+    Progress,
+)
+from placewire.controller.show.console import table
 
 
 def progress_line(told: Progress) -> str | None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from controller.show.console import table
-from optimizer.quantities import format_bytes, format_seconds
+from placewire.controller.show.console import table
+from placewire.optimizer.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from controller.decide import Decision
-    from optimizer.placement import Placement
+    from placewire.controller.decide.decide import Decision
+    from placewire.optimizer.placement import Placement
 
 
 def why(placement: Placement) -> list[str]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from agent.contract.measurement import LinkMeasurement
-from controller.report import CalibratedRow
-from controller.show.console import table
-from optimizer.quantities import format_seconds
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.controller.records.report import CalibratedRow
+from placewire.controller.show.console import table
+from placewire.optimizer.quantities import format_seconds
 
 
 def links_table(links: Sequence[LinkMeasurement]) -> Table:

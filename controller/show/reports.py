@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from controller.report import RunReport
-from controller.show.console import table
-from optimizer.quantities import format_bytes, format_seconds
+from placewire.controller.records.report import RunReport
+from placewire.controller.show.console import table
+from placewire.optimizer.quantities import format_bytes, format_seconds
 
 
 def traffic_table(report: RunReport) -> Table:

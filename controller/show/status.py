@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from agent.contract.messages import Observation, Verified
-from agent.contract.state import DriftState
-from controller.show.changes import diff_lines
-from controller.show.console import table
+from placewire.agent.contract.messages import Observation, Verified
+from placewire.agent.contract.state import DriftState
+from placewire.controller.show.changes import diff_lines
+from placewire.controller.show.console import table
 
 if TYPE_CHECKING:
-    from controller.job_status import JobStatus
+    from placewire.controller.records.job_status import JobStatus
 
 
 def show_servers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.contract.job import StepDone
+from placewire.job.contract.specification import StepDone
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,28 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from agent.contract.job import (
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.provision.progress import Began, Progress
+from placewire.controller.records.report import CalibratedRow, RunReport
+from placewire.controller.records.run_log import rank_mark
+from placewire.controller.show.changes import previewed_lines
+from placewire.controller.show.console import console
+from placewire.controller.show.outcomes import progress_line
+from placewire.controller.show.placements import (
+    beside_tensors,
+    considered_table,
+    placement_table,
+    where_data_is,
+    why,
+)
+from placewire.controller.show.rates import calibrated_table, link_errors, links_table
+from placewire.controller.show.reports import rails_table, steps_table, traffic_table
+from placewire.controller.show.status import show_job, show_servers
+from placewire.controller.show.steps import Step, Steps
+from placewire.controller.verify.rail_use import REMEDY, complaints
+from placewire.job.contract.specification import (
     Carried,
     Failed,
     Finished,
@@ -18,33 +39,12 @@ from agent.contract.job import (
     Started,
     StepDone,
 )
-from agent.contract.measurement import LinkMeasurement
-from agent.contract.messages import Observation, Previewed, Verified
-from controller.provision.progress import Began, Progress
-from controller.rail_use import REMEDY, complaints
-from controller.report import CalibratedRow, RunReport
-from controller.run_log import rank_mark
-from controller.show.changes import previewed_lines
-from controller.show.console import console
-from controller.show.outcomes import progress_line
-from controller.show.placements import (
-    beside_tensors,
-    considered_table,
-    placement_table,
-    where_data_is,
-    why,
-)
-from controller.show.rates import calibrated_table, link_errors, links_table
-from controller.show.reports import rails_table, steps_table, traffic_table
-from controller.show.status import show_job, show_servers
-from controller.show.steps import Step, Steps
-from controller.traffic import TrafficDecision
-from optimizer.quantities import format_bytes
+from placewire.optimizer.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from controller.decide import Decision
-    from controller.job_status import JobStatus
-    from optimizer.traffic import TrafficAllocation
+    from placewire.controller.decide.decide import Decision
+    from placewire.controller.records.job_status import JobStatus
+    from placewire.optimizer.network.traffic_allocation import TrafficAllocation
 
 _STAGES = {
     "agents": "waiting for every agent",

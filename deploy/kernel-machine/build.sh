@@ -42,9 +42,7 @@ with_agent() {
   rm "$wheels"/placewire-*.whl
   # The code comes when the machine is started; until then its packages are empty.
   home=$root/opt/placewire
-  for package in agent controller optimizer examples; do
-    install -D /dev/null "$home/$package/__init__.py"
-  done
+  install -D /dev/null "$home/src/placewire/__init__.py"
   install -m 644 pyproject.toml "$home/"
   touch "$home/README.md"
   quietly inside python3 -m venv /opt/placewire/.venv
@@ -53,8 +51,8 @@ with_agent() {
       --no-index --no-deps "$@"
   }
   pip --find-links /tmp/wheels $(cd "$wheels" && printf '/tmp/wheels/%s ' *.whl)
-  # A path in a .pth file, so that modules that come later are found.
-  pip --no-build-isolation --config-settings editable_mode=compat --editable /opt/placewire
+  # This writes the path of src into a .pth file, so that modules that come later are found.
+  pip --no-build-isolation --editable /opt/placewire
   quietly inside /opt/placewire/.venv/bin/python -m compileall -q /opt/placewire/.venv/lib
   # What Placewire makes is left alone by networkd.
   mkdir -p "$root/etc/systemd/networkd.conf.d"

@@ -36,7 +36,10 @@ from monitor import Monitor, MonitorError
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/opt/placewire"
-CODE = ("agent", "controller", "optimizer", "examples", "tests", "deploy", "pyproject.toml")
+CODE = (
+    "agent", "controller", "job", "optimizer", "examples", "src", "tests", "deploy",
+    "pyproject.toml",
+)  # fmt: skip
 EXIT_NOT_SET_UP, EXIT_NOT_UP, EXIT_LATE = 3, 4, 5
 _QEMU = "qemu-system-x86_64"
 # As they are when the memory is written, so they must be when it is read.

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [[ ${1-} != --short ]] || set -- tests/kernel -m "network and not slow" "${@:2}"
-(($#)) || set -- tests/kernel tests/agent/test_{drivers,agent,bandwidth}.py
+(($#)) || set -- tests/kernel tests/agent/drivers/test_drivers.py tests/agent/test_agent.py tests/agent/network/test_bandwidth.py
 exec .venv/bin/python deploy/kernel-machine/machine.py --limit "${PLACEWIRE_KERNEL_LIMIT:-3600}" -- \
   env PLACEWIRE_DATAPATH=system PLACEWIRE_TEST_PATIENCE=10 HYPOTHESIS_STORAGE_DIRECTORY=/tmp \
   .venv/bin/python -m pytest -q -p no:cacheprovider -m network --durations=10 "$@"

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from examples.models.data import images, step_on
-from examples.models.parts import he_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import images, step_on
+from placewire.examples.models.parts import he_initial_values
+from placewire.optimizer.capture.protocol import TrainingStep
 
 # Output channels of the convolutions (the last two have as many), and of the classifier's layers.
 WIDTHS = (64, 192, 384, 256)

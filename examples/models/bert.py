@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from examples.models.data import PADDING, reviews, step_on
-from examples.models.parts import (
+from placewire.examples.models.data import PADDING, reviews, step_on
+from placewire.examples.models.parts import (
     SMALL,
     Embeddings,
     FeedForward,
@@ -22,7 +22,7 @@ from examples.models.parts import (
     Sizes,
     small_initial_values,
 )
-from optimizer.capture.protocol import TrainingStep
+from placewire.optimizer.capture.protocol import TrainingStep
 
 BASE = Sizes(words=30_522)
 

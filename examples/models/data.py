@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from optimizer.capture.protocol import Tensors, TrainingStep
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 
 PADDING = 0
 # Of translations(): what stands before the first word.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from examples.models import parts
-from examples.models.gpt2 import step_of
-from examples.models.parts import Sizes
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models import parts
+from placewire.examples.models.gpt2 import step_of
+from placewire.examples.models.parts import Sizes
+from placewire.optimizer.capture.protocol import TrainingStep
 
 DEEP = Sizes(words=8192, layers=80, width=256, heads=4)
 SMALL = replace(parts.SMALL, layers=6)

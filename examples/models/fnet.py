@@ -13,9 +13,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from examples.models.data import reviews, step_on
-from examples.models.parts import SMALL, Embeddings, FeedForward, Sizes, small_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import reviews, step_on
+from placewire.examples.models.parts import (
+    SMALL,
+    Embeddings,
+    FeedForward,
+    Sizes,
+    small_initial_values,
+)
+from placewire.optimizer.capture.protocol import TrainingStep
 
 BASE = Sizes(words=32_000)
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from examples.models.data import step_on, translations
-from examples.models.parts import EachTokenLoss
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import step_on, translations
+from placewire.examples.models.parts import EachTokenLoss
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from examples.models import parts
-from examples.models.gpt2 import step_of
-from examples.models.parts import Sizes
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models import parts
+from placewire.examples.models.gpt2 import step_of
+from placewire.examples.models.parts import Sizes
+from placewire.optimizer.capture.protocol import TrainingStep
 
 M330 = Sizes(words=50_257, layers=24, width=1024, heads=16, length=2048)
 M1300 = replace(M330, layers=32, width=2048, heads=32)

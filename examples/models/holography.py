@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from examples.models.data import holograms, step_on
-from examples.models.parts import he_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import holograms, step_on
+from placewire.examples.models.parts import he_initial_values
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from examples.models.data import images, step_on
-from examples.models.inception_blocks import (
+from placewire.examples.models.data import images, step_on
+from placewire.examples.models.inception_blocks import (
     Convolution,
     FactorisedBlock,
     GridReduction,
@@ -28,7 +28,7 @@ from examples.models.inception_blocks import (
     SquareBlock,
     WideBlock,
 )
-from optimizer.capture.protocol import TrainingStep
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,16 @@ from math import ceil
 import torch
 from torch import nn
 
-from examples.models import parts
-from examples.models.data import sentences, step_on
-from examples.models.gpt2 import Layer
-from examples.models.parts import EachTokenLoss, Embeddings, FeedForward, small_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models import parts
+from placewire.examples.models.data import sentences, step_on
+from placewire.examples.models.gpt2 import Layer
+from placewire.examples.models.parts import (
+    EachTokenLoss,
+    Embeddings,
+    FeedForward,
+    small_initial_values,
+)
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,11 @@ class MixtureLayer(Layer):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.feed_forward = Mixture(sizes)
+        self.feed_forward = Mixture(sizes)  # type: ignore[assignment]
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(  # type: ignore[override]
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.attended(x)
         y, balance = self.feed_forward(self.feed_forward_norm(x))
         return x + y, balance
@@ -128,7 +135,7 @@ class MixtureTransformer(nn.Module):
 
 
 class LossAndBalance(EachTokenLoss):
-    def forward(
+    def forward(  # type: ignore[override]
         self, outputs: tuple[torch.Tensor, torch.Tensor], targets: torch.Tensor
     ) -> torch.Tensor:
         logits, balance = outputs

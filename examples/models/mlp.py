@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from optimizer.capture.protocol import Tensors, TrainingStep
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 
 
 class TwoBranches(nn.Module):

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from examples.models.data import images, step_on
-from examples.models.parts import he_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import images, step_on
+from placewire.examples.models.parts import he_initial_values
+from placewire.optimizer.capture.protocol import TrainingStep
 
 # A bottleneck gives four times as many channels as its 3 x 3 convolution has.
 EXPANSION = 4

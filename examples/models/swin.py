@@ -21,9 +21,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from examples.models.data import images, step_on
-from examples.models.parts import FeedForward, small_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import images, step_on
+from placewire.examples.models.parts import FeedForward, small_initial_values
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from examples.models import parts
-from examples.models.data import step_on, translations
-from examples.models.parts import (
+from placewire.examples.models import parts
+from placewire.examples.models.data import step_on, translations
+from placewire.examples.models.parts import (
     EachTokenLoss,
     Embeddings,
     FeedForward,
@@ -26,7 +26,7 @@ from examples.models.parts import (
     Sizes,
     small_initial_values,
 )
-from optimizer.capture.protocol import TrainingStep
+from placewire.optimizer.capture.protocol import TrainingStep
 
 LARGE = Sizes(words=32_000, width=2048, heads=16)
 BASE = Sizes(words=32_000, layers=6, width=512, heads=8)

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from examples.models.data import HISTORY, KINDS, choices, step_on
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import HISTORY, KINDS, choices, step_on
+from placewire.optimizer.capture.protocol import TrainingStep
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from examples.models.data import images, step_on
-from examples.models.parts import he_initial_values
-from optimizer.capture.protocol import TrainingStep
+from placewire.examples.models.data import images, step_on
+from placewire.examples.models.parts import he_initial_values
+from placewire.optimizer.capture.protocol import TrainingStep
 
 # Output channels of each convolution; 0 is a pooling that halves the image.
 WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)

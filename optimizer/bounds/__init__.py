@@ -5,8 +5,8 @@ They hold for the graph as given, under every model and sharing here.
 
 from __future__ import annotations
 
-from optimizer.bounds.bound import Bound
-from optimizer.bounds.quick import lower_bound
-from optimizer.bounds.strong import strong_bound
+from placewire.optimizer.bounds.bound import Bound
+from placewire.optimizer.bounds.quick import lower_bound
+from placewire.optimizer.bounds.strong import strong_bound
 
 __all__ = ["Bound", "lower_bound", "strong_bound"]

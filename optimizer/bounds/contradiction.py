@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.bounds.bound import Bound
-from optimizer.bounds.load import load_between
-from optimizer.bounds.paths import one_machine_seconds
-from optimizer.bounds.relaxation import Relaxation
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem
+from placewire.optimizer.bounds.bound import Bound
+from placewire.optimizer.bounds.load import load_between
+from placewire.optimizer.bounds.paths import one_machine_seconds
+from placewire.optimizer.bounds.relaxation import Relaxation
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem
 
 # Heads and tails may be computed so often, by the number of operators.
 _EFFORT, _LEAST_ROUNDS, _MOST_ROUNDS = 90_000, 4, 80
@@ -99,7 +99,7 @@ def _overflows(relaxation: Relaxation, limits: Limits, seconds: float) -> bool:
 
 def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
     """Units that an edge joins whose transfer does not fit become one."""
-    from optimizer.kernels.heads import joined_units
+    from placewire.optimizer.kernels.graphs.heads import joined_units
 
     head, tail = relaxation.heads_and_tails
     source, target, unit = relaxation.source, relaxation.target, relaxation.unit
@@ -136,7 +136,7 @@ def _seconds_together(
     relaxation: Relaxation, one: IntArray, other: IntArray, seconds: float
 ) -> FloatArray:
     """float64 per pair of units: a bound on their end on one device; 0 where it was not tried."""
-    from optimizer.kernels.heads import pair_seconds
+    from placewire.optimizer.kernels.graphs.heads import pair_seconds
 
     load = np.bincount(relaxation.unit, weights=relaxation.work)
     together = load[one] + load[other]

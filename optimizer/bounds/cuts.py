@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.bounds.bound import Bound
-from optimizer.bounds.relaxation import Relaxation, nic_capacities
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem
+from placewire.optimizer.bounds.bound import Bound
+from placewire.optimizer.bounds.relaxation import Relaxation, nic_capacities
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem
 
 # (work, out, in), and prices of all held bytes in what all tensors together would cost.
 _WEIGHTS = ((0.0, 0.5, 0.5), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.3, 0.3))

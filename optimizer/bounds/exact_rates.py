@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optimizer.bounds.exact_model import ExactModel
-from optimizer.bounds.relaxation import nic_capacities, server_pair_rates
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.bounds.exact_model import ExactModel
+from placewire.optimizer.bounds.relaxation import nic_capacities, server_pair_rates
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.bounds.bound import Bound
-from optimizer.bounds.relaxation import Relaxation
-from optimizer.graph import FloatArray
-from optimizer.problem import Problem
+from placewire.optimizer.bounds.bound import Bound
+from placewire.optimizer.bounds.relaxation import Relaxation
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.problem import Problem
 
 
 def path_bound(relaxation: Relaxation) -> Bound:
@@ -23,7 +23,7 @@ def path_bound(relaxation: Relaxation) -> Bound:
 
 
 def _computation_seconds(relaxation: Relaxation) -> float:
-    from optimizer.kernels.heads import longest_path
+    from placewire.optimizer.kernels.graphs.heads import longest_path
 
     return float(longest_path(relaxation.order, relaxation.work, *relaxation.edges_by_target[:2]))
 
@@ -43,7 +43,7 @@ def unit_bound(problem: Problem, relaxation: Relaxation) -> Bound:
 
 def one_machine_seconds(relaxation: Relaxation) -> FloatArray:
     """float64[U]: Jackson's preemptive bound of each unit alone on a device."""
-    from optimizer.kernels.heads import unit_seconds
+    from placewire.optimizer.kernels.graphs.heads import unit_seconds
 
     head, tail = relaxation.heads_and_tails
     return unit_seconds(head, relaxation.work, tail, *relaxation.members_by_head)

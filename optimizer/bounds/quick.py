@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from optimizer.bounds.bound import ROUNDING, Bound, largest
-from optimizer.bounds.contradiction import contradiction_bound, limits_of
-from optimizer.bounds.cuts import cut_bound
-from optimizer.bounds.load import load_between, load_bound, share_of_load
-from optimizer.bounds.paths import path_bound, unit_bound
-from optimizer.bounds.relaxation import relax
-from optimizer.problem import Problem
+from placewire.optimizer.bounds.bound import ROUNDING, Bound, largest
+from placewire.optimizer.bounds.contradiction import contradiction_bound, limits_of
+from placewire.optimizer.bounds.cuts import cut_bound
+from placewire.optimizer.bounds.load import load_between, load_bound, share_of_load
+from placewire.optimizer.bounds.paths import path_bound, unit_bound
+from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.problem import Problem
 
 
 def lower_bound(problem: Problem) -> Bound:

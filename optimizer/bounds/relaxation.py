@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import CUT_THRESHOLD_BYTES, InfeasibleError, Problem
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, InfeasibleError, Problem
 
 # How many ancestors (descendants) of an operator its head (tail) looks at.
 _ANCESTORS = 32
@@ -46,7 +46,7 @@ class Relaxation:
     @cached_property
     def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
         """Least seconds before each operator's start and after its end, float64[n] each."""
-        from optimizer.kernels.heads import earliest_starts
+        from placewire.optimizer.kernels.graphs.heads import earliest_starts
 
         forward = earliest_starts(
             self.order, self.work, *self.edges_by_target, self.unit, _ANCESTORS

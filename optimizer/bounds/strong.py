@@ -8,21 +8,21 @@ from functools import partial
 
 import numpy as np
 
-from optimizer.bounds.bound import ROUNDING, Bound
-from optimizer.bounds.contradiction import Limits, limits_of, tightened
-from optimizer.bounds.exact_model import ExactModel, Machines
-from optimizer.bounds.exact_rates import (
+from placewire.optimizer.bounds.bound import ROUNDING, Bound
+from placewire.optimizer.bounds.contradiction import Limits, limits_of, tightened
+from placewire.optimizer.bounds.exact_model import ExactModel, Machines
+from placewire.optimizer.bounds.exact_rates import (
     add_rates,
     add_volumes,
     sent_tensors,
     servers_are_alike,
     servers_are_devices,
 )
-from optimizer.bounds.load import share_of_load
-from optimizer.bounds.part import Part, cut_out, machines_for, parts_of
-from optimizer.bounds.quick import lower_bound
-from optimizer.bounds.relaxation import Relaxation, relax
-from optimizer.problem import Problem
+from placewire.optimizer.bounds.load import share_of_load
+from placewire.optimizer.bounds.partial_graph import Part, cut_out, machines_for, parts_of
+from placewire.optimizer.bounds.quick import lower_bound
+from placewire.optimizer.bounds.relaxation import Relaxation, relax
+from placewire.optimizer.problem import Problem
 
 _ROUNDS = 30
 # Operators that take time, at most: of a graph that is modelled whole, and of a part of one.

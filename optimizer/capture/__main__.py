@@ -1,4 +1,4 @@
-"""`python -m optimizer.capture MODEL --out GRAPH.json`: the operator graph, without seconds."""
+"""`optimizer capture MODEL --out GRAPH.json`: the operator graph, without seconds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from optimizer.arguments import EXIT_CODES
-from optimizer.capture.arguments import add_model_arguments, parse_optimizer
-from optimizer.commands.outcome import DONE, ended
-from optimizer.graph_file import save_graph
+from placewire.optimizer.capture.arguments import add_model_arguments, parse_optimizer
+from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.graph.graph_file import save_graph
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -22,7 +22,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.capture") -> int:
+def main(
+    arguments: list[str] | None = None, prog: str = "python -m placewire.optimizer.capture"
+) -> int:
     """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
     return ended(_capture, parser(prog).parse_args(arguments))
 
@@ -30,7 +32,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.ca
 def _capture(options: argparse.Namespace) -> int:
     choice = parse_optimizer(options.optimizer)
     print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
-    from optimizer.capture.part import capture_part
+    from placewire.optimizer.capture.partial_values import capture_part
 
     # Shapes are all that the graph tells of parameters: none gets memory or values.
     captured = capture_part(

@@ -6,16 +6,16 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from optimizer.arguments import positive, whole
-from optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.commands.arguments import positive, whole
 
 if TYPE_CHECKING:
-    from optimizer.capture.updates import OptimizerChoice
+    from placewire.optimizer.capture.updates import OptimizerChoice
 
 
 def add_model_arguments(
     parser: argparse.ArgumentParser,
-    what: str = "module:function, for example examples.models.mlp:training_step",
+    what: str = "module:function, for example placewire.examples.models.mlp:training_step",
     complete: bool = True,
 ) -> None:
     """what: the positional argument's help. complete: --batch and --out must be given."""
@@ -45,7 +45,7 @@ def add_model_arguments(
 
 def parse_optimizer(text: str) -> OptimizerChoice:
     """Raises CaptureError for what is no optimizer."""
-    from optimizer.capture.updates import OptimizerChoice
+    from placewire.optimizer.capture.updates import OptimizerChoice
 
     try:
         document = json.loads(text)

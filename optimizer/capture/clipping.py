@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.updates import clip_coefficient
+from placewire.optimizer.capture.updates import clip_coefficient
 
 aten = torch.ops.aten
 

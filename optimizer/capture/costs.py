@@ -19,11 +19,11 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from optimizer.capture.branches import Conditional
-from optimizer.capture.layout import Layout
-from optimizer.capture.nodes import is_tuple_item, target_name
-from optimizer.capture.rewrite import PlaceableGraph
-from optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.branches import Conditional
+from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.nodes import is_tuple_item, target_name
+from placewire.optimizer.capture.rewrite import PlaceableGraph
+from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
 

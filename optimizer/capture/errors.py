@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from optimizer.capture.sources import is_installed
+from placewire.optimizer.capture.sources import is_installed
 
 
 class CaptureError(ValueError):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from optimizer.capture.layout import Layout
-from optimizer.capture.step import CapturedStep
-from optimizer.capture.stepped import Seeder, Stepped
-from optimizer.capture.updates import AdamW, Sgd, parameter_update
+from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.stepped import Seeder, Stepped
+from placewire.optimizer.capture.updates import AdamW, Sgd, parameter_update
 
 
 @dataclass(frozen=True)

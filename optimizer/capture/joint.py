@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from optimizer.capture.branches import with_conditionals
-from optimizer.capture.errors import CaptureError, one_line, user_location
-from optimizer.capture.nodes import MODULE
-from optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
+from placewire.optimizer.capture.branches import with_conditionals
+from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
+from placewire.optimizer.capture.nodes import MODULE
+from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
 
 _T = TypeVar("_T")
 

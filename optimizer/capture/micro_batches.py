@@ -13,11 +13,11 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from optimizer.capture.errors import CaptureError
-from optimizer.capture.joint import JointGraph
-from optimizer.capture.nodes import STORAGE, in_layout_of, is_random, rename, storage_of
-from optimizer.capture.protocol import Tensors
-from optimizer.capture.writers import sum_of
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.nodes import STORAGE, in_layout_of, is_random, rename, storage_of
+from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.writers import sum_of
 
 aten = torch.ops.aten
 

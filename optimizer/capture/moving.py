@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from optimizer.capture.protocol import Tensors, TrainingStep
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 
 
 def on_device(step: TrainingStep, device: torch.device) -> TrainingStep:

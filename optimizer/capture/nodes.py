@@ -9,8 +9,8 @@ from collections.abc import Hashable
 import torch
 from torch import fx
 
-from optimizer.capture.branches import Conditional
-from optimizer.capture.layout import Layout
+from placewire.optimizer.capture.branches import Conditional
+from placewire.optimizer.capture.layout import Layout
 
 # Where a copy of a node lies, if not in the memory that was traced for the node.
 STORAGE = "storage"

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.branches import Conditional
-from optimizer.capture.costs import node_cost
-from optimizer.capture.errors import CaptureError
-from optimizer.capture.layout import Layout
-from optimizer.capture.nodes import (
+from placewire.optimizer.capture.branches import Conditional
+from placewire.optimizer.capture.costs import node_cost
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.nodes import (
     MODULE,
     is_random,
     is_tuple_item,
@@ -29,10 +29,10 @@ from optimizer.capture.nodes import (
     target_name,
     text_of,
 )
-from optimizer.capture.refusals import source_of
-from optimizer.capture.rewrite import PlaceableGraph
-from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import (
+from placewire.optimizer.capture.refusals import source_of
+from placewire.optimizer.capture.rewrite import PlaceableGraph
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.graph.operator_graph import (
     TUPLE_ITEM,
     OperatorGraph,
     OperatorRow,

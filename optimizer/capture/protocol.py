@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from optimizer.capture.errors import CaptureError, one_line, user_location
+from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
 
 Tensors = tuple[torch.Tensor, ...]
 Autocast = Literal["bf16"]
@@ -86,7 +86,7 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
     if not isinstance(step, TrainingStep):
         raise CaptureError(
             f"{model_path} returned {type(step).__name__}; it must return "
-            "optimizer.capture.protocol.TrainingStep"
+            "placewire.optimizer.capture.protocol.TrainingStep"
         )
     if not all(isinstance(x, torch.Tensor) for x in step.example_inputs):
         raise CaptureError(f"{model_path}: example_inputs must be a tuple of tensors")
@@ -98,7 +98,7 @@ def _find_function(model_path: str) -> Callable[..., Any]:
     if not (module_name and colon and name):
         raise CaptureError(
             f"model {model_path!r} is not of the form `module:function`, "
-            "for example examples.models.alexnet:training_step"
+            "for example placewire.examples.models.alexnet:training_step"
         )
     try:
         module = importlib.import_module(module_name)

@@ -10,11 +10,11 @@ import re
 import torch
 from torch import fx
 
-from optimizer.capture.branches import Conditional
-from optimizer.capture.errors import CaptureError
-from optimizer.capture.joint import JointGraph
-from optimizer.capture.nodes import is_random
-from optimizer.capture.sources import is_installed
+from placewire.optimizer.capture.branches import Conditional
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.nodes import is_random
+from placewire.optimizer.capture.sources import is_installed
 
 # These kernels return other tensors than they declare: a graph of them cannot be run.
 _UNDECLARED = ("aten.mkldnn_rnn_layer.", "aten.mkldnn_rnn_layer_backward.")

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.joint import JointGraph
-from optimizer.capture.layout import Layout
-from optimizer.capture.micro_batches import unrolled
-from optimizer.capture.nodes import rename, storage_of
-from optimizer.capture.updates import OptimizerChoice
-from optimizer.capture.writers import add_copies, add_updates, merge_ties
+from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.micro_batches import unrolled
+from placewire.optimizer.capture.nodes import rename, storage_of
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.writers import add_copies, add_updates, merge_ties
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.errors import CaptureError
 
 # What each takes beside warmup_steps; total_steps and every_steps must be given where taken.
 TAKES: Mapping[str, tuple[str, ...]] = {

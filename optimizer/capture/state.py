@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from optimizer.capture.protocol import TrainingStep
-from optimizer.capture.rewrite import PlaceableGraph
+from placewire.optimizer.capture.protocol import TrainingStep
+from placewire.optimizer.capture.rewrite import PlaceableGraph
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from optimizer.capture.collector import collector_paused
-from optimizer.capture.errors import CaptureError
-from optimizer.capture.joint import joint_graph
-from optimizer.capture.layout import Layout
-from optimizer.capture.micro_batches import (
+from placewire.optimizer.capture.collector import collector_paused
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.joint import joint_graph
+from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.micro_batches import (
     refuse_what_does_not_split,
     split_batch,
     split_batches,
 )
-from optimizer.capture.moving import on_device
-from optimizer.capture.operators import Analysis, analyse, operator_graph
-from optimizer.capture.protocol import (
+from placewire.optimizer.capture.moving import on_device
+from placewire.optimizer.capture.operators import Analysis, analyse, operator_graph
+from placewire.optimizer.capture.protocol import (
     Autocast,
     DeviceType,
     ModelWithLoss,
@@ -27,12 +27,12 @@ from optimizer.capture.protocol import (
     TrainingStep,
     load_training_step,
 )
-from optimizer.capture.refusals import refuse_what_cannot_run
-from optimizer.capture.rewrite import PlaceableGraph, placeable
-from optimizer.capture.sources import source_digests
-from optimizer.capture.state import StateNames, state_names
-from optimizer.capture.updates import OptimizerChoice
-from optimizer.graph import OperatorGraph
+from placewire.optimizer.capture.refusals import refuse_what_cannot_run
+from placewire.optimizer.capture.rewrite import PlaceableGraph, placeable
+from placewire.optimizer.capture.sources import source_digests
+from placewire.optimizer.capture.state import StateNames, state_names
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 
 @dataclass(frozen=True)

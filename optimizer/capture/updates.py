@@ -15,9 +15,9 @@ import torch
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from optimizer.capture.errors import CaptureError
-from optimizer.capture.schedule import Schedule
-from optimizer.capture.stepped import Stepped
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.stepped import Stepped
 
 # Accepted options and their defaults, which are those of torch.optim.
 DEFAULTS: Mapping[str, Mapping[str, float]] = {

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from optimizer.capture.clipping import add_clip_coefficient
-from optimizer.capture.joint import JointGraph
-from optimizer.capture.nodes import in_layout_of, rename
-from optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.clipping import add_clip_coefficient
+from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.nodes import in_layout_of, rename
+from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
 

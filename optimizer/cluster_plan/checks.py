@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from optimizer.cluster_plan.documents import Mistake
-from optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanServer
+from placewire.optimizer.cluster_plan.documents import Mistake
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanServer
 
 # (YAML path, its server, the NIC)
 PlacedNic = tuple[str, PlanServer, PlanNic]

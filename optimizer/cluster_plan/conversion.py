@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.cluster_plan.documents import DocumentError
-from optimizer.cluster_plan.payload import payload_capacity, payload_fraction
-from optimizer.cluster_plan.section import ChosenRails, PlanCluster
-from optimizer.cluster_plan.values import MEASURED
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.cluster_plan.documents import DocumentError
+from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster
+from placewire.optimizer.cluster_plan.values import MEASURED
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from optimizer.cluster_plan.values import shown
+from placewire.optimizer.cluster_plan.values import shown
 
 # (YAML path, what was found and what would be accepted); the path is "" for the whole file.
 Mistake = tuple[str, str]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from optimizer.cluster import Cluster
-from optimizer.cluster_plan.checks import cluster_mistakes
-from optimizer.cluster_plan.conversion import cluster_of
-from optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
-from optimizer.cluster_plan.section import ChosenRails, PlanCluster
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.cluster_plan.checks import cluster_mistakes
+from placewire.optimizer.cluster_plan.conversion import cluster_of
+from placewire.optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster
 
 
 class _RailsOfNetwork(BaseModel):

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optimizer.cluster_plan.payload import MTU_BYTES
-from optimizer.cluster_plan.values import (
+from placewire.optimizer.cluster_plan.payload import MTU_BYTES
+from placewire.optimizer.cluster_plan.values import (
     Address,
     Background,
     DeviceType,

@@ -15,11 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from optimizer.quantities import (
-    parse_bits_per_second,
-    parse_bytes,
-    parse_seconds,
-)
+from placewire.optimizer.quantities import parse_bits_per_second, parse_bytes, parse_seconds
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 # A dash in front would be an option to the tools that interfaces are set with.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from optimizer.arguments import EXIT_CODES
+from placewire.optimizer.commands.arguments import EXIT_CODES
 
 _NAME_COLUMNS = 20
 

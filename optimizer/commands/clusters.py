@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizer.arguments import bits_per_second, byte_count, duration, positive
-from optimizer.commands.outcome import InputError
+from placewire.optimizer.commands.arguments import bits_per_second, byte_count, duration, positive
+from placewire.optimizer.commands.outcome import InputError
 
 if TYPE_CHECKING:
-    from optimizer.cluster import Cluster
-    from optimizer.graph import OperatorGraph
+    from placewire.optimizer.cluster import Cluster
+    from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 _NEEDED = ("servers", "nics", "rate", "device_memory")
 _SETUP_LATENCY_SECONDS = 50e-6
@@ -70,7 +70,7 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
 
 def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
     """where: the graph, as mistakes name it. Raises InputError as above."""
-    from optimizer.cluster import Cluster, Device, Nic, Server
+    from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 
     kind = _device_type(options, graph, where)
     device = Device(type=kind, memory_bytes=options.device_memory)
@@ -94,9 +94,9 @@ def read_cluster(path: Path) -> Cluster:
         return _planned_cluster(path)
     from pydantic import ValidationError
 
-    from optimizer.cluster import Cluster
-    from optimizer.json_file import read_json
-    from optimizer.mistakes import first_mistake
+    from placewire.optimizer.cluster import Cluster
+    from placewire.optimizer.graph.json_file import read_json
+    from placewire.optimizer.graph.validation_message import first_mistake
 
     document: Any = read_json(path)
     if isinstance(document, dict) and "servers" not in document and "cluster" in document:
@@ -108,8 +108,8 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def _planned_cluster(path: Path) -> Cluster:
-    from optimizer.cluster_plan.documents import DocumentError
-    from optimizer.cluster_plan.reading import read_plan_cluster
+    from placewire.optimizer.cluster_plan.documents import DocumentError
+    from placewire.optimizer.cluster_plan.reading import read_plan_cluster
 
     try:
         described = read_plan_cluster(path)

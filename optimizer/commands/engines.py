@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from optimizer.commands.catalogue import catalogue_parser, print_catalogue
-from optimizer.commands.outcome import DONE
+from placewire.optimizer.commands.catalogue import catalogue_parser, print_catalogue
+from placewire.optimizer.commands.outcome import DONE
 
 _ALL = (
     "Any may be asked under any model and sharing: a method decides by its own view of the network "
@@ -20,7 +20,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str], prog: str) -> int:
     options = parser(prog).parse_args(arguments)
-    from optimizer.engines.catalog import ENGINES, Engine
+    from placewire.optimizer.engines.catalog import ENGINES, Engine
 
     def details(engine: Engine) -> tuple[str, str]:
         return (

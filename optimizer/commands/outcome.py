@@ -25,8 +25,8 @@ def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace)
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
     except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError
-        from optimizer.engines.refusals import OutOfTimeError
-        from optimizer.problem import InfeasibleError
+        from placewire.optimizer.engines.refusals import OutOfTimeError
+        from placewire.optimizer.problem import InfeasibleError
 
         unplaced = isinstance(error, InfeasibleError | OutOfTimeError)
         return _complain(str(error), INFEASIBLE if unplaced else BAD_INPUT)

@@ -6,10 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from optimizer.quantities import format_step
+from placewire.optimizer.quantities import format_step
 
 if TYPE_CHECKING:
-    from optimizer.engines.solution import Progress
+    from placewire.optimizer.engines.solution import Progress
 
 
 class ProgressLines:

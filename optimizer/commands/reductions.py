@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from optimizer.commands.catalogue import catalogue_parser, print_catalogue
-from optimizer.commands.outcome import DONE
+from placewire.optimizer.commands.catalogue import catalogue_parser, print_catalogue
+from placewire.optimizer.commands.outcome import DONE
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -19,7 +19,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str], prog: str) -> int:
     options = parser(prog).parse_args(arguments)
-    from optimizer.reductions.catalog import REDUCTIONS, Entry
+    from placewire.optimizer.reductions.catalog import REDUCTIONS, Entry
 
     def details(entry: Entry) -> tuple[str]:
         return (f"takes: {entry.takes}",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from optimizer.arguments import EXIT_CODES
-from optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.outcome import DONE, InputError, ended
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -23,10 +23,15 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from optimizer.graph_file import graph_from_json, load_graph
-    from optimizer.json_file import read_json
-    from optimizer.placement import placement_from_json
-    from optimizer.summary import gantt_lines, graph_lines, placement_lines, timeline_of
+    from placewire.optimizer.explain.summary import (
+        gantt_lines,
+        graph_lines,
+        placement_lines,
+        timeline_of,
+    )
+    from placewire.optimizer.graph.graph_file import graph_from_json, load_graph
+    from placewire.optimizer.graph.json_file import read_json
+    from placewire.optimizer.placement import placement_from_json
 
     document = read_json(options.file)
     if isinstance(document, dict) and "tensors" in document:
@@ -35,7 +40,7 @@ def _show(options: argparse.Namespace) -> int:
         placement = placement_from_json(document, where=str(options.file))
         lines = placement_lines(placement)
         if options.graph is not None:
-            from optimizer.check import check
+            from placewire.optimizer.check.check import check
 
             graph = load_graph(options.graph)
             if violations := check(graph, placement):

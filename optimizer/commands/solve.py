@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from optimizer.arguments import EXIT_CODES, fraction, part, seconds, whole
-from optimizer.commands.clusters import add_cluster_arguments, cluster_of, refuse_half_a_cluster
-from optimizer.commands.learning import (
-    add_learning_arguments,
-    learning_of,
-    refuse_idle_learning,
+from placewire.optimizer.commands.arguments import EXIT_CODES, fraction, part, seconds, whole
+from placewire.optimizer.commands.clusters import (
+    add_cluster_arguments,
+    cluster_of,
+    refuse_half_a_cluster,
 )
-from optimizer.commands.outcome import DONE, ended
-from optimizer.commands.progress import ProgressLines
-from optimizer.names import (
+from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.commands.progress import ProgressLines
+from placewire.optimizer.names import (
     ENTITLED_FRACTION,
     Backend,
     EngineName,
@@ -28,10 +27,15 @@ from optimizer.names import (
     Sharing,
     SolverName,
 )
+from placewire.optimizer.published.commands.learning import (
+    add_learning_arguments,
+    learning_of,
+    refuse_idle_learning,
+)
 
 if TYPE_CHECKING:
-    from optimizer.placement import Placement
-    from optimizer.problem import Problem
+    from placewire.optimizer.placement import Placement
+    from placewire.optimizer.problem import Problem
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -137,10 +141,15 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    from optimizer.graph_file import load_graph
-    from optimizer.placement import save_placement
-    from optimizer.problem import Problem
-    from optimizer.summary import considered_lines, gantt_lines, placement_lines, timeline_of
+    from placewire.optimizer.explain.summary import (
+        considered_lines,
+        gantt_lines,
+        placement_lines,
+        timeline_of,
+    )
+    from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.placement import save_placement
+    from placewire.optimizer.problem import Problem
 
     graph = load_graph(options.graph)
     cluster = cluster_of(options, graph)
@@ -180,7 +189,7 @@ def _placed(
     problem: Problem, options: argparse.Namespace
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the answer, one placement for each sharing that was tried)."""
-    from optimizer.problem import SolveSettings
+    from placewire.optimizer.problem import SolveSettings
 
     settings = SolveSettings(
         gap=options.gap,
@@ -193,10 +202,10 @@ def _placed(
     )
     how = options.engine, settings, options.reduction, ProgressLines()
     if options.sharing == "auto":
-        from optimizer.engines.best_sharing import place_under_best_sharing
+        from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 
         return place_under_best_sharing(problem, get_args(Sharing), *how)
-    from optimizer.engines.registry import place
+    from placewire.optimizer.engines.registry import place
 
     placement = place(replace(problem, sharing=options.sharing), *how)
     return placement, (placement,)

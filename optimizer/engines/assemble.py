@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from optimizer.bounds import Bound
-from optimizer.cluster import even_rates
-from optimizer.engines.solution import Solution
-from optimizer.placement import Message, Placement
-from optimizer.problem import InfeasibleError, Problem
-from optimizer.sharing import decides_rates, decision
-from optimizer.simulate import Timeline, simulate
+from placewire.optimizer.bounds import Bound
+from placewire.optimizer.cluster import even_rates
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.network.sharing import decides_rates, decision
+from placewire.optimizer.placement import Message, Placement
+from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.simulation.simulate import Timeline, simulate
 
 
 def assemble(

@@ -9,26 +9,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.bounds import lower_bound
-from optimizer.engines.costing import Costing
-from optimizer.engines.levels import carried
-from optimizer.engines.packing import packed
-from optimizer.engines.published import heft
-from optimizer.engines.reporting import Clock, Reporter
-from optimizer.engines.scoring import Scored, score
-from optimizer.engines.search import Search
-from optimizer.engines.single import best_single
-from optimizer.engines.solution import TIE, Report, Solution
-from optimizer.engines.structured import structured_starts
-from optimizer.engines.units import (
+from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.engines import heft
+from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.levels import carried
+from placewire.optimizer.engines.packing import packed
+from placewire.optimizer.engines.reporting import Clock, Reporter
+from placewire.optimizer.engines.scoring import Scored, score
+from placewire.optimizer.engines.search import Search
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.engines.solution import TIE, Report, Solution
+from placewire.optimizer.engines.structured import structured_starts
+from placewire.optimizer.engines.units import (
     typical_transfer_seconds,
     unit_of_operator,
     unit_sums,
     upward_rank,
 )
-from optimizer.graph import IntArray
-from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.reductions.contract import Reduced
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.reductions.contract import Reduced
 
 # A reduced problem with its undo, made when it is its turn; None where it is not worth it.
 Level = Callable[[], Reduced | None]

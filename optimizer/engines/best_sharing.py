@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.engines.registry import place
-from optimizer.engines.scoring import score
-from optimizer.engines.solution import TIE, Progress, Report, Solution
-from optimizer.graph import IntArray
-from optimizer.names import EngineName, ReductionName, Sharing
-from optimizer.placement import Placement
-from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.simulate import simulate
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.names import EngineName, ReductionName, Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.simulation.simulate import simulate
 
 # Of the time or moves, what searches from another sharing's placement may take together.
 _CROSSING_PART = 0.2

@@ -15,7 +15,7 @@ from collections import Counter, deque
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.graph import IntArray, OperatorGraph
+from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
 
 # A signature names its operands, which are others in every block.
 _OPERAND = re.compile(r"%\w+")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
-from optimizer.names import EngineName, ReductionName
+from placewire.optimizer.names import EngineName, ReductionName
 
 if TYPE_CHECKING:
-    from optimizer.engines.solution import Solve
+    from placewire.optimizer.engines.solution import Solve
 
-_FORMULATIONS = "optimizer.engines.formulations.engine"
+_FORMULATIONS = "placewire.optimizer.published.formulations.engine"
 
 Decides = Literal["devices", "devices, order", "devices, rates", "devices, order, rates"]
 
@@ -42,8 +42,8 @@ class Engine:
     reduction: ReductionName | None = None
 
 
-_PUBLISHED = "optimizer.engines.published"
-_LEARNED = "optimizer.engines.learned"
+_PUBLISHED = "placewire.optimizer.published.engines"
+_LEARNED = "placewire.optimizer.published.learned"
 _ALONE = "each transfer alone"
 _SIMULATED = "the problem's own model"
 _ROOM = "static sum: a device without room is passed over"
@@ -58,11 +58,12 @@ _THESIS = "Joint Optimization of Algebraic Transformation, Device Placement … 
 
 ENGINES: Mapping[EngineName, Engine] = {
     "auto": Engine(
-        "optimizer.engines.auto", "several starts, annealing, rates by a linear program, a bound",
+        "placewire.optimizer.engines.auto",
+        "several starts, annealing, rates by a linear program, a bound",
         "Placewire", "", "devices, order, rates", _SIMULATED, "the simulated peak", "yes",
     ),
     "single": Engine(
-        "optimizer.engines.single", "the best single device",
+        "placewire.optimizer.engines.single", "the best single device",
         "Placewire", "", "devices", _SIMULATED, "the simulated peak", "yes", "none",
     ),
     "random": Engine(
@@ -71,7 +72,8 @@ ENGINES: Mapping[EngineName, Engine] = {
         "yes", "none",
     ),
     "sequential": Engine(
-        "optimizer.engines.sequential", "one device filled after the other, depth first",
+        "placewire.optimizer.published.engines.sequential",
+        "one device filled after the other, depth first",
         _CELERITAS, "4.2", "devices, order", "nothing", "the simulated peak", "yes", "none",
     ),
     "order-place": Engine(
@@ -101,7 +103,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         "grouped by speed", "none",
     ),
     "heft": Engine(
-        f"{_PUBLISHED}.heft", "by upward rank, where it ends first",
+        "placewire.optimizer.engines.heft", "by upward rank, where it ends first",
         "Topcuoglu et al., HEFT (TPDS 2002)", "4.1", "devices, order", _ALONE, _ROOM, "yes",
     ),
     "peft": Engine(

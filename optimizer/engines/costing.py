@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.engines.solution import Solution
-from optimizer.graph import FloatArray, IntArray
-from optimizer.kernels.anneal import Scoring, cost
-from optimizer.kernels.tables import make_tables
-from optimizer.problem import Problem
-from optimizer.sharing import decides_rates, rates_in_force
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.kernels.annealing.cost import Scoring, cost
+from placewire.optimizer.kernels.tables import make_tables
+from placewire.optimizer.network.sharing import decides_rates, rates_in_force
+from placewire.optimizer.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
 
 # Components smaller than this keep their recorded order.
 _LEAST_TO_ORDER = 8
@@ -23,7 +23,7 @@ def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
     layer hold on to each other by its activations, so that the order runs along the layers, and
     neighbours in it are cheap to keep on one server.
     """
-    from optimizer.kernels.heads import joined_units
+    from placewire.optimizer.kernels.graphs.heads import joined_units
 
     count = int(unit.max(initial=-1)) + 1
     source, target, tensor = graph.edges

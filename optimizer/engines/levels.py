@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.engines.solution import Solution
-from optimizer.engines.units import unit_of_operator
-from optimizer.graph import IntArray
-from optimizer.problem import Problem
-from optimizer.reductions.coarsen import reduce_to
-from optimizer.reductions.contract import Reduced, Undo
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.units import unit_of_operator
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.coarsen import reduce_to
+from placewire.optimizer.reductions.contract import Reduced, Undo
 
 # Each level has about so many times the operators of the one before.
 _GROWTH = 5

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.engines.blocks import repeated_blocks
-from optimizer.engines.layering import spectral_order, tail_groups
-from optimizer.engines.units import unit_of_operator, unit_rows
-from optimizer.graph import IntArray
-from optimizer.problem import Problem
+from placewire.optimizer.engines.blocks import repeated_blocks
+from placewire.optimizer.engines.layering import spectral_order, tail_groups
+from placewire.optimizer.engines.units import unit_of_operator, unit_rows
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
-    from optimizer.kernels.proposals import Neighbourhood
+    from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
 
 _CHAIN_LENGTHS = (2, 4, 16)
 _BALL_SIZES = (5, 12, 30)
@@ -30,7 +30,7 @@ def make_neighbourhood(problem: Problem) -> Neighbourhood:
     the clusters that operator fusion finds at several thresholds, balls around units, stretches of
     the order that runs through the model, and the tails of the main chain. Units are whole
     co-location groups, so no move separates one. With them the repeated blocks."""
-    from optimizer.kernels.proposals import Neighbourhood
+    from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
 
     unit = unit_of_operator(problem)
     unit_start, unit_members = unit_rows(unit)
@@ -58,7 +58,7 @@ def _singles(count: int) -> Rows:
 
 def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
     """Pairs, chains and balls, all along edges between units, the largest tensor first."""
-    from optimizer.kernels.neighbours import balls, chains
+    from placewire.optimizer.kernels.annealing.neighbours import balls, chains
 
     graph = problem.graph
     source, target, tensor = graph.edges
@@ -96,7 +96,7 @@ def _tails(problem: Problem, unit: IntArray) -> Rows:
 
 
 def _clusters(problem: Problem, unit: IntArray) -> Rows:
-    from optimizer.reductions.fusion import fuse, operator_delay
+    from placewire.optimizer.reductions.fusion import fuse, operator_delay
 
     starts, units = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     delays = operator_delay(problem)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem
+from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem
 
 _FILLS = 24
 
@@ -43,7 +43,7 @@ def _depth(problem: Problem) -> FloatArray:
 
 def _folded(problem: Problem) -> FloatArray:
     """min(operators before, operators after) on the longest paths through each operator."""
-    from optimizer.kernels.construct import longest_heads, longest_tails
+    from placewire.optimizer.kernels.graphs.construct import longest_heads, longest_tails
 
     graph = problem.graph
     ones, nothing = np.ones(graph.operator_count), np.zeros(graph.tensor_count)
@@ -61,7 +61,7 @@ def _tightest_and_full(
     problem: Problem, order: IntArray, sizes: FloatArray, able: NDArray[np.bool_]
 ) -> list[IntArray]:
     """The cuts with the least and with the largest usable fill of each device."""
-    from optimizer.kernels.construct import cut
+    from placewire.optimizer.kernels.graphs.construct import cut
 
     fits = []
     for k in range(1, _FILLS + 1):

@@ -10,22 +10,22 @@ from functools import partial
 
 import numpy as np
 
-from optimizer.bounds import Bound, lower_bound
-from optimizer.check import check
-from optimizer.engines.assemble import assemble
-from optimizer.engines.catalog import ENGINES, load
-from optimizer.engines.reporting import Clock, Reporter
-from optimizer.engines.schedulers import schedule
-from optimizer.engines.scoring import score
-from optimizer.engines.single import best_single
-from optimizer.engines.solution import Report, Solution
-from optimizer.memory_limits import refuse_impossible
-from optimizer.names import EngineName, ReductionName
-from optimizer.placement import Placement
-from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.reductions.chain import reduce_by_name, unchanged
-from optimizer.reductions.contract import Undo
-from optimizer.sharing import decides_rates
+from placewire.optimizer.bounds import Bound, lower_bound
+from placewire.optimizer.bounds.memory_limits import refuse_impossible
+from placewire.optimizer.check.check import check
+from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.catalog import ENGINES, load
+from placewire.optimizer.engines.reporting import Clock, Reporter
+from placewire.optimizer.engines.schedulers import schedule
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.names import EngineName, ReductionName
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
+from placewire.optimizer.reductions.contract import Undo
 
 # Of the time limit, what a stronger bound may take where the gap is still open: more on graphs so
 # small that the search has long converged by then.
@@ -112,8 +112,8 @@ def _searched(
 ) -> Solution:
     """On the reduced problem, under `auto` on milder ones between it and the graph as given, and on
     the graph as given."""
-    from optimizer.engines import auto
-    from optimizer.engines.levels import level_sizes, milder
+    from placewire.optimizer.engines import auto
+    from placewire.optimizer.engines.levels import level_sizes, milder
 
     few, many = small.graph.operator_count, problem.graph.operator_count
     same = unchanged(problem, small)
@@ -180,7 +180,7 @@ def _stronger(
         _bound_part(problem, settings) * settings.time_limit_seconds,
     )
     if seconds > 0:
-        from optimizer.bounds.strong import strong_bound
+        from placewire.optimizer.bounds.strong import strong_bound
 
         bound = strong_bound(
             problem, step_seconds, seconds, on_bound=lambda b: reporter.known(bound=b.seconds)

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from optimizer.engines.solution import Progress, Report
+from placewire.optimizer.engines.solution import Progress, Report
 
 # A silence of this long is broken with what was known before.
 _SILENCE_SECONDS = 1.0

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optimizer.engines.solution import Solution
-from optimizer.names import SchedulerName
-from optimizer.problem import Problem
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.names import SchedulerName
+from placewire.optimizer.problem import Problem
 
 
 def schedule(problem: Problem, solution: Solution, name: SchedulerName) -> Solution:
-    """The same devices and rates in another order; optimizer.names says which there are."""
+    """The same devices and rates in another order; names.py says which there are."""
     if name == "list":
-        from optimizer.engines.published.list_scheduling import by_remaining_path
+        from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 
         return replace(solution, priority=by_remaining_path(problem, solution.device))
     if name == "fifo":
-        from optimizer.engines.published.fifo import by_arrival
+        from placewire.optimizer.published.schedulers.fifo import by_arrival
 
         return replace(solution, priority=by_arrival(problem, solution.device))
     return solution

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.engines.solution import Solution
-from optimizer.problem import Problem
-from optimizer.rates import allocate, starting_rates
-from optimizer.sharing import decides_rates
-from optimizer.simulate import simulate
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.rates.allocator import allocate, starting_rates
+from placewire.optimizer.simulation.simulate import simulate
 
 
 @dataclass(frozen=True)

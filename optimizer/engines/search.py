@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from optimizer.cluster import widest_rates
-from optimizer.engines.costing import Found
-from optimizer.engines.scoring import Scored, score
-from optimizer.engines.solution import Progress, Report, Solution
-from optimizer.engines.walking import Chain, Walker
-from optimizer.problem import Problem, SolveSettings
-from optimizer.sharing import decides_rates
+from placewire.optimizer.cluster import widest_rates
+from placewire.optimizer.engines.annealing_chain import Chain, Walker
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.scoring import Scored, score
+from placewire.optimizer.engines.solution import Progress, Report, Solution
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import Problem, SolveSettings
 
 CHAINS = 2
 _ROUNDS = 6

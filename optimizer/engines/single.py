@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.engines.solution import Report, Solution
-from optimizer.graph import FloatArray
-from optimizer.problem import InfeasibleError, Problem, SolveSettings
-from optimizer.sharing import decides_rates
-from optimizer.simulate import recorded_priority, simulate
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:

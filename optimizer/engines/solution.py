@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem, SolveSettings
 
 # Differences below this are ties (the model is not that exact).
 TIE = 0.01

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from optimizer.engines.layering import spectral_order, tail_groups
-from optimizer.engines.solution import Solution
-from optimizer.engines.units import (
+from placewire.optimizer.engines.layering import spectral_order, tail_groups
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.units import (
     typical_transfer_seconds,
     unit_of_operator,
     unit_sums,
     upward_rank,
 )
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem
 
 _SHIFTS = (0.5, 0.2, 0.08, 0.03)
 _PARTS = (0.15, 0.3, 0.5, 0.75, 1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.cluster import even_rates, widest_rates
-from optimizer.graph import FloatArray, IntArray
-from optimizer.problem import Problem
-from optimizer.sharing import paths
+from placewire.optimizer.cluster import even_rates, widest_rates
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.network.sharing import paths
+from placewire.optimizer.problem import Problem
 
 
 def unit_of_operator(problem: Problem) -> IntArray:
@@ -61,7 +61,7 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
     Thesis (4.1); HEFT's upward rank.
     """
-    from optimizer.kernels.construct import longest_tails
+    from placewire.optimizer.kernels.graphs.construct import longest_tails
 
     graph = problem.graph
     return longest_tails(
@@ -73,7 +73,7 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
     """float64[n]: the longest path that ends just before each operator, in mean seconds, each
     tensor float64[m] charged: its earliest start where devices do not run out."""
-    from optimizer.kernels.construct import longest_heads
+    from placewire.optimizer.kernels.graphs.construct import longest_heads
 
     graph = problem.graph
     return longest_heads(

@@ -19,7 +19,7 @@ import numba
 from numba.core.caching import IndexDataCacheFile
 from numba.core.registry import cpu_target
 
-from optimizer import problem
+from placewire.optimizer import problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,8 @@ def _keep_code_by_sources() -> None:
     here = Path(__file__).parent
     digest = hashlib.sha256()
     # Constants of problem.py are compiled in.
-    for path in [*sorted(here.glob("*.py")), Path(str(problem.__file__))]:
+    sources = {*here.rglob("*.py"), *here.parent.glob("*/kernels/*.py")}
+    for path in [*sorted(sources), Path(str(problem.__file__))]:
         digest.update(path.read_bytes())
     settings: Any = numba.config
     if settings.CACHE_DIR:

@@ -7,10 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.cluster import widest_rates
-from optimizer.graph import TUPLE_ITEM
-from optimizer.problem import CUT_THRESHOLD_BYTES, FLOOR_FRACTION, Problem
-from optimizer.sharing import alone, cuts_equally, paths, with_a_rail, worthwhile_rates
+from placewire.optimizer.cluster import widest_rates
+from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
+from placewire.optimizer.network.sharing import (
+    alone,
+    cuts_equally,
+    paths,
+    with_a_rail,
+    worthwhile_rates,
+)
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, FLOOR_FRACTION, Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optimizer.arguments import EXIT_CODES, positive, seconds
-from optimizer.capture.allocator import prepare_allocator
-from optimizer.capture.arguments import add_model_arguments, parse_optimizer
-from optimizer.commands.outcome import DONE, ended
-from optimizer.graph import GraphError, OperatorGraph
-from optimizer.graph_file import load_graph, save_graph
-from optimizer.names import runs_on
-from optimizer.profile.devices import DEVICES
-from optimizer.profile.exchange import exchange, own_output
-from optimizer.profile.process_memory import beside_tensors_bytes
-from optimizer.profile.sampling import (
+from placewire.optimizer.capture.allocator import prepare_allocator
+from placewire.optimizer.capture.arguments import add_model_arguments, parse_optimizer
+from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
+from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
+from placewire.optimizer.names import runs_on
+from placewire.optimizer.profile.devices import DEVICES
+from placewire.optimizer.profile.exchange import exchange, own_output
+from placewire.optimizer.profile.process_memory import beside_tensors_bytes
+from placewire.optimizer.profile.sampling import (
     ENOUGH_SAMPLES,
     LEAST_SAMPLES,
     LIMIT_SECONDS,
@@ -29,8 +29,8 @@ from optimizer.profile.sampling import (
 )
 
 if TYPE_CHECKING:
-    from optimizer.profile.cache import ProfileKey
-    from optimizer.profile.measure import Profile
+    from placewire.optimizer.profile.cache import ProfileKey
+    from placewire.optimizer.profile.measure import Profile
 
 _DESCRIPTION = """\
 Times for an operator graph, in one of four ways.
@@ -41,7 +41,9 @@ Times for an operator graph, in one of four ways.
 """
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m optimizer.profile") -> int:
+def main(
+    arguments: list[str] | None = None, prog: str = "python -m placewire.optimizer.profile"
+) -> int:
     """0 done, 3 where the model, the graph or an argument is wrong. prog: what it was called as."""
     made = parser(prog)
     options = made.parse_args(arguments)
@@ -86,7 +88,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     add_model_arguments(
         made,
-        what="model to measure, like examples.models.mlp:training_step, or a graph file",
+        what="model to measure, like placewire.examples.models.mlp:training_step, or a graph file",
         complete=False,
     )
     measured = made.add_argument_group("for a model, measured")
@@ -192,7 +194,7 @@ def _refuse_mixed(
 
 def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
     """Prints how far the model is off, where asked. Raises GraphError naming the file."""
-    from optimizer.profile.modelled import error_lines, with_modelled_seconds
+    from placewire.optimizer.profile.modelled import error_lines, with_modelled_seconds
 
     graph = load_graph(Path(options.model))
     try:
@@ -209,9 +211,9 @@ def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
 
 def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
     """Says how far the graph was off. Raises GraphError or TraceError naming the file."""
-    from optimizer.json_file import read_json
-    from optimizer.profile.recorded import deviation_lines, with_recorded
-    from optimizer.trace.document import trace_from_json
+    from placewire.optimizer.graph.json_file import read_json
+    from placewire.optimizer.profile.recorded import deviation_lines, with_recorded
+    from placewire.optimizer.trace.document import trace_from_json
 
     graph = load_graph(Path(options.model))
     traces = [trace_from_json(read_json(file), where=str(file)) for file in options.recorded]
@@ -226,14 +228,14 @@ def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
 
 def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     """Holds no more than a step of the largest small batch. Raises GraphError."""
-    from optimizer.profile.rough import roughly
+    from placewire.optimizer.profile.rough import roughly
 
     small = {
         batch: profiled_graph(argparse.Namespace(**{**vars(options), "batch": batch}))
         for batch in dict.fromkeys(options.small_batches)
     }
 
-    from optimizer.capture.part import capture_part
+    from placewire.optimizer.capture.partial_values import capture_part
 
     say(f"capture: {options.model}, batch {options.batch}, without its values")
     wanted = capture_part(
@@ -254,10 +256,10 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
 
     import torch
 
-    from optimizer.capture.step import capture
-    from optimizer.profile.cache import ProfileKey, load_profile, save_profile
-    from optimizer.profile.measure import measure
-    from optimizer.profile.processor import processor_model
+    from placewire.optimizer.capture.step import capture
+    from placewire.optimizer.profile.cache import ProfileKey, load_profile, save_profile
+    from placewire.optimizer.profile.measure import measure
+    from placewire.optimizer.profile.processor import processor_model
 
     device_type = runs_on(options.device_type)
     captured = capture(

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.graph import OperatorGraph
-from optimizer.json_file import read_json, write_json
-from optimizer.profile.measure import Profile
+from placewire.optimizer.graph.json_file import read_json, write_json
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.profile.measure import Profile
 
 CACHE_VERSION = 5
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optimizer.graph import GraphError, OperatorGraph
-from optimizer.graph_file import graph_to_json
-from optimizer.json_file import read_json, write_json
+from placewire.optimizer.graph.graph_file import graph_to_json
+from placewire.optimizer.graph.json_file import read_json, write_json
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
 _PROFILE_NAME = re.compile(r"profile-[0-9a-f]{16}\.json")
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.execute import execution_of
-from optimizer.capture.layout import Layout, as_captured
-from optimizer.capture.step import CapturedStep
-from optimizer.capture.stepped import Seeder, Stepped
+from placewire.optimizer.capture.execute import execution_of
+from placewire.optimizer.capture.layout import Layout, as_captured
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.stepped import Seeder, Stepped
 
 Call = Callable[..., Any]
 

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from optimizer.capture.allocations import Allocations, workspace_bytes
-from optimizer.capture.memory import MemoryMeter, held_bytes
-from optimizer.capture.step import CapturedStep
-from optimizer.graph import FloatArray, IntArray
-from optimizer.profile.interpret import Call, StepInterpreter
-from optimizer.profile.sampling import Sampling
-from optimizer.profile.straight import StraightStep
+from placewire.optimizer.capture.allocations import Allocations, workspace_bytes
+from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.profile.interpret import Call, StepInterpreter
+from placewire.optimizer.profile.sampling import Sampling
+from placewire.optimizer.profile.straight import StraightStep
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from functools import cache
 
 import numpy as np
 
-from optimizer.graph import FloatArray, OperatorGraph
-from optimizer.profile.devices import DEVICES, Kind, ModelledDevice
+from placewire.optimizer.graph.operator_graph import FloatArray, OperatorGraph
+from placewire.optimizer.profile.devices import DEVICES, Kind, ModelledDevice
 
 _KINDS: dict[Kind, frozenset[str]] = {
     "matmul": frozenset(

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.cluster import Cluster, Device, Server
-from optimizer.graph import OperatorGraph
-from optimizer.problem import Problem
+from placewire.optimizer.cluster import Cluster, Device, Server
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
-    from optimizer.profile.measure import Profile
+    from placewire.optimizer.profile.measure import Profile
 
 
 def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
@@ -26,7 +26,7 @@ def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
 
 
 def _peak_on_one_device(graph: OperatorGraph) -> int:
-    from optimizer.simulate import simulate
+    from placewire.optimizer.simulation.simulate import simulate
 
     (device_type,) = graph.device_types
     total = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes

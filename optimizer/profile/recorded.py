@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.graph import FloatArray, GraphError, OperatorGraph
-from optimizer.profile.rough import held_bytes
-from optimizer.trace.document import COMPUTE, WORKSPACE, Trace
+from placewire.optimizer.graph.operator_graph import FloatArray, GraphError, OperatorGraph
+from placewire.optimizer.profile.rough import held_bytes
+from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Trace
 
 # Of what is there when a step begins: it takes no time, though a rank reads it.
 _RESIDENT = ("parameter", "buffer", "input")

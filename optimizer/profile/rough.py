@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.graph import FloatArray, GraphError, OperatorGraph
+from placewire.optimizer.graph.operator_graph import FloatArray, GraphError, OperatorGraph
 
 
 def roughly(small: Mapping[int, OperatorGraph], wanted: OperatorGraph, batch: int) -> OperatorGraph:

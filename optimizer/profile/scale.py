@@ -7,7 +7,7 @@ graph shows how a network decides a placement, and predicts no accelerator.
 
 from __future__ import annotations
 
-from optimizer.graph import OperatorGraph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 
 def with_scaled_seconds(

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from optimizer.capture.execute import Execution, execution_of
-from optimizer.capture.layout import as_captured
-from optimizer.capture.protocol import Tensors
-from optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.execute import Execution, execution_of
+from placewire.optimizer.capture.layout import as_captured
+from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.step import CapturedStep
 
 
 def cuda_event() -> torch.cuda.Event:

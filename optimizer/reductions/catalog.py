@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optimizer.names import ReductionName
+from placewire.optimizer.names import ReductionName
 
 if TYPE_CHECKING:
-    from optimizer.reductions.chain import Reduction
+    from placewire.optimizer.reductions.chain import Reduction
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Entry:
     takes: str
 
 
-_HERE = "optimizer.reductions"
-_PUBLISHED = f"{_HERE}.published"
+_HERE = "placewire.optimizer.reductions"
+_PUBLISHED = "placewire.optimizer.published.reductions"
 _OURS = "Placewire"
 _CELERITAS = "Xu et al., Celeritas (2022)"
 _MOIRAI = "Zhang et al., Moirai (2023)"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optimizer.graph import FloatArray, IntArray
-from optimizer.names import ReductionName
-from optimizer.problem import Problem
-from optimizer.reductions.catalog import REDUCTIONS, load
-from optimizer.reductions.contract import Reduced, Undo
-from optimizer.reductions.merging import group_count, units_of
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.names import ReductionName
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.catalog import REDUCTIONS, load
+from placewire.optimizer.reductions.contract import Reduced, Undo
+from placewire.optimizer.reductions.merging import group_count, units_of
 
 Reduction = Callable[[Problem], Reduced]
 
@@ -37,7 +37,7 @@ def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
 def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo, str]:
     """The reduced problem, its undo, and what was done in words ("none" where nothing was).
 
-    optimizer.names lists the names. Groups that a reduction ties and does not fuse are co-location
+    names.py lists the names. Groups that a reduction ties and does not fuse are co-location
     keys of the reduced graph. Raises ValueError for another name, ReductionRefusedError where the
     graph lacks what the paper's scheme goes by.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.problem import Problem
-from optimizer.reductions.contract import Reduced, contract
-from optimizer.reductions.merging import MergingGraph, operator_delay
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.contract import Reduced, contract
+from placewire.optimizer.reductions.merging import MergingGraph, operator_delay
 
 # No node is to weigh more than this many equal parts of the step at first, …
 _EVEN_PARTS = 2.0
@@ -28,8 +28,8 @@ def reduce_to(problem: Problem, target_operators: int) -> Reduced:
     stops as soon as the target is met; where memory, unlike devices or missing edges forbid to
     merge on, more operators are left. Raises ValueError for a target below 1.
     """
-    from optimizer.kernels import fusing
-    from optimizer.kernels.coarsening import coarsen, critical_path
+    from placewire.optimizer.kernels.graphs import fusing
+    from placewire.optimizer.kernels.graphs.coarsening import coarsen, critical_path
 
     if target_operators < 1:
         raise ValueError(f"target_operators is {target_operators}; at least 1 can be left")

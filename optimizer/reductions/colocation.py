@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from optimizer.graph import IntArray
-from optimizer.problem import Problem
-from optimizer.reductions.contract import Reduced, contract
-from optimizer.reductions.merging import MergingGraph
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.contract import Reduced, contract
+from placewire.optimizer.reductions.merging import MergingGraph
 
 
 def merge_colocated(problem: Problem) -> Reduced:
@@ -20,7 +20,7 @@ def merge_colocated(problem: Problem) -> Reduced:
 
 def merged_by_key(problem: Problem, colocation: IntArray) -> IntArray:
     """int64[n]: the operator into which each was merged, among those of its key int64[n]."""
-    from optimizer.kernels import fusing
+    from placewire.optimizer.kernels.graphs import fusing
 
     graph = MergingGraph(problem, colocation)
     keys = graph.colocation

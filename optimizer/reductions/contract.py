@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.graph import FloatArray, IntArray, OperatorGraph
-from optimizer.problem import Problem
-from optimizer.reductions.merging import binding_keys
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.merging import binding_keys
 
 # (device int64[small], priority float64[small]) -> the same for the operators of the large problem
 Undo = Callable[[IntArray, FloatArray], tuple[IntArray, FloatArray]]

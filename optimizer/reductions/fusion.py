@@ -10,10 +10,10 @@ device has memory enough (theorem 1); where that is false, groups are kept small
 
 from __future__ import annotations
 
-from optimizer.graph import IntArray
-from optimizer.problem import Problem
-from optimizer.reductions.contract import Reduced, contract
-from optimizer.reductions.merging import MergingGraph, operator_delay
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.contract import Reduced, contract
+from placewire.optimizer.reductions.merging import MergingGraph, operator_delay
 
 __all__ = ["fuse", "fused_groups", "operator_delay"]
 
@@ -25,7 +25,7 @@ def fuse(problem: Problem, alpha: float = 0.0) -> Reduced:
 
 def fused_groups(problem: Problem, alpha: float) -> IntArray:
     """int64[n]: the operator into which each was fused."""
-    from optimizer.kernels import fusing
+    from placewire.optimizer.kernels.graphs import fusing
 
     graph = MergingGraph(problem)
     fusing.fuse(graph.tables, alpha, 0)

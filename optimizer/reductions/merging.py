@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizer.graph import FloatArray, IntArray, OperatorGraph
-from optimizer.problem import Problem
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
-    from optimizer.kernels.contraction import Merging
+    from placewire.optimizer.kernels.graphs.contraction import Merging
 
 
 def operator_delay(problem: Problem) -> FloatArray:
@@ -86,7 +86,7 @@ class MergingGraph:
     def __init__(
         self, problem: Problem, colocation: IntArray | None = None, *, join_keys: bool = False
     ) -> None:
-        from optimizer.kernels.contraction import Merging
+        from placewire.optimizer.kernels.graphs.contraction import Merging
 
         graph = problem.graph
         n = graph.operator_count

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from optimizer.problem import Problem
-from optimizer.reductions.chain import apply_chain
-from optimizer.reductions.coarsen import reduce_to
-from optimizer.reductions.contract import Reduced
-from optimizer.reductions.fusion import fuse
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.chain import apply_chain
+from placewire.optimizer.reductions.coarsen import reduce_to
+from placewire.optimizer.reductions.contract import Reduced
+from placewire.optimizer.reductions.fusion import fuse
 
 # Above this many operators `auto` reduces at all, and it reduces to about this many.
 REDUCE_ABOVE = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optimizer.trace.document import Detail, Span, Trace, TracedDevice, TraceError
+from placewire.optimizer.trace.document import Detail, Span, Trace, TracedDevice, TraceError
 
 # What tells one part of one message from another: step, producer, output, sender, receiver, rail.
 _Part = tuple[int, str, Detail, str, str, str]

@@ -6,12 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from optimizer.graph import OperatorGraph
-from optimizer.placement import Placement
-from optimizer.problem import Problem
-from optimizer.summary import timeline_of
-from optimizer.timeline import Timeline
-from optimizer.trace.document import COMPUTE, Span, Trace, TracedDevice, TraceError, rail_row
+from placewire.optimizer.explain.summary import timeline_of
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.timeline import Timeline
+from placewire.optimizer.trace.document import (
+    COMPUTE,
+    Span,
+    Trace,
+    TracedDevice,
+    TraceError,
+    rail_row,
+)
 
 
 def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[int]) -> Trace:

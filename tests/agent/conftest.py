@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server_under_test import ServerUnderTest, server_under_test
+from tests.agent.server_under_test import ServerUnderTest, server_under_test
 
 
 @pytest.fixture

@@ -20,8 +20,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from agent.contract.frozen import Frozen
-from server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, enter_namespace, wait_for
+from placewire.agent.contract.frozen import Frozen
+from tests.agent.server_under_test import (
+    CONTROLLER_ADDRESS,
+    ServerUnderTest,
+    enter_namespace,
+    wait_for,
+)
 
 PORT = 7443
 

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from agent.contract.entries import DatapathType
+from placewire.agent.contract.entries import DatapathType
 
 DATAPATH: DatapathType = (
     "system" if os.environ.get("PLACEWIRE_DATAPATH", "netdev") == "system" else "netdev"

@@ -1,16 +1,16 @@
-"""What must hold of a server at the end of a run with faults, recomputed without agent.reconcile's
+"""What must hold of a server at the end of a run with faults, recomputed without agent/reconcile's
 state machine: which decisions may be in force, and what a whole state is."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from agent.contract.state import Collections, DesiredState
-from agent.reconcile.canonical import canonical
-from agent.reconcile.effective import ineffective_queues
-from agent.reconcile.unmarked import Unmarked
-from foreign_process import Others
-from memory_server import (
+from placewire.agent.contract.state import Collections, DesiredState
+from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.effective import ineffective_queues
+from placewire.agent.reconcile.unmarkable import Unmarked
+from tests.agent.foreign_process import Others
+from tests.agent.memory_server import (
     INTERFACE_SYSCTL,
     MACHINE_SYSCTL,
     NICS,

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent.contract.frozen import Frozen
-from fault_laws import Outcome
+from placewire.agent.contract.frozen import Frozen
+from tests.agent.fault_laws import Outcome
 
 
 class InlineExecutor(ThreadPoolExecutor):

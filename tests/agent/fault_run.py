@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from agent.contract.config import AgentConfig
-from agent.contract.frozen import Frozen
-from agent.contract.messages import (
+from placewire.agent.connection.link import Link
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.messages import (
     Commit,
     Destroy,
     Observe,
@@ -26,22 +27,21 @@ from agent.contract.messages import (
     Stage,
     Verify,
 )
-from agent.contract.state import DesiredState
-from agent.keeper import Keeper
-from agent.link import Link
-from agent.reconcile.effects import EffectError
-from agent.reconcile.lease import LeaseRefusedError
-from agent.reconcile.validate import ServerFacts
-from agent.service import Service
-from agent.store import DiskStore, StoreError
-from fault_laws import Decisions, not_whole
-from fault_link import RepliesInMemory, gist_of, number_of, outcome_of
-from faults import AgentDied, Fault, Place, PowerCut, Striker
-from foreign_process import Others
-from memory_disk import MemoryDisk
-from memory_drivers import MemoryNetwork
-from memory_server import MANAGEMENT, NICS, MemoryServer
-from states import desired_state
+from placewire.agent.contract.state import DesiredState
+from placewire.agent.keeper import Keeper
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.service import Service
+from placewire.agent.store import DiskStore, StoreError
+from tests.agent.fault_laws import Decisions, not_whole
+from tests.agent.fault_link import RepliesInMemory, gist_of, number_of, outcome_of
+from tests.agent.faults import AgentDied, Fault, Place, PowerCut, Striker
+from tests.agent.foreign_process import Others
+from tests.agent.memory_disk import MemoryDisk
+from tests.agent.memory_drivers import MemoryNetwork
+from tests.agent.memory_server import MANAGEMENT, NICS, MemoryServer
+from tests.agent.states import desired_state
 
 FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
 CONFIG = AgentConfig(
@@ -102,7 +102,7 @@ class FaultRun:
     # -- the agent's life ------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """As agent.daemon does it."""
+        """As agent/daemon.py does it."""
         self.striker.agent_is_dead = False
         self._say("agent starts")
         try:
@@ -223,7 +223,7 @@ class FaultRun:
                 self._alive(lambda: self._keep_lease(until))
 
     def _keep_lease(self, until: float) -> None:
-        """As agent.daemon does it, without looking every second at what does not change."""
+        """As agent/daemon.py does it, without looking every second at what does not change."""
         assert self.keeper is not None
         due = self.keeper.seconds_until_due()
         left = until - self._running_seconds

@@ -5,8 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from agent.contract.entries import FLOW_PRIORITY, RULE_PRIORITY_BASE, TABLE_BASE, Route, Rule
-from memory_server import (
+from placewire.agent.contract.entries import (
+    FLOW_PRIORITY,
+    RULE_PRIORITY_BASE,
+    TABLE_BASE,
+    Route,
+    Rule,
+)
+from tests.agent.memory_server import (
     INTERFACE_SYSCTL,
     MACHINE_SYSCTL,
     MANAGEMENT,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from agent.contract.config import AgentConfig
-from agent.contract.messages import Observation, Previewed, Verified
-from agent.contract.state import ApplyReport, DesiredState, LeaseState
-from agent.drivers.server import Server
-from agent.keeper import Keeper
-from agent.store import DiskStore
-from agent.wiring import build_keeper, server_facts
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.agent.drivers.server import Server
+from placewire.agent.keeper import Keeper
+from placewire.agent.store import DiskStore
+from placewire.agent.wiring import build_keeper, server_facts
 
 PLAN = "test-plan"  # the plan of tests/agent/states.py
 

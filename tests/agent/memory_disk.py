@@ -1,4 +1,4 @@
-"""A disk in memory under agent.store.DiskStore: full, failing, or cut off from power.
+"""A disk in memory under placewire.agent.store.DiskStore: full, failing, or cut off from power.
 
 A write is in the page cache until the file is synced, a name until its directory is. What was not
 synced may be lost, or half there, after a power cut; a killed process loses nothing but its own
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from agent import store
-from faults import Fault, Place, Striker
+from placewire.agent import store
+from tests.agent.faults import Fault, Place, Striker
 
 # Of the directory and of every file in it: one user.
 _OWNED = SimpleNamespace(st_uid=0, st_gid=0)
@@ -185,7 +185,7 @@ class _Directory:
 
 @contextmanager
 def store_on_memory_disks() -> Iterator[None]:
-    """agent.store takes MemoryPath directories while this is entered."""
+    """placewire.agent.store takes MemoryPath directories while this is entered."""
     real = store.os
     store.os = SimpleNamespace(  # type: ignore[assignment]
         fsync=lambda handle: handle.fsync(),

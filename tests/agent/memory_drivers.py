@@ -1,6 +1,6 @@
-"""agent.reconcile.effects.Network over a MemoryServer: each single effect is a step that may fail.
+"""The Protocol `Network` over a MemoryServer: each single effect is a step that may fail.
 
-The order, the batches and the guards are those of agent.drivers.server: one transaction for the
+The order, the batches and the guards are those of agent/drivers/server.py: one transaction for the
 rows of bridges or queues, one bundle of flows per bridge, one call per kernel object.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     FLOW_PRIORITY,
     Address,
     Bridge,
@@ -21,14 +21,14 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.state import ObservedState
-from agent.reconcile.diff import over_bridge
-from agent.reconcile.effective import drifted_nics
-from agent.reconcile.effects import EffectError, UnreadableError
-from agent.reconcile.steps import EntryStep, NicStep, Step
-from agent.reconcile.unmarked import Unmarked
-from faults import Fault, Place, Striker
-from memory_server import BridgeRow, FlowRow, MemoryServer, Port, Qos
+from placewire.agent.contract.state import ObservedState
+from placewire.agent.reconcile.diff import over_bridge
+from placewire.agent.reconcile.effective import drifted_nics
+from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
+from placewire.agent.reconcile.unmarkable import Unmarked
+from tests.agent.faults import Fault, Place, Striker
+from tests.agent.memory_server import BridgeRow, FlowRow, MemoryServer, Port, Qos
 
 
 class MemoryNetwork:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     FLOW_PRIORITY,
     Address,
@@ -24,10 +24,10 @@ from agent.contract.entries import (
     Sysctl,
     UnusedRow,
 )
-from agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
-from agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
-from agent.reconcile.foreign import PORTS, SHAPERS
-from agent.reconcile.unmarked import Unmarked
+from placewire.agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
+from placewire.agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
+from placewire.agent.reconcile.foreign import PORTS, SHAPERS
+from placewire.agent.reconcile.unmarkable import Unmarked
 
 MANAGEMENT = "mgmt"
 NICS = ("nic0", "nic1")

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from agent.job import lower, runtime
-from agent.job.messages import RankMessage, RankMessages
-from optimizer.capture import layout, writers
-from optimizer.capture.layout import Layout
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
+from placewire.job.placed import lower, runtime
+from placewire.optimizer.capture import layout, writers
+from placewire.optimizer.capture.layout import Layout
 
 
 def strides_as_kernels_choose() -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from server_under_test import ServerUnderTest, enter_namespace
+from tests.agent.server_under_test import ServerUnderTest, enter_namespace
 
 INTERVAL_SECONDS = 0.1
 # What was sent later than this before the end may still be on its way, and is not counted.

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     RULE_PRIORITY_BASE,
     TABLE_BASE,
     Address,
@@ -19,8 +19,8 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.state import DesiredState
-from states import NIC_RATE, desired_state, queue
+from placewire.agent.contract.state import DesiredState
+from tests.agent.states import NIC_RATE, desired_state, queue
 
 HOSTS = (2, 3, 4)
 QUEUE_IDS = (2, 3, 7)

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-import keeping
-from agent.contract.frozen import Frozen
-from agent.contract.messages import Commit, Destroy, Stage
-from agent.contract.state import Collections, DesiredState
-from agent.reconcile.canonical import canonical
-from agent.reconcile.effective import ineffective_queues
-from probe import Answered, Probe
-from real_lab import RealLab
-from states import desired_state
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.contract.messages import Commit, Destroy, Stage
+from placewire.agent.contract.state import Collections, DesiredState
+from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.effective import ineffective_queues
+from tests.agent import keeping
+from tests.agent.probe import Answered, Probe
+from tests.agent.real_lab import RealLab
+from tests.agent.states import desired_state
 
 LEASE_SECONDS = 2.0
 # How long the controller waits for one answer, and then gives the change up.

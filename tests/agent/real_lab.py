@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from agent.contract.frozen import Frozen
-from agent.reconcile.lease import Kept
-from agent.store import DiskStore
-from controller_double import ControllerDouble, write_certificates
-from server_under_test import (
+from placewire.agent.contract.frozen import Frozen
+from placewire.agent.reconcile.lease import Kept
+from placewire.agent.store import DiskStore
+from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.server_under_test import (
     ServerUnderTest,
     server_under_test,
     start_database,
@@ -161,7 +161,7 @@ class RealLab:
     def _start_agent(self) -> subprocess.Popen[bytes]:
         with (self.server.directory / "agent.log").open("ab") as log:
             return self.server.popen(
-                sys.executable, "-m", "agent.main", "run", "--config", str(self._config),
+                sys.executable, "-m", "placewire.agent.main", "run", "--config", str(self._config),
                 stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.contract.config import AgentConfig
-from datapath import DATAPATH, PATIENCE
+from placewire.agent.contract.config import AgentConfig
+from tests.agent.datapath import DATAPATH, PATIENCE
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _CLONE_NEWNET = 0x40000000

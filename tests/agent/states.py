@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.contract.entries import (
+from placewire.agent.contract.entries import (
     RULE_PRIORITY_BASE,
     TABLE_BASE,
     Address,
@@ -17,9 +17,9 @@ from agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from agent.contract.state import DesiredState
-from datapath import DATAPATH
-from server_under_test import ServerUnderTest
+from placewire.agent.contract.state import DesiredState
+from tests.agent.datapath import DATAPATH
+from tests.agent.server_under_test import ServerUnderTest
 
 NIC_RATE = 50_000_000
 

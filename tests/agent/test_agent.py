@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-import keeping
-from agent.contract.config import AgentConfig
-from agent.contract.messages import (
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import (
     Commit,
     Destroy,
     Observe,
@@ -26,15 +25,16 @@ from agent.contract.messages import (
     Stage,
     Verify,
 )
-from agent.drivers.server import Server
-from agent.keeper import Keeper
-from agent.reconcile.steps import Step
-from agent.store import DiskStore
-from agent.wiring import server_facts
-from controller_double import ControllerDouble, write_certificates
-from datapath import DATAPATH, PATIENCE
-from server_under_test import ServerUnderTest, start_database, wait_for
-from states import desired_state, first_changes
+from placewire.agent.drivers.server import Server
+from placewire.agent.keeper import Keeper
+from placewire.agent.reconcile.steps import Step
+from placewire.agent.store import DiskStore
+from placewire.agent.wiring import server_facts
+from tests.agent import keeping
+from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.datapath import DATAPATH, PATIENCE
+from tests.agent.server_under_test import ServerUnderTest, start_database, wait_for
+from tests.agent.states import desired_state, first_changes
 
 pytestmark = pytest.mark.network
 
@@ -54,14 +54,14 @@ def config_file(server: ServerUnderTest) -> str:
 
 def start_agent(server: ServerUnderTest) -> subprocess.Popen[bytes]:
     log = (server.directory / "agent.log").open("ab")
-    command = (sys.executable, "-m", "agent.main", "run", "--config", config_file(server))
+    command = (sys.executable, "-m", "placewire.agent.main", "run", "--config", config_file(server))
     return server.popen(*command, stdout=log, stderr=log)
 
 
 def agent_command(server: ServerUnderTest, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["ip", "netns", "exec", server.namespace, sys.executable, "-m", "agent.main", *words,
-         "--config", config_file(server)],
+        ["ip", "netns", "exec", server.namespace, sys.executable, "-m", "placewire.agent.main",
+         *words, "--config", config_file(server)],
         capture_output=True, text=True, timeout=30 * PATIENCE,
     )  # fmt: skip
 
@@ -359,7 +359,7 @@ def test_a_mistake_in_the_configuration_is_named(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text("server: s1\ncontroler_url: https://x\n")
     done = subprocess.run(
-        [sys.executable, "-m", "agent.main", "status", "--config", str(path)],
+        [sys.executable, "-m", "placewire.agent.main", "status", "--config", str(path)],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2

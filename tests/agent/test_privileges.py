@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from agent.contract.measurement import Transfer
-from agent.contract.messages import Destroy, StartServers, StopServers, Verify
-from agent.contract.messages import Stage as StageRequest
-from controller_double import ControllerDouble, write_certificates
-from server_under_test import ServerUnderTest, server_under_test, wait_for
-from states import desired_state
-from test_agent import agent_command, config_file
+from placewire.agent.contract.measurement import Transfer
+from placewire.agent.contract.messages import Destroy, StartServers, StopServers, Verify
+from placewire.agent.contract.messages import Stage as StageRequest
+from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.server_under_test import ServerUnderTest, server_under_test, wait_for
+from tests.agent.states import desired_state
+from tests.agent.test_agent import agent_command, config_file
+from tests.paths import ROOT
 
-PROJECT = Path(__file__).parents[2]
 # Numbers that nobody has: of the agent's user, and of the group that may write the sockets.
 USER, SWITCH_GROUP = 64_123, 64_124
 CAP_NET_ADMIN = 12
@@ -34,7 +34,7 @@ CAP_NET_ADMIN = 12
 def settings(name: str) -> dict[str, list[str]]:
     """Of a unit file in deploy/: key -> values in order."""
     found: dict[str, list[str]] = {}
-    for line in (PROJECT / "deploy" / name).read_text().splitlines():
+    for line in (ROOT / "deploy" / name).read_text().splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(key, []).append(value)
@@ -53,7 +53,7 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
     # The playbook's roles make this user and this group, and install both files.
-    roles = PROJECT / "playbooks" / "roles"
+    roles = ROOT / "playbooks" / "roles"
     agent = (roles / "agent" / "tasks" / "main.yaml").read_text()
     for word in ("name: placewire", "groups: openvswitch"):
         assert word in agent
@@ -61,7 +61,7 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
 
 
 def test_the_unit_reads_as_systemd_would(tmp_path: Path) -> None:
-    text = (PROJECT / "deploy" / "placewire-agent.service").read_text()
+    text = (ROOT / "deploy" / "placewire-agent.service").read_text()
     (program,) = UNIT["ExecStart"]
     file = tmp_path / "placewire-agent.service"
     file.write_text(text.replace(program.split()[0], sys.executable))
@@ -103,8 +103,8 @@ class Unprivileged:
             "setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={group}",
             f"--inh-caps={held}", f"--ambient-caps={held}", f"--bounding-set={held}",
             "--no-new-privs", "env", f"PYTHONPATH={path}", "PYTHONDONTWRITEBYTECODE=1",
-            python, "-m", "agent.main", "run", "--config", config_file(self.server),
-            cwd=PROJECT, stdout=sink, stderr=sink,
+            python, "-m", "placewire.agent.main", "run", "--config", config_file(self.server),
+            cwd=ROOT, stdout=sink, stderr=sink,
         )  # fmt: skip
 
 
@@ -114,9 +114,9 @@ def readable_python() -> tuple[str, str]:
     packages = sysconfig.get_paths()["purelib"]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (own, Path(f"/usr/bin/python{version}")):
-        folders = [*candidate.parents, Path(packages), *Path(packages).parents, *PROJECT.parents]
+        folders = [*candidate.parents, Path(packages), *Path(packages).parents, *ROOT.parents]
         if candidate.exists() and all(folder.stat().st_mode & 0o001 for folder in folders):
-            return str(candidate), f"{PROJECT}:{packages}"
+            return str(candidate), f"{ROOT}:{packages}"
     pytest.skip(f"no Python {version} here that another user may run")
 
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.contract.entries import COLLECTIONS
-from agent.contract.state import (
+from placewire.agent.contract.entries import COLLECTIONS
+from placewire.agent.contract.state import (
     DesiredState,
     EffectiveQueue,
     ForeignEntry,
     NicFacts,
     ObservedState,
 )
-from agent.keeper import Keeper
-from agent.reconcile.effects import EffectError, UnreadableError
-from agent.reconcile.steps import EntryStep, NicStep, Step
-from agent.reconcile.unmarked import Unmarked
-from agent.reconcile.validate import ServerFacts
-from agent.store import DiskStore
-from states import desired_state
+from placewire.agent.keeper import Keeper
+from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
+from placewire.agent.reconcile.unmarkable import Unmarked
+from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.store import DiskStore
+from tests.agent.states import desired_state
 
 BARE = (
     NicFacts(

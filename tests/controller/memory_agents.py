@@ -21,22 +21,27 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[1] / "agent"), str(Path(__file__).parents[2])]
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import agent.link
-from agent.contract.capabilities import Capabilities
-from agent.contract.config import AgentConfig
-from agent.contract.measurement import InterfaceCounters, Neighbour, Transfer, TransferResult
-from agent.contract.messages import Hello
-from agent.contract.state import NicFacts
-from agent.keeper import Keeper
-from agent.link import Link, tls_context
-from agent.reconcile.validate import ServerFacts
-from agent.service import Service
-from agent.store import DiskStore
-from faults import NoFaults
-from memory_drivers import MemoryNetwork
-from memory_server import MANAGEMENT, NICS, MemoryServer
+import placewire.agent.connection.link
+from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.measurement import (
+    InterfaceCounters,
+    Neighbour,
+    Transfer,
+    TransferResult,
+)
+from placewire.agent.contract.messages import Hello
+from placewire.agent.contract.state import NicFacts
+from placewire.agent.keeper import Keeper
+from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.service import Service
+from placewire.agent.store import DiskStore
+from tests.agent.faults import NoFaults
+from tests.agent.memory_drivers import MemoryNetwork
+from tests.agent.memory_server import MANAGEMENT, NICS, MemoryServer
 
 _MORE_SYSCTLS = ("rp_filter", "arp_announce")
 _LOOK_SECONDS = 0.02
@@ -228,7 +233,7 @@ async def main() -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     members = [Member(**one) for one in json.loads(await lines.readline())]
     # A cluster of tests is made and left every few seconds.
-    agent.link.RECONNECT_SECONDS = (0.01, 0.05)
+    placewire.agent.connection.link.RECONNECT_SECONDS = (0.01, 0.05)
     await _serve(members, lines)
 
 

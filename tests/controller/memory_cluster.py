@@ -18,15 +18,15 @@ from typing import Any
 
 import yaml
 
-from agent.contract.state import LeaseState
-from agent.store import read_kept
-from commands import Commands, Done, ask, commands, program
-from controller.ca import Authority
-from memory_agents import Member, told
-from plans import ROOT, plan_document
+from placewire.agent.contract.state import LeaseState
+from placewire.agent.store import read_kept
+from placewire.controller.agents.authority import Authority
+from tests.controller.commands.commands import Commands, Done, ask, commands, program
+from tests.controller.memory_agents import Member, told
+from tests.controller.plans import ROOT, plan_document
 
 # Agents in memory dial again at once.
-_QUICK = {"controller.agents._ALL_DIAL_SECONDS": 0.1}
+_QUICK = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.1}
 
 
 def free_port() -> int:
@@ -101,7 +101,7 @@ class MemoryCluster:
     def start(self, command: str, *arguments: str | Path) -> subprocess.Popen[str]:
         """A process that goes on beside this one."""
         return subprocess.Popen(
-            [sys.executable, "-m", "controller.cli", *self._words(command, *arguments)],
+            [sys.executable, "-m", "placewire.controller.cli", *self._words(command, *arguments)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
         )  # fmt: skip

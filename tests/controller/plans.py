@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
-from agent.contract.messages import Capabilities
-from controller.plan import Plan
-from controller.plan_file import parse_plan
-from optimizer.names import Sharing
-from optimizer.placement import Message, Placement
-
-ROOT = Path(__file__).resolve().parents[2]
+from placewire.agent.contract.messages import Capabilities
+from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Message, Placement
+from tests.paths import ROOT
 
 
 def plan_document(servers: int = 3, *, name: str = "small", rate: str = "50Mbit") -> dict[str, Any]:
@@ -43,7 +41,7 @@ def plan_document(servers: int = 3, *, name: str = "small", rate: str = "50Mbit"
         },
         "job": {
             "kind": "placed",
-            "model": "examples.models.mlp:training_step",
+            "model": "placewire.examples.models.mlp:training_step",
             "batch": 16,
             "steps": 3,
         },

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.undisturbed import undisturbed
+from placewire.controller.uninterruptible import undisturbed
 
 
 @pytest.mark.parametrize("fails", [False, True])

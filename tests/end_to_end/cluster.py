@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from controller.lab import find_lab
-from controller.lab.processes import start_ticks
-from forking import Forked, Forking
-from plans import plan_document
-from snapshots import server_snapshot
+from placewire.controller.lab import find_lab
+from placewire.controller.lab.processes import start_ticks
+from tests.controller.plans import plan_document
+from tests.end_to_end.snapshots import server_snapshot
+from tests.forking import Forked, Forking
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ("s1", "s2", "s3")
 # Of each NIC: half of what two slow cores can switch in all queues at once.
 NIC_BITS_PER_SECOND = 8e6
@@ -36,11 +36,20 @@ OTHERS_SECONDS = 90
 TIGHT_MEMORY = "6800KiB"
 # What commands import by and by, but for their own module.
 IMPORTED = (
-    "controller.agents", "controller.apply", "controller.in_force", "controller.launch.ranks",
-    "controller.recovery", "controller.rollback", "controller.show.story", "controller.standing",
-    "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.x509",
-    "cryptography.hazmat.primitives.serialization", "optimizer.traffic", "rich._emoji_codes",
-)  # fmt: skip
+    "placewire.controller.agents.agents",
+    "placewire.controller.apply",
+    "placewire.controller.change.in_force",
+    "placewire.controller.launch.ranks",
+    "placewire.controller.change.recovery",
+    "placewire.controller.change.rollback",
+    "placewire.controller.show.story",
+    "placewire.controller.records.decision_in_force",
+    "cryptography.hazmat.primitives.asymmetric.ec",
+    "cryptography.x509",
+    "cryptography.hazmat.primitives.serialization",
+    "placewire.optimizer.network.traffic_allocation",
+    "rich._emoji_codes",
+)
 
 Process = subprocess.Popen[bytes] | Forked
 
@@ -127,10 +136,10 @@ class TestCluster:
         if self.forking is not None:
             environment = {**self.forking.environment, **shown}
             return self.forking.start(
-                "controller.cli", *arguments, environment=environment, join_errors=True
+                "placewire.controller.cli", *arguments, environment=environment, join_errors=True
             )
         return subprocess.Popen(
-            [sys.executable, "-m", "controller.cli", *arguments],
+            [sys.executable, "-m", "placewire.controller.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -180,8 +189,8 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        from controller.lab.record import exclusive
-        from controller.lab.switches import run_directory
+        from placewire.controller.lab.record import exclusive
+        from placewire.controller.lab.switches import run_directory
 
         # A lab that goes up raises what is the whole machine's for a moment.
         with exclusive():
@@ -198,7 +207,7 @@ class TestCluster:
         return [pid for pid, command in processes_in(spaces) if words in command]
 
     def ranks(self) -> list[int]:
-        return self.processes("agent.job", *SERVERS)
+        return self.processes("placewire.job", *SERVERS)
 
 
 def processes_in(spaces: Iterable[Path]) -> list[tuple[int, str]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import TestCluster
-from snapshots import differences, machine_snapshot
+from tests.end_to_end.cluster import TestCluster
+from tests.end_to_end.snapshots import differences, machine_snapshot
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.lab.record import LAB_ROOT, exclusive
+from placewire.controller.lab.record import LAB_ROOT, exclusive
 
 _TABLES = ("Bridge", "Port", "Interface", "QoS", "Queue")
 # ofport numbers, statistics and the like move without anyone changing anything.

@@ -13,7 +13,14 @@ from typing import Any, get_args
 
 import pytest
 
-from cluster import (
+from placewire.controller.decide.measured.calibration import ASSUMED_SETUP_SECONDS
+from placewire.controller.plan.plan_file import load_plan
+from placewire.optimizer.cluster_plan.payload import payload_capacity
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.json_file import read_json
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import load_placement
+from tests.end_to_end.cluster import (
     NIC_BITS_PER_SECOND,
     ROOT,
     SERVERS,
@@ -23,15 +30,8 @@ from cluster import (
     once,
     read_report,
 )
-from controller.measured.calibration import ASSUMED_SETUP_SECONDS
-from controller.plan_file import load_plan
-from optimizer.cluster_plan.payload import payload_capacity
-from optimizer.graph_file import load_graph
-from optimizer.json_file import read_json
-from optimizer.names import Sharing
-from optimizer.placement import load_placement
-from snapshots import differences, run
-from trace_files import (
+from tests.end_to_end.snapshots import differences, run
+from tests.trace_files import (
     check_trace,
     computed,
     expected_operators,
@@ -41,7 +41,7 @@ from trace_files import (
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
-MODEL = "examples.models.mlp:training_step"
+MODEL = "placewire.examples.models.mlp:training_step"
 # Of what is only staged.
 SHORTEST_LEASE_SECONDS = 30
 
@@ -93,7 +93,7 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     assert (graph.seconds.sum(axis=0) > 0).all()
     assert (graph.seconds[:, 0] != graph.seconds[:, 1]).any(), "measured twice, not copied"
     assert graph.notes["profiles"]["cpu:other"]["server"] == "s2"
-    assert "cpu:other: profile on s2 (cpu:other): examples.models.mlp" in done.output
+    assert "cpu:other: profile on s2 (cpu:other): placewire.examples.models.mlp" in done.output
     check_calibrated(report, done.output)
     again = cluster.run("preview", plan)
     assert again.code == 0 and "as measured on this cluster" in again.output, again.told
@@ -130,7 +130,12 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
 ) -> None:
     """The optimum of this plan is distributed: its operators are slow beside its messages."""
     graph, report_file = cluster.folder / "graph.json.gz", cluster.folder / "replay.run.json"
-    program = [sys.executable, "-m", "optimizer.profile", "examples.models.mlp:training_step"]
+    program = [
+        sys.executable,
+        "-m",
+        "placewire.optimizer.profile",
+        "placewire.examples.models.mlp:training_step",
+    ]
     options = ["--batch", "16", "--cache", str(cluster.folder), "--out", str(graph)]
     subprocess.run([*program, *options], cwd=ROOT, check=True, capture_output=True)
     document = cluster.document()
@@ -287,7 +292,7 @@ def test_what_fits_nowhere_is_exit_4(cluster: TestCluster, untouched: None) -> N
 
 
 def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) -> None:
-    (pid,) = cluster.processes("agent.main", "s2")
+    (pid,) = cluster.processes("placewire.agent.main", "s2")
     os.kill(pid, signal.SIGSTOP)
     try:
         done = cluster.run("apply", str(cluster.plan(cluster.document())), "--yes")

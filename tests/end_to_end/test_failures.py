@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.contract.checkpoint import checkpoints_in
-from cluster import ROOT, SERVERS, Process, TestCluster, once, read_report
+from placewire.job.contract.checkpoint import checkpoints_in
+from tests.end_to_end.cluster import ROOT, SERVERS, Process, TestCluster, once, read_report
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
-MODEL, BATCH = "examples.models.mlp:training_step", 16
+MODEL, BATCH = "placewire.examples.models.mlp:training_step", 16
 LEASE_SECONDS = 10
 # Where it must not run out: an agent takes seconds to be back while ranks use every core.
 LONG_LEASE_SECONDS = 60
@@ -61,8 +61,8 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
     killed: list[tuple[str, float]] = []
 
     def kill_one(process: Process) -> None:
-        server = last_with("agent.job", cluster)
-        os.kill(cluster.processes("agent.job", server)[0], signal.SIGKILL)
+        server = last_with("placewire.job", cluster)
+        os.kill(cluster.processes("placewire.job", server)[0], signal.SIGKILL)
         killed.append((server, time.monotonic()))
 
     report_file = cluster.folder / "killed.json"
@@ -80,12 +80,12 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
 
 def start_agent(cluster: TestCluster, server: str) -> subprocess.Popen[bytes]:
     """As systemd would after it was killed."""
-    from controller.lab import find_lab
+    from placewire.controller.lab import find_lab
 
     lab = find_lab(cluster.name)
     assert lab is not None
     config = lab.directory / server / "agent.json"
-    program = [sys.executable, "-m", "agent.main", "run", "--config", str(config)]
+    program = [sys.executable, "-m", "placewire.agent.main", "run", "--config", str(config)]
     return subprocess.Popen(
         lab.inside_server(server, program),
         stdin=subprocess.DEVNULL,
@@ -139,8 +139,8 @@ def test_a_killed_agent_is_no_loss_while_its_lease_holds(
         if re.search(r"step \d+: ", line) is None:
             return
         if not killed:
-            server.append(last_with("agent.job", cluster))
-            (agent,) = cluster.processes("agent.main", server[0])
+            server.append(last_with("placewire.job", cluster))
+            (agent,) = cluster.processes("placewire.agent.main", server[0])
             os.kill(agent, signal.SIGKILL)
             killed.append(threading.Timer(1.5, restart))
             killed[0].start()
@@ -164,12 +164,12 @@ def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
     import torch
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    from agent.job.lower import lower
-    from agent.job.messages import RankMessages
-    from agent.job.transport import Alone
-    from optimizer.capture.step import capture
-    from optimizer.capture.updates import OptimizerChoice
-    from placements import cluster_of, placement_of
+    from placewire.job.messages.rank_messages import RankMessages
+    from placewire.job.placed.lower import lower
+    from placewire.job.transport.transport import Alone
+    from placewire.optimizer.capture.step import capture
+    from placewire.optimizer.capture.updates import OptimizerChoice
+    from tests.placements import cluster_of, placement_of
 
     torch.set_num_threads(1)
     captured = capture(MODEL, BATCH, OptimizerChoice("adamw", 1e-3), 0)

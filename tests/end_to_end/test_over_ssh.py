@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from cluster import ROOT, SERVERS, TestCluster, read_report
-from sshd import make_keys, running_sshd
+from tests.controller.launch.sshd import make_keys, running_sshd
+from tests.end_to_end.cluster import ROOT, SERVERS, TestCluster, read_report
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 

@@ -11,18 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from cluster import NIC_BITS_PER_SECOND, ROOT, SERVERS, TIGHT_MEMORY, TestCluster, read_report
-from controller.lab import find_lab
-from controller.plan_file import load_plan
-from snapshots import differences, without_row_numbers
-from sshd import Keys, make_keys, running_sshd
+from placewire.controller.lab import find_lab
+from placewire.controller.plan.plan_file import load_plan
+from tests.controller.launch.sshd import Keys, make_keys, running_sshd
+from tests.end_to_end.cluster import (
+    NIC_BITS_PER_SECOND,
+    ROOT,
+    SERVERS,
+    TIGHT_MEMORY,
+    TestCluster,
+    read_report,
+)
+from tests.end_to_end.snapshots import differences, without_row_numbers
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 STEPS = 4
 # A user's own: brought to every server into the folder that the plan calls `workdir`.
 MODEL = """
-from examples.models import mlp
+from placewire.examples.models import mlp
 
 def training_step(batch, seed):
     print("a model of my own")

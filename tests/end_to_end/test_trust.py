@@ -19,17 +19,17 @@ from typing import Any
 
 import pytest
 
-from agent.contract.enrolment import parse_token
-from agent.store import read_kept
-from cluster import ROOT, SERVERS, Finished, Process, TestCluster, once
-from commands import Done, commands
-from controller.lab import Lab, find_lab
+from placewire.agent.contract.enrolment import parse_token
+from placewire.agent.store import read_kept
+from placewire.controller.lab import Lab, find_lab
+from tests.controller.commands.commands import Done, commands
+from tests.end_to_end.cluster import ROOT, SERVERS, Finished, Process, TestCluster, once
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 KILLED_APPLIES, KILLED_DESTROYS = 6, 4
 # Every server is one here: nobody is waited for who could say that it is another.
-AT_ONCE = {"controller.agents._ALL_DIAL_SECONDS": 0.0}
+AT_ONCE = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.0}
 ENROLMENT = "10.9.0.254:7441"
 
 
@@ -147,7 +147,9 @@ class Watched:
             except OSError:  # it ended
                 continue
             shown = words.replace(b"\0", b" ")[:100].decode(errors="replace")
-            is_job = any(program in words for program in (b"agent.job", b"optimizer.profile"))
+            is_job = any(
+                program in words for program in (b"placewire.job", b"placewire.optimizer.profile")
+            )
             self.look(words, f"arguments of {shown}")
             self.look(variables, f"variables of {shown}", but=job if is_job else ())
 
@@ -170,7 +172,7 @@ class Watched:
 
 def start_agent(lab: Lab, server: str, config: Path) -> None:
     """As its unit would; its log goes on where the former one's ended."""
-    program = [sys.executable, "-m", "agent.main", "run", "--config", str(config)]
+    program = [sys.executable, "-m", "placewire.agent.main", "run", "--config", str(config)]
     with (lab.directory / server / "agent.log").open("ab") as log:
         subprocess.Popen(
             lab.inside_server(server, program), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -179,12 +181,12 @@ def start_agent(lab: Lab, server: str, config: Path) -> None:
 
 
 def end_agent(cluster: TestCluster, server: str) -> None:
-    for pid in cluster.processes("agent.main", server):
+    for pid in cluster.processes("placewire.agent.main", server):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 10
-    while cluster.processes("agent.main", server) and time.monotonic() < deadline:
+    while cluster.processes("placewire.agent.main", server) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert cluster.processes("agent.main", server) == []
+    assert cluster.processes("placewire.agent.main", server) == []
 
 
 def enrolled(cluster: TestCluster, lab: Lab, server: str, tokens: Path, watched: Watched) -> Path:
@@ -199,8 +201,8 @@ def enrolled(cluster: TestCluster, lab: Lab, server: str, tokens: Path, watched:
     file.write_text(json.dumps(config))
     other = next(name for name in SERVERS if name != server)
     words = ["enrol", server, other, "--tokens", str(tokens), "--listen", ENROLMENT]
-    program = lab.inside_controller([sys.executable, "-m", "controller.cli", *words])
-    ask = [sys.executable, "-m", "agent.main", "enrol", "--config", str(file), ENROLMENT]
+    program = lab.inside_controller([sys.executable, "-m", "placewire.controller.cli", *words])
+    ask = [sys.executable, "-m", "placewire.agent.main", "enrol", "--config", str(file), ENROLMENT]
     said = []
     with subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
@@ -326,7 +328,7 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
         deadline = time.monotonic() + 10
         while not cluster.processes("iperf3", "s2") and time.monotonic() < deadline:
             time.sleep(0.02)
-        (pid,) = cluster.processes("agent.main", "s2")
+        (pid,) = cluster.processes("placewire.agent.main", "s2")
         os.kill(pid, signal.SIGKILL)
         back.append(threading.Timer(7.0, start_agent, (lab, "s2", config)))
         back[0].start()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from datapath import DATAPATH
-from server_under_test import ServerUnderTest, server_under_test
+from tests.agent.datapath import DATAPATH
+from tests.agent.server_under_test import ServerUnderTest, server_under_test
 
 collect_ignore_glob = ["test_*.py"] if DATAPATH != "system" else []
 

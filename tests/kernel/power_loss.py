@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 # As tests/conftest.py does, which only pytest loads.
-sys.path += [str(Path(__file__).parent.parent / folder) for folder in ("", "agent")]
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from agent.contract.messages import Commit, Destroy, Stage, Verify
-from controller_double import ControllerDouble
-from server_under_test import ServerUnderTest, wait_for
-from states import desired_state
-from whole_machine import (
+from placewire.agent.contract.messages import Commit, Destroy, Stage, Verify
+from tests.agent.controller_double import ControllerDouble
+from tests.agent.server_under_test import ServerUnderTest, wait_for
+from tests.agent.states import desired_state
+from tests.kernel.whole_machine import (
     PEER,
     SETTINGS,
     THE_MACHINE,

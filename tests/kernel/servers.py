@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agent.contract.capabilities import Capabilities
-from agent.contract.config import AgentConfig
-from agent.contract.measurement import Transfer, TransferResult
-from agent.drivers.server import Server
-from server_under_test import ServerUnderTest, start_switch, take_down, wait_for
-from test_bandwidth import send_at
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.measurement import Transfer, TransferResult
+from placewire.agent.drivers.server import Server
+from tests.agent.network.test_bandwidth import send_at
+from tests.agent.server_under_test import ServerUnderTest, start_switch, take_down, wait_for
 
 Servers = Mapping[str, ServerUnderTest]
 

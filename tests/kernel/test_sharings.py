@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-import keeping
-from agent.contract.measurement import LinkMeasurement
-from controller.bandwidth_check import judge
-from controller.compile.network import compile_network
-from controller.compile.transfers import Promise, promises
-from controller.plan import Plan
-from optimizer.cluster_plan.payload import payload_capacity
-from optimizer.names import Sharing
-from optimizer.placement import Placement
-from plans import placement, plan, plan_document
-from server_under_test import ServerUnderTest, wait_for
-from servers import Servers, capabilities, measure, servers_on_rails, stranger
-from test_bandwidth import class_bytes
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.controller.compile.network import compile_network
+from placewire.controller.compile.transfers import Promise, promises
+from placewire.controller.plan.plan import Plan
+from placewire.controller.verify.bandwidth_check import judge
+from placewire.optimizer.cluster_plan.payload import payload_capacity
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.placement import Placement
+from tests.agent import keeping
+from tests.agent.network.test_bandwidth import class_bytes
+from tests.agent.server_under_test import ServerUnderTest, wait_for
+from tests.controller.plans import placement, plan, plan_document
+from tests.kernel.servers import Servers, capabilities, measure, servers_on_rails, stranger
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 
 import pytest
 
-import keeping
-from agent.contract.state import DesiredState
-from server_under_test import ServerUnderTest, wait_for
-from states import desired_state
-from test_bandwidth import class_bytes
+from placewire.agent.contract.state import DesiredState
+from tests.agent import keeping
+from tests.agent.network.test_bandwidth import class_bytes
+from tests.agent.server_under_test import ServerUnderTest, wait_for
+from tests.agent.states import desired_state
 
 pytestmark = pytest.mark.network
 

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.contract.messages import Commit, Destroy, Observe, Preview, RunTransfers, Stage, Verify
-from controller_double import ControllerDouble
-from server_under_test import ServerUnderTest, wait_for
-from states import desired_state
-from test_bandwidth import PAYLOAD, RATES, listen, transfer
-from whole_machine import (
+from placewire.agent.contract.messages import (
+    Commit,
+    Destroy,
+    Observe,
+    Preview,
+    RunTransfers,
+    Stage,
+    Verify,
+)
+from tests.agent.controller_double import ControllerDouble
+from tests.agent.network.test_bandwidth import PAYLOAD, RATES, listen, transfer
+from tests.agent.server_under_test import ServerUnderTest, wait_for
+from tests.agent.states import desired_state
+from tests.kernel.whole_machine import (
     PEER,
     SETTINGS,
     THE_MACHINE,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.contract.config import AgentConfig
-from controller_double import ControllerDouble, write_certificates
-from datapath import PATIENCE
-from server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, join_peer
+from placewire.agent.contract.config import AgentConfig
+from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.datapath import PATIENCE
+from tests.agent.server_under_test import CONTROLLER_ADDRESS, ServerUnderTest, join_peer
 
 UNIT = "placewire-agent"
 SHIPPED = Path("deploy") / f"{UNIT}.service"

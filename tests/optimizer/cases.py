@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from optimizer.cluster import Cluster, Device, Nic, Server
-from optimizer.graph import (
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.operator_graph import (
     TUPLE_ITEM,
     OperatorGraph,
     OperatorRow,
     TensorRow,
     build_graph,
 )
-from optimizer.problem import Problem
+from placewire.optimizer.problem import Problem
 
 # Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.
 BYTE_PER_MICROSECOND = 8e6
@@ -74,7 +74,7 @@ def graph(
 
 
 def full_rates(problem: Problem) -> np.ndarray:
-    from optimizer.cluster import widest_rates
+    from placewire.optimizer.cluster import widest_rates
 
     return widest_rates(problem.usable_nic_rates)
 

@@ -8,11 +8,11 @@ from typing import get_args
 import numpy as np
 from hypothesis import strategies as st
 
-from cases import BYTE_PER_MICROSECOND, graphs
-from optimizer.cluster import Cluster, Device, Link, Nic, Server
-from optimizer.graph import OperatorGraph
-from optimizer.names import Backend, Model, Sharing
-from optimizer.problem import Problem
+from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Backend, Model, Sharing
+from placewire.optimizer.problem import Problem
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, graphs
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 MODELS: tuple[Model, ...] = get_args(Model)

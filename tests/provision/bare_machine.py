@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 # Where qemu's user network has this machine.
 THIS_MACHINE = "10.0.2.2"
 # Paths that change on any running Debian: logs, caches, lists of packages, time stamps of timers.

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.contract.entries import Bridge
-from agent.contract.messages import Commit, Destroy, Stage
-from agent.contract.state import ApplyReport, DesiredState, LeaseState
-from bare_machine import (
+from placewire.agent.contract.entries import Bridge
+from placewire.agent.contract.messages import Commit, Destroy, Stage
+from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority
+from tests.controller.plans import plan_document
+from tests.provision.bare_machine import (
     ROOT,
     THIS_MACHINE,
     bare_machine,
@@ -27,9 +30,6 @@ from bare_machine import (
     served,
     snapshot,
 )
-from controller.agents import Agents
-from controller.ca import Authority
-from plans import plan_document
 
 LIMIT_SECONDS = 7200.0
 LINK_PORT, ENROL_PORT = 17440, 17441
@@ -50,8 +50,8 @@ class Cluster:
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "controller.cli", command, str(self.plan_file), *words,
-                "--json", "--state-dir", str(self.folder / "state"),
+                sys.executable, "-m", "placewire.controller.cli", command,
+                str(self.plan_file), *words, "--json", "--state-dir", str(self.folder / "state"),
                 "--listen", f"127.0.0.1:{LINK_PORT}",
             ],
             cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS,

@@ -1,0 +1,221 @@
+"""The agents of a cluster, as the controller asks them: who is there, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from placewire.agent.contract.messages import (
+    Destroy,
+    Envelope,
+    Hello,
+    Preview,
+    Reply,
+    Request,
+    Stage,
+)
+from placewire.controller.agents.authority import Authority
+from placewire.controller.agents.http_link import Asked, Conversation, Link
+from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.agents.tls_listener import accepting
+from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, CannotListen
+
+ReplyType = TypeVar("ReplyType", bound=BaseModel)
+
+# Without an open poll for this long, an agent is taken for gone.
+SILENCE_SECONDS = 5.0
+_SHORTEST_LOOK_SECONDS = 0.05
+# From the first moment in which we listen: agents dial again within 0.6 s.
+_ALL_DIAL_SECONDS = 1.0
+_TO_CHANGE = (Preview, Stage, Destroy)
+# Of those that were turned away, how many an error names.
+_MOST_TOLD = 4
+# This process lives as long as one command; its certificate need not outlive the longest job.
+_CERTIFICATE_SECONDS = 30 * 86_400.0
+
+
+class Agents:
+    def __init__(self, link: Link, turned_away: TurnedAway) -> None:
+        self._link, self._turned_away = link, turned_away
+
+    @classmethod
+    @asynccontextmanager
+    async def listening(
+        cls, host: str, tcp_port: int, authority: Authority, turned_away: TurnedAway | None = None
+    ) -> AsyncIterator[Agents]:
+        """Serves the link while the block runs. turned_away: told of whoever is refused. Raises
+        CannotListen where it cannot listen there."""
+        turned_away = turned_away or TurnedAway()
+        link = Link(authority, turned_away)
+        runner = web.AppRunner(
+            link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
+        )
+        await runner.setup()
+        assert runner.server is not None, "set up"
+        counting = asyncio.create_task(link.clock.run())
+        try:
+            async with _accepting(host, tcp_port, authority, runner.server, turned_away):
+                yield cls(link, turned_away)
+        finally:
+            counting.cancel()
+            link.close()
+            await runner.cleanup()
+
+    @property
+    def hello(self) -> Mapping[str, Hello]:
+        """What each agent said of itself when it connected last, by server."""
+        return {server: c.hello for server, c in self._link.conversations.items()}
+
+    @property
+    def rivals(self) -> Mapping[str, tuple[str, str]]:
+        """By server that two agents say they are, or said with a certificate that is still in use:
+        the addresses of both."""
+        found = self._link.conversations.items()
+        return {server: c.rivals for server, c in found if c.rivals is not None}
+
+    def present(self, server: str) -> bool:
+        conversation = self._link.conversations.get(server)
+        return conversation is not None and conversation.silent_seconds() < SILENCE_SECONDS
+
+    async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
+        """Until the agents of all of these are there. Raises AgentUnreachable naming the rest."""
+        deadline = time.monotonic() + timeout_seconds
+        while missing := [server for server in servers if not self.present(server)]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise AgentUnreachable(missing, why=self._why_missing(timeout_seconds))
+            self._link.arrival.clear()
+            with suppress(TimeoutError):
+                # Not wait_for: until Python 3.12 that can forget an interrupt.
+                async with asyncio.timeout(remaining):
+                    await self._link.arrival.wait()
+
+    def _why_missing(self, timeout_seconds: float) -> str:
+        why, told = f"not dialled in within {timeout_seconds:g} s", self._turned_away.told
+        return f"{why}; turned away: {'; '.join(told[-_MOST_TOLD:])}" if told else why
+
+    async def ask(
+        self, server: str, request: Request, reply_type: type[ReplyType], timeout_seconds: float
+    ) -> ReplyType:
+        """Raises AgentRefused with the agent's reason, or AgentUnreachable where it is not there,
+        falls silent, restarts meanwhile, or does not answer in time."""
+        conversation = self._link.conversations.get(server)
+        if conversation is None:
+            raise AgentUnreachable([server], why="it has not dialled in")
+        asked = Asked(
+            Envelope(id=uuid.uuid4().hex, body=request), asyncio.get_running_loop().create_future()
+        )
+        conversation.begin(asked)
+        try:
+            reply = await _answer(conversation, asked, timeout_seconds)
+        finally:
+            conversation.forget(asked)
+        return _read(server, request, reply, reply_type)
+
+    async def ask_all(
+        self,
+        requests: Mapping[str, Request],
+        reply_type: type[ReplyType],
+        timeout_seconds: float,
+    ) -> dict[str, ReplyType]:
+        """All at once, by server; every outcome is awaited before anything is raised. The exception
+        carries the answers of those that did answer; unreachable goes before refused. Nobody is
+        asked for a change where one of them is two."""
+        if any(isinstance(request, _TO_CHANGE) for request in requests.values()):
+            await self._require_one_each(requests)
+        outcomes = await asyncio.gather(
+            *(
+                self.ask(server, request, reply_type, timeout_seconds)
+                for server, request in requests.items()
+            ),
+            return_exceptions=True,
+        )
+        by_server = dict(zip(requests, outcomes, strict=True))
+        answered = {s: o for s, o in by_server.items() if not isinstance(o, BaseException)}
+        failed = {s: o for s, o in by_server.items() if isinstance(o, BaseException)}
+        if failed:
+            raise _gathered(failed, answered)
+        return answered
+
+    async def _require_one_each(self, servers: Iterable[str]) -> None:
+        """Raises AgentProblem where a server's name is said by two agents. The second may come a
+        moment after the first."""
+        await asyncio.sleep(self._link.began + _ALL_DIAL_SECONDS - time.monotonic())
+        for server in servers:
+            if (both := self.rivals.get(server)) is not None:
+                raise AgentProblem(
+                    f"two agents say that they are this server: from {both[0]}, and from {both[1]}",
+                    where=server,
+                    remedy="one has a copy of the other's certificate; give each its own: "
+                    f"`controller authority deny {server}`, then `controller enrol` for both",
+                )
+
+
+@asynccontextmanager
+async def _accepting(
+    host: str, tcp_port: int, authority: Authority, server: web.Server, turned_away: TurnedAway
+) -> AsyncIterator[None]:
+    context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(
+                accepting(host, tcp_port, context, server, turned_away.note)
+            )
+        except OSError as error:
+            raise CannotListen(
+                f"cannot listen for agents: {error.strerror}",
+                where=f"{host}:{tcp_port}",
+                remedy="another controller may be running; wait for it, or give --listen",
+            ) from error
+        yield
+
+
+async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: float) -> Reply:
+    server, deadline = conversation.hello.server, time.monotonic() + timeout_seconds
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            what = asked.envelope.body.request
+            raise AgentUnreachable([server], why=f"{what}: no answer in {timeout_seconds:g} s")
+        if (silence := conversation.silent_seconds()) >= SILENCE_SECONDS:
+            raise AgentUnreachable([server], why=f"silent for {silence:.0f} s")
+        # Before then it cannot have been silent for that long.
+        pause = max(SILENCE_SECONDS - silence, _SHORTEST_LOOK_SECONDS)
+        done, _ = await asyncio.wait([asked.answer], timeout=min(pause, remaining))
+        if done:
+            return asked.answer.result()
+
+
+def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyType]) -> ReplyType:
+    if reply.refusal is not None:
+        raise AgentRefused(server, reply.refusal)
+    try:
+        return reply_type.model_validate(reply.result)
+    except ValidationError as error:
+        raise AgentProblem(
+            f"its answer to {request.request} is not understood: {error}",
+            where=server,
+            remedy="install the same release on the server and on the controller",
+        ) from error
+
+
+def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) -> BaseException:
+    """One exception for all. What is no agent's problem (a defect of ours) goes first."""
+    for error in failed.values():
+        if not isinstance(error, AgentProblem):
+            return error
+    lost = {s: error for s, error in failed.items() if isinstance(error, AgentUnreachable)}
+    if lost:
+        whys = dict.fromkeys(error.why for error in lost.values())
+        return AgentUnreachable(list(lost), why="; ".join(whys), answered=answered)
+    first = next(iter(failed.values()))
+    assert isinstance(first, AgentProblem)
+    first.answered = dict(answered)
+    return first

@@ -1,0 +1,88 @@
+"""Where servers without a certificate ask for their first one, while `controller enrol` waits."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from placewire.agent.contract.enrolment import (
+    LARGEST_REQUEST_BYTES,
+    CertificateAnswer,
+    CertificateRequest,
+)
+from placewire.controller.agents.authority import Authority
+from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
+from placewire.controller.errors import UsageError
+
+# A request is one small document: whoever needs longer keeps a connection for its own sake.
+_READ_SECONDS = 5.0
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address that a socket of both kinds shows as IPv6."""
+    return address.removeprefix("::ffff:")
+
+
+@asynccontextmanager
+async def listening(
+    host: str,
+    tcp_port: int,
+    context: ssl.SSLContext,
+    authority: Authority,
+    enrolment: Enrolment,
+    *,
+    lifetime_seconds: float,
+    on_enrolled: Callable[[str], None],
+    on_refused: Callable[[str, str], None],
+) -> AsyncIterator[None]:
+    """on_refused: told who is turned away, by address, and why. Raises UsageError where that
+    address is taken."""
+
+    async def give_authority(request: web.Request) -> web.Response:
+        return web.Response(text=authority.certificate_file.read_text())
+
+    async def give_certificate(request: web.Request) -> web.Response:
+        peer = _plain(request.remote or "")
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                asked = CertificateRequest.model_validate_json(await request.read())
+            server = enrolment.server_of(asked.token or "", peer, time.monotonic())
+            # Nothing else runs between here and `enrolled`: of two requests with one token the
+            # second finds it used.
+            chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
+            enrolment.enrolled.add(server)
+        except (EnrolmentRefusedError, UsageError) as error:
+            on_refused(peer, str(error))
+            raise web.HTTPForbidden(text="refused; the controller says why") from error
+        except (ValidationError, TimeoutError) as error:
+            on_refused(peer, "what it sent is no request for a certificate")
+            raise web.HTTPBadRequest(text="no request for a certificate") from error
+        except web.HTTPRequestEntityTooLarge:
+            on_refused(peer, f"it sent more than {LARGEST_REQUEST_BYTES} bytes")
+            raise
+        on_enrolled(server)
+        return web.json_response(CertificateAnswer(chain_pem=chain.decode()).model_dump())
+
+    application = web.Application(client_max_size=LARGEST_REQUEST_BYTES)
+    application.router.add_get("/v1/authority", give_authority)
+    application.router.add_post("/v1/certificate", give_certificate)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, tcp_port, ssl_context=context).start()
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen: {error.strerror or error}",
+                where=f"--listen {host}:{tcp_port}",
+                remedy="another `controller enrol` may be running; or give another port",
+            ) from error
+        yield
+    finally:
+        await runner.cleanup()

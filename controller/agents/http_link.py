@@ -1,0 +1,310 @@
+"""The web side of the agent link: hello, poll and reply, over mutual TLS.
+
+Agents dial in and poll; a request waits here until its agent's next poll. After a broken connection
+the same agent is given its unanswered requests again, by the same ids, and knows those that it has.
+An agent that restarted meanwhile is reported as unreachable, not asked again: half of the work may
+have been done.
+
+Whoever says hello under the name of an agent that still polls is turned away as its rival: two
+servers with one certificate must not be told apart by chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from placewire.agent.contract.enrolment import CertificateAnswer, CertificateRequest
+from placewire.agent.contract.messages import (
+    POLL_SECONDS,
+    PROTOCOL_VERSION,
+    Envelope,
+    Envelopes,
+    Hello,
+    Poll,
+    Reply,
+    Welcome,
+)
+from placewire.agent.contract.state import Refusal
+from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority, bearer_of
+from placewire.controller.agents.listening_clock import ListeningClock
+from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.agents.revocations import Bearer
+from placewire.controller.errors import AgentUnreachable, UsageError
+
+Message = TypeVar("Message", bound=BaseModel)
+
+# Observations of a large server with thousands of queues are a few megabytes; all else is small.
+_LARGEST_REPLY_BYTES = 64 * 2**20
+_LARGEST_MESSAGE_BYTES = 2**20
+# By then an agent has given up its message.
+READ_SECONDS = 10.0
+_APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
+# An agent whose poll is ended polls again at once.
+_PROOF_SECONDS = 1.0
+
+
+@dataclass
+class Asked:
+    envelope: Envelope
+    answer: asyncio.Future[Reply]
+
+
+@dataclass
+class Conversation:
+    """With one server's agent, over all its connections.
+
+    address, serial: where its latest hello came from, and its certificate's number; session: of
+    that; an older one is told to say hello again. rivals: addresses of two agents of its name.
+    heard: when a poll or reply last came or a poll last ended, on the clock.
+    waiting: not handed over yet; pending: all without an answer, by id.
+    """
+
+    hello: Hello
+    clock: ListeningClock
+    address: str = ""
+    serial: str = ""
+    session: str = ""
+    rivals: tuple[str, str] | None = None
+    heard: float = 0.0
+    open_polls: int = 0
+    polls: int = 0
+    waiting: list[Asked] = field(default_factory=list)
+    pending: dict[str, Asked] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def silent_seconds(self) -> float:
+        return 0.0 if self.open_polls else self.clock.seconds() - self.heard
+
+    def begin(self, asked: Asked) -> None:
+        self.pending[asked.envelope.id] = asked
+        self.waiting.append(asked)
+        self.news.set()
+
+    def forget(self, asked: Asked) -> None:
+        self.pending.pop(asked.envelope.id, None)
+        if asked in self.waiting:
+            self.waiting.remove(asked)
+
+    def is_of(self, hello: Hello) -> bool:
+        """Whether it is the same start of the same agent. A process's number comes back after a
+        reboot, and on a copy of the server."""
+        mine = self.hello
+        return (mine.instance, mine.agent_pid) == (hello.instance, hello.agent_pid)
+
+    async def still_polls(self) -> bool:
+        """Whether whoever was greeted last is there: an open poll of it is ended, and it comes
+        again. A poll alone is no proof: a server that lost its power leaves one open."""
+        if self.silent_seconds() > _PROOF_SECONDS:
+            return False
+        before, deadline = self.polls, time.monotonic() + _PROOF_SECONDS
+        self.news.set()
+        while self.polls == before and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        return self.polls != before
+
+    def greet(self, hello: Hello, address: str, serial: str) -> None:
+        """A hello: a response with requests in it may have been lost with the former connection."""
+        if self.is_of(hello):
+            self.waiting = list(self.pending.values())
+        else:
+            for asked in self.pending.values():
+                if asked not in self.waiting and not asked.answer.done():
+                    asked.answer.set_exception(
+                        AgentUnreachable([hello.server], why="it restarted meanwhile")
+                    )
+        self.hello, self.address, self.serial = hello, address, serial
+        self.session, self.heard = uuid.uuid4().hex, self.clock.seconds()
+        self.news.set()  # polls of the former session end
+
+
+class Link:
+    """conversations by server; arrival is set whenever an agent says hello. clock: to be kept going
+    while this serves. began: when this was made, on the monotonic clock. turned_away: told of every
+    refusal."""
+
+    def __init__(self, authority: Authority, turned_away: TurnedAway) -> None:
+        self._authority, self._turned_away = authority, turned_away
+        self.conversations: dict[str, Conversation] = {}
+        self.arrival, self.clock = asyncio.Event(), ListeningClock()
+        self.began = time.monotonic()
+        self._closing = False
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=_LARGEST_REPLY_BYTES)
+        application.router.add_post("/v1/hello", self._on_hello)
+        application.router.add_post("/v1/poll", self._on_poll)
+        application.router.add_post("/v1/replies", self._on_reply)
+        application.router.add_post("/v1/certificate", self._on_renewal)
+        return application
+
+    def close(self) -> None:
+        """Ends open polls, so that closing waits for none."""
+        self._closing = True
+        for conversation in self.conversations.values():
+            conversation.news.set()
+
+    async def _on_hello(self, request: web.Request) -> web.Response:
+        bearer = self._admitted(request)
+        name = bearer.name
+        hello = await self._parsed(request, Hello)
+        if hello.server != name:
+            raise self._refused(
+                request,
+                f"claims to be {hello.server!r}",
+                f"certificate of {name!r}",
+                "give the agent the name that its certificate was issued for",
+            )
+        # A version that is not said is none of ours, whatever a Hello that we make says.
+        said = hello.version if "version" in hello.model_fields_set else None
+        if said != PROTOCOL_VERSION:
+            raise self._refused(
+                request,
+                f"speaks version {said} of the protocol",
+                hello.server,
+                f"the controller speaks version {PROTOCOL_VERSION}: install the same release",
+            )
+        address, serial = request.remote or "", bearer.serial
+        former = self.conversations.get(name)
+        if former is not None and not former.is_of(hello) and await former.still_polls():
+            former.rivals = (former.address, address)
+            with contextlib.suppress(OSError):  # This command knows it all the same.
+                self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
+            raise self._refused(
+                request,
+                f"is a second {name!r}: the first, at {former.address}, is linked",
+                f"certificate of {name!r}",
+                _APART,
+            )
+        conversation = self.conversations.setdefault(name, Conversation(hello, self.clock))
+        conversation.greet(hello, address, serial)
+        conversation.rivals = conversation.rivals or self._authority.revocations.copied(serial)
+        self.arrival.set()
+        return _response(Welcome(session=conversation.session))
+
+    async def _on_poll(self, request: web.Request) -> web.Response:
+        name = self._admitted(request).name
+        poll = await self._parsed(request, Poll)
+        conversation = self.conversations.get(name)
+        if conversation is None or conversation.session != poll.session:
+            raise _unknown_session()
+        conversation.open_polls += 1
+        conversation.polls += 1
+        try:
+            await self._news(conversation)
+            if conversation.session != poll.session:
+                raise _unknown_session()
+            asked, conversation.waiting = conversation.waiting, []
+            return _response(Envelopes(envelopes=tuple(a.envelope for a in asked)))
+        finally:
+            conversation.open_polls -= 1
+            conversation.heard = self.clock.seconds()
+
+    async def _news(self, conversation: Conversation) -> None:
+        """Until there is something to hand over, at most as long as a poll may last."""
+        if self._closing or conversation.waiting:
+            return
+        conversation.news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await conversation.news.wait()
+
+    async def _on_reply(self, request: web.Request) -> web.Response:
+        """A reply to something that nobody waits for any more is taken and dropped."""
+        name = self._admitted(request).name
+        reply = await self._parsed(request, Reply, _LARGEST_REPLY_BYTES)
+        conversation = self.conversations.get(name)
+        if conversation is not None:
+            conversation.heard = self.clock.seconds()
+            asked = conversation.pending.get(reply.id)
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_result(reply)
+        return web.Response(status=204)
+
+    async def _on_renewal(self, request: web.Request) -> web.Response:
+        """A new certificate for the name of the one that asks."""
+        bearer = self._admitted(request)
+        server = bearer.name
+        asked = await self._parsed(request, CertificateRequest)
+        if self._authority.revocations.copied(bearer.serial) is not None:
+            raise self._refused(request, "two servers hold its certificate", server, _APART)
+        try:
+            chain = self._authority.sign(
+                asked.request_pem,
+                server,
+                lifetime_seconds=AGENT_LIFETIME_SECONDS,
+                renews=bearer,
+            )
+        except UsageError as error:
+            raise self._refused(request, error.what, error.where, "install the same release") from (
+                error
+            )
+        return _response(CertificateAnswer(chain_pem=chain.decode()))
+
+    def _admitted(self, request: web.Request) -> Bearer:
+        """Whose certificate it is, before anything else of the message is read. Raises where it was
+        denied, or has expired, since the connection was made, or where the connection is gone."""
+        if request.transport is None or request.transport.is_closing():
+            raise _closing(web.HTTPBadRequest())
+        bearer = bearer_of(request.get_extra_info("peercert"))
+        remedy = "`controller enrol` gives the server a new one, if it is to come back"
+        if self._authority.revocations.is_denied(bearer):
+            raise self._refused(request, "its certificate is denied", bearer.name, remedy)
+        if bearer.expires_unix <= time.time():
+            raise self._refused(request, "its certificate has expired", bearer.name, remedy)
+        return bearer
+
+    async def _parsed(
+        self, request: web.Request, kind: type[Message], most_bytes: int = _LARGEST_MESSAGE_BYTES
+    ) -> Message:
+        """Raises a refusal where it is too large, comes too slowly, or is not understood."""
+        path, length = request.path, request.content_length
+        if length is None or length > most_bytes:
+            said = "a message of unknown length" if length is None else f"{length} bytes"
+            self._note(request, f"{path}: {said}, and {most_bytes} are the most")
+            raise _closing(web.HTTPRequestEntityTooLarge(most_bytes, length or 0))
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return kind.model_validate_json(await request.read())
+        except TimeoutError as error:
+            self._note(request, f"{path}: its message was not whole within {READ_SECONDS:g} s")
+            raise _closing(web.HTTPRequestTimeout()) from error
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            what = f"what it sent is not understood: {place} {first['msg']}"
+            self._note(request, f"{path}: {what}")
+            raise web.HTTPBadRequest(text=what) from error
+
+    def _refused(
+        self, request: web.Request, what: str, where: str, remedy: str
+    ) -> web.HTTPException:
+        self._note(request, f"{where}: {what}")
+        refusal = Refusal(what=what, where=where, remedy=remedy)
+        text = refusal.model_dump_json()
+        return _closing(web.HTTPForbidden(text=text, content_type="application/json"))
+
+    def _note(self, request: web.Request, why: str) -> None:
+        self._turned_away.note(request.remote or "", why)
+
+
+def _response(message: BaseModel) -> web.Response:
+    return web.Response(text=message.model_dump_json(), content_type="application/json")
+
+
+def _closing(refusal: web.HTTPException) -> web.HTTPException:
+    """What is refused may be better with the next connection: a renewed certificate."""
+    refusal.force_close()
+    return refusal
+
+
+def _unknown_session() -> web.HTTPException:
+    """The agent says hello again."""
+    return web.HTTPGone(text="no such session: say hello again")

@@ -1,0 +1,71 @@
+"""What servers have in force now: asked for, read back, and which allocation it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from placewire.agent.contract.messages import Observation, Observe, Verified, Verify
+from placewire.controller.errors import AgentProblem, AgentUnreachable
+from placewire.controller.records.report import RunReport
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.network.traffic_allocation import load_allocation
+from placewire.optimizer.placement import load_placement
+
+if TYPE_CHECKING:
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.plan.plan import Plan
+    from placewire.controller.records.journal import Journal
+
+
+async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
+    """By server of the plan. None: its agent does not dial in, or does not answer."""
+    servers = [server.name for server in plan.cluster.servers]
+    missing: tuple[str, ...] = ()
+    try:
+        await agents.wait_for(servers, timeout_seconds=3)
+    except AgentUnreachable as problem:
+        missing = problem.servers
+    observations: dict[str, Observation | None] = dict.fromkeys(servers)
+    try:
+        present = {server: Observe() for server in servers if server not in missing}
+        observations |= await agents.ask_all(present, Observation, timeout_seconds=10)
+    except AgentProblem as problem:
+        observations |= problem.answered
+    return observations
+
+
+async def read_back(
+    agents: Agents, observations: Mapping[str, Observation | None]
+) -> dict[str, Verified]:
+    """What differs, in the kernel too, from what is in force; only servers where something is."""
+    in_force = {
+        server: Verify(generation=answer.lease.generation)
+        for server, answer in observations.items()
+        if answer is not None and answer.lease.phase in ("staged", "committed")
+    }
+    try:
+        return await agents.ask_all(in_force, Verified, timeout_seconds=15)
+    except AgentProblem as problem:
+        return problem.answered
+
+
+def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocation | None:
+    """The one that this decision was compiled from; None where its file is gone, or another
+    controller decided."""
+    for run in reversed(journal.runs(plan_name)):
+        try:
+            report = RunReport.model_validate_json(run.report)
+        except ValidationError:  # of another version
+            continue
+        if report.plan_digest == plan_digest:
+            try:
+                if "allocation" in report.files:
+                    return load_allocation(Path(report.files["allocation"]))
+                return load_placement(Path(report.files["placement"]))
+            except (OSError, KeyError, ValueError):
+                return None
+    return None

@@ -1,0 +1,114 @@
+"""Back to a network that was kept before: the states that an earlier decision gave the servers are
+staged under new generations, measured, and kept, or none of it is.
+
+A decision's number is what `controller history` shows. Only what was kept can be gone back to: what
+was restored was never more than a job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.change.change import NetworkChange, preview
+from placewire.controller.change.in_force import allocation_of
+from placewire.controller.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from placewire.controller.apply import Tools
+    from placewire.controller.plan.plan import Plan
+    from placewire.controller.records.journal import Decision, Journal
+
+_HISTORY = "`controller history PLAN` lists decisions with their numbers"
+
+
+def choose(journal: Journal, plan: Plan, number: int | None) -> Decision:
+    """number: None for the last that was kept before the one that was kept last, and is another.
+    Raises UsageError."""
+    kept = [one for one in journal.decisions() if one.plan_name == plan.name and one.was_kept]
+    if number is None:
+        others = [one for one in kept if one.plan_digest != kept[-1].plan_digest]
+        if not others:
+            raise UsageError(
+                f"of plan {plan.name!r} nothing else was kept before",
+                remedy="`network.on_exit: keep` keeps a network; `controller destroy` removes it",
+            )
+        return others[-1]
+    if found := [one for one in kept if one.id == number]:
+        return found[0]
+    raise UsageError(
+        f"decision {number} is none of plan {plan.name!r} that was kept", remedy=_HISTORY
+    )
+
+
+def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, DesiredState]:
+    """By server, as it was decided. Raises UsageError where that is not known any more, or was for
+    other servers than the plan has."""
+    try:
+        states = {
+            server: DesiredState.model_validate_json(text)
+            for server, text in journal.states(chosen.id).items()
+        }
+    except ValidationError as error:
+        raise UsageError(
+            f"decision {chosen.id} was made by another version: {error.errors()[0]['msg']}",
+            remedy="apply the plan anew",
+        ) from error
+    servers = {server.name for server in plan.cluster.servers}
+    if set(states) != servers:
+        raise UsageError(
+            f"decision {chosen.id} was for {', '.join(sorted(states)) or 'no server'}, the plan is "
+            f"for {', '.join(sorted(servers))}",
+            remedy="`controller destroy` with the plan of now, then apply the former one",
+        )
+    return states
+
+
+async def roll_back(
+    plan: Plan,
+    number: int | None,
+    tools: Tools,
+    confirm: Callable[[], Awaitable[bool]],
+    *,
+    measured: bool = True,
+) -> Mapping[str, int]:
+    """Changes made, by server. Raises as `apply` does; then every server is as it was."""
+    from placewire.controller.apply import delivered, end_left_ranks
+
+    journal, show = tools.journal, tools.show
+    chosen = choose(journal, plan, number)
+    former = states_of(journal, chosen, plan)
+    with tools.stage("agents"):
+        await tools.agents.wait_for(list(former), timeout_seconds=10)
+    desired = {
+        server: state.model_copy(
+            update={
+                "generation": journal.next_generation(
+                    server, tools.agents.hello[server].lease.highest_generation
+                )
+            }
+        )
+        for server, state in former.items()
+    }
+    show.say(f"back to decision {chosen.id}, {chosen.plan_digest[:12]}")
+    with tools.stage("preview"):
+        show.changes(await preview(tools.agents, desired))
+    if not await confirm():
+        raise UsageError("not confirmed; nothing was changed")
+    await end_left_ranks(tools)
+    async with NetworkChange(tools.agents, journal, desired) as change:
+        with tools.stage("stage"):
+            await change.stage()
+        allocation = allocation_of(journal, plan.name, chosen.plan_digest)
+        if allocation is None:
+            show.say("what was promised is not known here any more: read back, not measured")
+        else:
+            await delivered(tools, plan, allocation, change, measured)
+        await change.commit()
+        await change.keep()
+    return change.changes

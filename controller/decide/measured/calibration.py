@@ -1,0 +1,152 @@
+"""What messages between servers pay through the job's own backend, measured before the job.
+
+One rank a server measures set-up latency and throughput of every path, on the network as it was
+shaped (job/calibration). The report shows both beside what was predicted with. The set-up latency
+is kept for the cluster: a plan that says `setup_latency: measured` is decided with it from
+the next time on, and with an assumed one until then. Rates are not fed back: a queue carries what
+it is told to, so that they are the plan's to decide.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewire.controller.compile.ranks import calibration_specs
+from placewire.controller.decide.measured.digests import digest
+from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.records.report import CalibratedRow
+from placewire.job.contract.specification import Calibrated, RankEvent
+from placewire.optimizer.check.recompute.network import undisturbed_rates
+from placewire.optimizer.graph.json_file import read_json, write_json
+from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.quantities import format_seconds
+
+if TYPE_CHECKING:
+    from placewire.controller.launch.launcher import Launcher
+    from placewire.controller.plan.plan import Plan
+    from placewire.optimizer.placement import Placement
+
+Say = Callable[[str], None]
+
+# What gloo took over the lab's links, rounded up: until it was measured once.
+ASSUMED_SETUP_SECONDS = 500e-6
+_VERSION = 1
+
+
+def wants_calibration(plan: Plan, cache: Path) -> bool:
+    """Where the plan asks for it, or for a set-up latency that was never measured here."""
+    if plan.network.calibrate:
+        return True
+    return plan.cluster.setup_latency_seconds is None and kept_setup_seconds(plan, cache) is None
+
+
+async def calibrate(
+    plan: Plan,
+    placement: Placement,
+    placement_file: Path,
+    launcher: Launcher,
+    cache: Path,
+    say: Say,
+    held_seconds: Callable[[], float],
+) -> tuple[CalibratedRow, ...]:
+    """Also keeps what it found. Nothing where there are no two servers on one rail.
+
+    held_seconds: as run_ranks takes it. Raises JobFailed.
+    """
+    specs = calibration_specs(plan, placement, placement_file)
+    if not specs:
+        say("no two servers share a rail: there is nothing to calibrate")
+        return ()
+    events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
+    rows = calibrated_rows(placement, events)
+    left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))
+    if left_out:
+        say(f"{left_out} of {left_out + len(rows)} paths were too slow to be measured in time")
+    if rows:
+        setup_seconds = keep(plan, rows, cache)
+        say(f"a message is set up in {format_seconds(setup_seconds)}, the median of all paths")
+    return rows
+
+
+def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[CalibratedRow, ...]:
+    """By source, destination and rail."""
+    promised = undisturbed_rates(placement)
+    paths = [path for e in events if isinstance(e, Calibrated) for path in e.paths]
+    rows = []
+    for path in paths:
+        rates = [promised.get((path.source, path.destination, rail), 0.0) for rail in path.rails]
+        rows.append(
+            CalibratedRow(
+                source=path.source,
+                destination=path.destination,
+                rail="+".join(path.rails),
+                planned_setup_seconds=placement.cluster.setup_latency_seconds,
+                setup_seconds=path.setup_seconds,
+                promised_bits_per_second=sum(rates) or None,
+                bits_per_second=path.bits_per_second,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.source, row.destination, row.rail)))
+
+
+def with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
+    """The same plan, its set-up latency a number."""
+    if plan.cluster.setup_latency_seconds is not None:
+        return plan
+    seconds = kept_setup_seconds(plan, cache)
+    if seconds is None:
+        seconds = ASSUMED_SETUP_SECONDS
+        say(
+            f"setup latency: {format_seconds(seconds)} assumed; apply measures it before its job, "
+            "for the next time"
+        )
+    else:
+        say(f"setup latency: {format_seconds(seconds)}, as measured on this cluster")
+    cluster = plan.cluster.model_copy(update={"setup_latency_seconds": seconds})
+    return plan.model_copy(update={"cluster": cluster})
+
+
+def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
+    """What was measured on this cluster last; None where nothing was."""
+    file = _file(plan, cache)
+    if not file.is_file():
+        return None
+    try:
+        document = read_json(file)
+        return float(document["setup_seconds"]) if document["version"] == _VERSION else None
+    except (GraphError, KeyError, TypeError, ValueError):
+        return None  # measured anew, and replaced
+
+
+def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
+    """The median of all paths: the model has one set-up latency for them."""
+    seconds = statistics.median(row.setup_seconds for row in rows)
+    document = {
+        "version": _VERSION,
+        "cluster": _cluster(plan),
+        "setup_seconds": seconds,
+        "paths": [row.model_dump() for row in rows],
+    }
+    cache.mkdir(parents=True, exist_ok=True)
+    write_json(_file(plan, cache), document)
+    return seconds
+
+
+def _file(plan: Plan, cache: Path) -> Path:
+    return cache / f"calibration-{digest(_cluster(plan))}.json"
+
+
+def _cluster(plan: Plan) -> Any:
+    """What a measured set-up latency holds for: these servers, their NICs and the backend."""
+    servers = [
+        [
+            s.name,
+            s.management,
+            [[n.rail, n.address, n.rate_bits_per_second, n.mtu_bytes] for n in s.nics],
+        ]
+        for s in plan.cluster.servers
+    ]
+    return {"servers": servers, "backend": plan.backend}

@@ -1,0 +1,268 @@
+"""The operator graph of a placed job, measured on its servers: a column of times per device type.
+
+For each device type one server that has it captures and measures the step, as ranks run there: all
+types at once, but one at a time on a server, and on no server where something else of ours runs.
+What disturbs a measurement there would be in every prediction. Graphs are kept per device type and
+used again while the server says that they still stand; measured profiles are kept by the step's
+structure, so that an edit that does not change the step costs no measurement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewire.controller.decide.measured.digests import digest, optimizer_digest
+from placewire.controller.errors import JobFailed, PlacewireError, PlanError
+from placewire.controller.launch.launcher import PROFILE_PROGRAM
+from placewire.optimizer.names import is_cpu
+
+if TYPE_CHECKING:
+    from placewire.controller.launch.launcher import Launcher, LeftRank
+    from placewire.controller.launch.programs import Ended
+    from placewire.controller.plan.job import Job, PlacedJob
+    from placewire.controller.plan.plan import Plan
+
+Say = Callable[[str], None]
+
+STANDING_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
+# Of what is known of other steps, so many of the latest are told to whoever measures.
+_MOST_KNOWN = 32
+_MODEL_IS_WRONG = 3
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One device type to measure, and the servers that have it, in plan order."""
+
+    job: PlacedJob
+    plan_file: Path
+    device_type: str
+    servers: tuple[str, ...]
+
+
+async def profiled_graph(
+    plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+) -> Path:
+    """The graph's file. Raises PlanError where the model cannot be captured or a device type not
+    be measured, PlacewireError naming server and device type where measuring fails."""
+    asked = _asked(plan, job, plan_file, launcher)
+    turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_of_type(one, launcher, cache, _labelled(say, one, asked), turns))
+                for one in asked
+            ]
+    except* PlacewireError as failed:
+        raise failed.exceptions[0] from None
+    files = [task.result() for task in tasks]
+    if len(files) == 1:
+        return files[0]
+    return await asyncio.to_thread(_joined, asked, files, cache)
+
+
+def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
+    """Of several that talk at once, who it is."""
+    return say if len(asked) == 1 else lambda line: say(f"{one.device_type}: {line}")
+
+
+def import_roots(job: Job, plan_file: Path) -> list[str]:
+    """Where the job's modules are looked for: its working directory, then beside the plan."""
+    return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
+
+
+def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> list[_Asked]:
+    types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
+    for k, server in enumerate(plan.cluster.servers):
+        for d, device in enumerate(server.devices):
+            if not is_cpu(device.type) and not launcher.on_servers:
+                path = f"cluster.servers[{k}].devices[{d}].type"
+                raise _refused(
+                    plan_file,
+                    path,
+                    f"device type {device.type!r} is measured on a server that has it, and the "
+                    "plan does not say how to start programs there (launch: {kind: ssh}); or give "
+                    "a graph file with its times (job.kind: replay)",
+                )
+    if len(types) > 1 and not launcher.on_servers:
+        raise _refused(
+            plan_file,
+            "cluster.servers",
+            f"device types {', '.join(types)}: each is measured on a server that has it, and the "
+            "plan does not say how to start programs there (launch: {kind: ssh}); use that, one "
+            "type, or a graph file that holds the times of each (job.kind: replay)",
+        )
+    return [
+        _Asked(
+            job,
+            plan_file,
+            name,
+            tuple(s.name for s in plan.cluster.servers if name in {d.type for d in s.devices}),
+        )
+        for name in types
+    ]
+
+
+async def _of_type(
+    asked: _Asked,
+    launcher: Launcher,
+    cache: Path,
+    say: Say,
+    turns: Mapping[str, asyncio.Lock],
+) -> Path:
+    file = cache / f"graph-{digest(_question(asked))}.json.gz"
+    if file.is_file():
+        async with turns[asked.servers[0]]:
+            changed = await _changed(asked, launcher, asked.servers[0], file)
+        if not changed:
+            say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
+            return file
+        say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
+    running: dict[str, LeftRank] = {}
+    # Where no other type has its turn, first.
+    for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
+        async with turns[server]:
+            if busy := await asyncio.to_thread(launcher.busy, server):
+                running[server] = busy[0]
+                continue
+            await _measure(asked, launcher, server, cache, file, say)
+            return file
+    first, rank = next(iter(running.items()))
+    raise JobFailed(
+        f"device type {asked.device_type} cannot be measured in isolation: on every server that "
+        f"has it something of ours runs, here pid {rank.pid} for {rank.seconds:.0f} s",
+        where=first,
+        remedy="wait until it has ended; `controller destroy` ends ranks whose controller is gone",
+    )
+
+
+def _question(asked: _Asked) -> Mapping[str, Any]:
+    """All that a profile depends on beside what its server says of itself."""
+    job = asked.job
+    return {
+        "model": job.model,
+        "batch": job.batch,
+        "accumulate": job.accumulate,
+        "autocast": job.autocast,
+        "optimizer": job.optimizer_document,
+        "seed": job.seed,
+        "threads": job.threads,
+        "device_type": asked.device_type,
+        "roots": import_roots(job, asked.plan_file),
+        "env": dict(job.env),
+        "python": job.python,
+        "optimizer_code": optimizer_digest(),
+    }
+
+
+async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
+    """Why a kept graph no longer stands on that server, in words."""
+    from placewire.optimizer.graph.json_file import read_json
+
+    notes = (await asyncio.to_thread(read_json, file))["notes"]
+    said: list[str] = []
+    ended = await launcher.run(
+        server, STANDING_PROGRAM, given=json.dumps(notes).encode(), on_line=said.append
+    )
+    _require_done(ended, asked, server)
+    changed: list[str] = json.loads(ended.output)
+    return changed
+
+
+async def _measure(
+    asked: _Asked, launcher: Launcher, server: str, cache: Path, file: Path, say: Say
+) -> None:
+    from placewire.optimizer.graph.graph_file import graph_from_json, save_graph
+    from placewire.optimizer.graph.json_file import write_json
+    from placewire.optimizer.profile.exchange import require_profiles
+
+    job = asked.job
+    where = f"{server} ({asked.device_type})" if launcher.on_servers else "this machine"
+    say(f"profile on {where}: {job.model}, batch {job.batch}")
+    autocast = ["--autocast", job.autocast] if job.autocast else []
+    # fmt: off
+    words = [
+        *PROFILE_PROGRAM, job.model, "--batch", str(job.batch),
+        "--accumulate", str(job.accumulate), *autocast,
+        "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
+        "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
+    ]
+    # fmt: on
+    known = await asyncio.to_thread(_known_profiles, cache, asked)
+    ended = await launcher.run(
+        server, words, given=json.dumps(known).encode(), on_line=lambda line: say("  " + line)
+    )
+    _require_done(ended, asked, server)
+
+    def keep() -> None:
+        answer = json.loads(ended.output)
+        for name, document in require_profiles(answer["profiles"]).items():
+            write_json(cache / name, document)
+        graph = graph_from_json(answer["graph"], where=f"the graph from {server}")
+        save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+
+    await asyncio.to_thread(keep)
+
+
+def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
+    """By file name: those of this device type and thread count, the latest."""
+    files = sorted(cache.glob("profile-*.json"), key=lambda f: f.stat().st_mtime, reverse=True)
+    known: dict[str, Any] = {}
+    for file in files:
+        try:
+            document = json.loads(file.read_bytes())
+            of = document["key"]["device_type"], document["key"]["threads"]
+        except (ValueError, KeyError, TypeError):
+            continue  # no profile: it is written anew when it is measured
+        if of == (asked.device_type, asked.job.threads):
+            known[file.name] = document
+        if len(known) == _MOST_KNOWN:
+            break
+    return known
+
+
+def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
+    if ended.status == 0:
+        return
+    tail = "".join(f"\n    {line}" for line in ended.tail[-12:])
+    if ended.status == _MODEL_IS_WRONG:
+        raise _refused(
+            asked.plan_file,
+            "job.model",
+            f"on {server}, for device type {asked.device_type}: {chr(10).join(ended.tail[-3:])}",
+        )
+    how = (
+        f"was killed by signal {-ended.status}"
+        if ended.status < 0
+        else f"ended with {ended.status}"
+    )
+    raise PlacewireError(
+        f"the profile {how}{tail}",
+        where=f"{server}, device type {asked.device_type}",
+        remedy="look at job.python, job.workdir and the memory of that server; nothing was changed",
+    )
+
+
+def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
+    from placewire.optimizer.graph.graph_file import load_graph, save_graph
+    from placewire.optimizer.graph.operator_graph import GraphError
+    from placewire.optimizer.profile.joining import joined
+
+    graphs = {one.device_type: load_graph(file) for one, file in zip(asked, files, strict=True)}
+    try:
+        graph = joined(graphs)
+    except GraphError as error:
+        raise _refused(asked[0].plan_file, "job.model", str(error)) from error
+    file = cache / f"joined-{digest([graph.structure_hash, graph.profile_digest])}.json.gz"
+    if not file.is_file():
+        save_graph(graph, file)
+    return file
+
+
+def _refused(plan_file: Path, path: str, what: str) -> PlanError:
+    return PlanError(str(plan_file), [(path, what)])

@@ -1,0 +1,226 @@
+"""What a plan must hold together beyond its cluster: names of bridges, and the job's files.
+
+Each check yields (YAML path, message). Fields on their own are checked where they are parsed, the
+cluster's parts in optimizer/cluster_plan/checks.py.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewire.controller.compile.network import bridge_name
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_of
+from placewire.optimizer.cluster_plan.documents import Mistake
+from placewire.optimizer.cluster_plan.values import MEASURED, shown
+from placewire.optimizer.names import is_cpu
+
+if TYPE_CHECKING:
+    from placewire.controller.plan.job import Job, TorchrunJob
+    from placewire.controller.plan.plan import Plan, PlanLaunch
+    from placewire.optimizer.cluster_plan.section import PlanNic
+
+# What a job can say in its environment to leave sockets for RDMA.
+_RDMA_CHOICES = {
+    "NCCL_IB_DISABLE": ("0",),
+    "NCCL_NET": ("IB", "ib"),
+    "GLOO_DEVICE_TRANSPORT": ("IBVERBS",),
+}
+
+
+def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
+    """base: where relative files of the job are looked for, beside the working directory."""
+    yield from cluster_mistakes(plan.cluster, plan.network.rails)
+    for server in plan.cluster.servers:
+        own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
+        yield from _bridge_mistakes(server.name, own)
+    yield from _job_mistakes(plan.job, base)
+    if plan.launch is None:
+        yield from _code_mistakes(plan.job, base)
+    else:
+        yield from _launch_mistakes(plan.launch, plan.job)
+    yield from _backend_mistakes(plan)
+    yield from _rdma_mistakes(plan)
+    yield from _latency_mistakes(plan)
+    if plan.job.kind == "torchrun":
+        yield from _traffic_mistakes(plan, plan.job)
+
+
+def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
+    names = {server.name for server in plan.cluster.servers}
+    for source, row in job.traffic.items():
+        for server in (source, *row):
+            if server not in names:
+                yield "job.traffic", f"{shown(server)} is no server of this plan"
+        if source in row:
+            yield f"job.traffic.{source}", "a server sends nothing to itself; leave it out"
+    if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
+        yield "job.traffic", "nobody sends anything; leave it out, or give 'even'"
+    on = {s.name: {n.rail for n in s.nics} & set(plan.rails) for s in plan.cluster.servers}
+    if not set.intersection(*on.values()):
+        yield (
+            "cluster.servers",
+            "no rail is on every server: a script's processes need a common one",
+        )
+    for source, row in job.traffic.items():
+        for destination, weight in row.items():
+            if weight and not on.get(source, set()) & on.get(destination, set()):
+                yield f"job.traffic.{source}", f"shares no rail with {destination}"
+    if plan.network.calibrate:
+        yield (
+            "network.calibrate",
+            "measures what placed messages pay; a script has none: leave it out",
+        )
+
+
+def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
+    """NICs and the bridges over them share the server's one space of names."""
+    taken: dict[str, str] = {}
+    for path, nic in nics:
+        taken.setdefault(nic.name, path)
+    for path, nic in nics:
+        if taken[nic.name] != path:
+            continue
+        bridge = bridge_name(nic)
+        if bridge in taken and taken[bridge] != path:
+            yield (
+                path,
+                f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
+                f"name that {taken[bridge]} takes; rename one of the NICs",
+            )
+        taken.setdefault(bridge, path)
+
+
+def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
+    if plan.job.backend != "nccl":
+        return
+    for server in plan.cluster.servers:
+        for device in server.devices:
+            if is_cpu(device.type):
+                yield (
+                    "job.backend",
+                    f"nccl needs a CUDA device for every rank, and {server.name} has "
+                    f"{shown(device.type)}; accepted here: 'auto' or 'gloo'",
+                )
+                return
+
+
+def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
+    for name, values in _RDMA_CHOICES.items():
+        if (value := plan.job.env.get(name)) in values:
+            yield (
+                f"job.env.{name}",
+                f"{shown(value)} would make the job use RDMA, which passes by every queue; rates "
+                "are promised to sockets: leave it out",
+            )
+
+
+def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """A replay waits for the set-up latency of the cluster that it stands for."""
+    if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
+        yield (
+            "cluster.setup_latency",
+            f"{MEASURED} is for kind: placed, others do not measure it: give a duration, like 50us",
+        )
+
+
+def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
+    if job.kind == "torchrun":
+        return
+    if job.kind == "replay":
+        if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
+            yield (
+                "job.graph",
+                f"{shown(job.graph)} is no file (looked in {Path.cwd()} and {base})",
+            )
+        return
+    if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
+        yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
+    try:
+        Schedule(**job.optimizer_document["schedule"])
+    except CaptureError as error:
+        yield "job.optimizer.schedule", str(error)
+    if job.batch % job.accumulate:
+        yield (
+            "job.accumulate",
+            f"{job.batch} samples cannot be cut into {job.accumulate} equal micro-batches; give a "
+            "job.batch that it divides",
+        )
+    module, _, function = job.model.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        yield (
+            "job.model",
+            f"{shown(job.model)} is no model path; accepted: package.module:function",
+        )
+
+
+def _launch_mistakes(launch: PlanLaunch, job: Job) -> Iterator[Mistake]:
+    """What is on the servers is looked at there, before anything is changed."""
+    for name in ("key", "known_hosts"):
+        path: str | None = getattr(launch, name)
+        if path is not None and not _exists(Path(path).expanduser(), Path.is_file):
+            yield f"launch.{name}", f"{shown(path)} is no file on this machine"
+    if job.workdir is not None and not job.workdir.startswith("/"):
+        yield (
+            "job.workdir",
+            f"{shown(job.workdir)} is no absolute path; with `launch` it is a folder on servers",
+        )
+
+
+def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
+    """Where the job's code is on this machine too, as in a lab."""
+    if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
+        yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
+    if job.kind == "replay":
+        return
+    if job.kind == "torchrun":
+        folder = Path(job.workdir or Path.cwd())
+        if not _exists(folder / job.script, Path.is_file):
+            yield "job.script", f"{shown(job.script)} is no file (looked in {folder})"
+        return
+    module, _, function = job.model.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        return  # said already
+    roots = [job.workdir or str(Path.cwd()), str(base)]
+    source = locate_module(module, roots)
+    if source is None:
+        yield (
+            "job.model",
+            f"module {shown(module)} was not found; looked in {', '.join(roots)} and sys.path",
+        )
+        return
+    if source.suffix not in importlib.machinery.SOURCE_SUFFIXES:
+        yield "job.model", f"{source} is no Python source; name a module that is"
+        return
+    try:
+        text = source.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        yield "job.model", f"{source} cannot be read: {error.strerror}"
+        return
+    if not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", text, re.M):
+        yield "job.model", f"{source} defines no function {shown(function)} at its top level"
+
+
+def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Also where the name is longer than any file's can be, or its folder cannot be entered."""
+    try:
+        return kind(path)
+    except OSError:
+        return False
+
+
+def locate_module(module: str, roots: list[str]) -> Path | None:
+    """The module's source file, found without importing anything of it."""
+    search: list[str] | None = [*roots, *sys.path]
+    for part in module.split("."):
+        spec = importlib.machinery.PathFinder.find_spec(part, search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec is not None and spec.origin else None

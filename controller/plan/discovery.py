@@ -1,0 +1,185 @@
+"""A plan to begin with, from what the agents say of their servers. Pure.
+
+A rail is a subnet that NICs of at least two servers are in: what one switch plane carries. Whether
+its NICs reach each other is what the first apply measures. What cannot be known is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Interface, IPv4Network
+from string import ascii_lowercase
+from typing import NamedTuple
+
+from placewire.agent.contract.messages import Hello
+from placewire.agent.contract.state import NicFacts
+from placewire.controller.errors import UsageError
+from placewire.optimizer.profile.devices import DEVICES
+
+# Of a device's memory, what tensors may take: the rest is the program's and the allocator's.
+_TENSORS = {"gpu": 0.9, "cpu": 0.5}
+_UNKNOWN_RATE = "1Gbit"
+_MEBIBYTE = 1024 * 1024
+_STANDARD_MTU_BYTES = 1500
+
+
+class _Rail(NamedTuple):
+    """mtu_bytes: what all of its NICs take."""
+
+    name: str
+    mtu_bytes: int
+
+
+class _Port(NamedTuple):
+    nic: NicFacts
+    address: IPv4Interface
+
+
+def discovered_plan(name: str, model: str, hellos: Mapping[str, Hello]) -> str:
+    """plan.yaml, commented. Raises UsageError where no two servers share a subnet."""
+    ports = {server: _ports(hello) for server, hello in hellos.items()}
+    rails = _rails(ports)
+    if not rails:
+        found = ", ".join(
+            f"{server} {port.nic.name} {port.address}"
+            for server, some in ports.items()
+            for port in some
+        )
+        raise UsageError(
+            f"no two of {', '.join(hellos)} have NICs in one subnet, beside their management: "
+            f"{found or 'no NIC with an IPv4 address is there'}",
+            remedy="give the NICs of one switch addresses of one subnet, and bring them up",
+        )
+    servers = [
+        line
+        for server, hello in hellos.items()
+        for line in _server(server, hello, ports[server], rails)
+    ]
+    return "\n".join([*_head(name), *servers, *_job(model)]) + "\n"
+
+
+def _ports(hello: Hello) -> list[_Port]:
+    """NICs that could carry the job, each with its first IPv4 address."""
+    found = []
+    for nic in hello.capabilities.nics:
+        addresses = [IPv4Interface(a) for a in nic.addresses if ":" not in a]
+        free = nic.bridge is None and nic.root_qdisc is None
+        own = hello.management in [str(address.ip) for address in addresses]
+        if addresses and free and not own and nic.name not in hello.protected:
+            found.append(_Port(nic, addresses[0]))
+    return found
+
+
+def _rails(ports: Mapping[str, Sequence[_Port]]) -> dict[IPv4Network, _Rail]:
+    """Subnets of more than one server."""
+    servers: dict[IPv4Network, set[str]] = defaultdict(set)
+    for server, some in ports.items():
+        for port in some:
+            servers[port.address.network].add(server)
+    shared = sorted(network for network, members in servers.items() if len(members) > 1)
+    return {
+        network: _Rail(
+            _letters(number),
+            min(
+                port.nic.mtu_bytes
+                for some in ports.values()
+                for port in some
+                if port.address.network == network
+            ),
+        )
+        for number, network in enumerate(shared)
+    }
+
+
+def _letters(number: int) -> str:
+    """a … z, aa, ab …"""
+    word = ascii_lowercase[number % 26]
+    return word if number < 26 else _letters(number // 26 - 1) + word
+
+
+def _head(name: str) -> list[str]:
+    return [
+        "# Written by `controller init` from what the agents found. Look through it, then:",
+        "#   controller preview FILE          what would be changed; touches nothing",
+        "#   controller apply FILE --network-only   shapes and measures, then puts all back",
+        "# docs/plan.md says what else a plan can have.",
+        "version: 1",
+        f"name: {name}",
+        "cluster:",
+        "  # What a message takes beside its bytes; `measured` calibrates it on the first apply.",
+        "  setup_latency: 50us",
+        "  intra_server_bandwidth: 100Gbit   # between devices of one server",
+        "  servers:",
+    ]
+
+
+def _server(
+    name: str, hello: Hello, ports: Sequence[_Port], rails: Mapping[IPv4Network, _Rail]
+) -> list[str]:
+    lines = [
+        f"    - name: {name}",
+        f"      management: {hello.management or '0.0.0.0   # not known: where is its SSH?'}",
+        "      devices:",
+    ]
+    for device in hello.capabilities.devices:
+        part = _TENSORS["cpu" if device.name == "cpu" else "gpu"]
+        memory = int(device.memory_bytes * part / _MEBIBYTE)
+        lines.append(
+            f"        - {{type: {device_type(device.name)}, memory: {memory}MiB}}"
+            f"   # {device.name}, {part:.0%} of its {device.memory_bytes / 1024**3:.0f} GiB"
+        )
+    lines.append("      nics:")
+    taken: set[str] = set()
+    for port in ports:
+        rail = rails.get(port.address.network)
+        if rail is None or rail.name in taken:
+            why = f"rail {rail.name} has one" if rail else "no other server is in its subnet"
+            lines.append(f"        # {port.nic.name} {port.address} is left out: {why}")
+            continue
+        taken.add(rail.name)
+        lines.append(f"        - {_nic(port, rail)}")
+    return lines
+
+
+def _nic(port: _Port, rail: _Rail) -> str:
+    nic, speed = port.nic, port.nic.speed_bits_per_second
+    rate = _UNKNOWN_RATE if speed is None else f"{speed / 1e6:.0f}Mbit"
+    mtu = "" if rail.mtu_bytes == _STANDARD_MTU_BYTES else f", mtu: {rail.mtu_bytes}"
+    doubts = [
+        *(["its speed is not known: set the rate"] if speed is None else []),
+        *([] if nic.up else ["it is down"]),
+        *(["no cable, or nobody at its other end"] if nic.carrier is False else []),
+    ]
+    told = f"   # {'; '.join(doubts)}" if doubts else ""
+    return (
+        f"{{name: {nic.name}, rail: {rail.name}, address: {port.address}, rate: {rate}{mtu}, "
+        f"take_over: true}}{told}"
+    )
+
+
+def device_type(name: str) -> str:
+    """The modelled device that a driver's name is for (`NVIDIA A100-SXM4-80GB` is a100), or the
+    name as one word."""
+    word = re.sub(r"[^a-z0-9]+", "", name.lower().removeprefix("nvidia").replace("geforce", ""))
+    known = [kind for kind in sorted(DEVICES, key=len, reverse=True) if word.startswith(kind)]
+    return known[0] if known else word or "cpu"
+
+
+def _job(model: str) -> list[str]:
+    return [
+        "job:",
+        "  kind: placed",
+        f"  model: {model}   # package.module:function that returns a training step: docs/model.md",
+        "  batch: 32",
+        "  optimizer: {name: adamw, lr: 1e-3}",
+        "  steps: 100",
+        "  # python, workdir, env: with what, where and under what ranks run on the servers",
+        "# launch: {kind: ssh, user: NAME}   # how ranks are started; docs/cluster.md",
+        "solve: {time_limit: 60s}",
+        "network:",
+        "  sharing: auto",
+        "  verify: {tolerance: 10%, seconds: 3}",
+        "  on_exit: restore",
+    ]

@@ -1,0 +1,38 @@
+"""plan.yaml, parsed once.
+
+Every mistake is reported with its YAML path, what was found and what would be accepted, all of them
+at once, before anything is touched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placewire.controller.errors import PlanError
+from placewire.controller.plan.checks import mistakes_of
+from placewire.controller.plan.plan import Plan
+from placewire.optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
+
+
+def load_plan(path: Path) -> Plan:
+    """Raises PlanError with every mistake found."""
+    try:
+        document = read_yaml(path)
+    except OSError as error:
+        raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
+    except DocumentError as error:
+        raise PlanError(str(path), error.mistakes) from error
+    return parse_plan(document, str(path), base=path.resolve().parent)
+
+
+def parse_plan(document: object, file: str, base: Path) -> Plan:
+    """base: where relative graph files are looked for, beside the working directory."""
+    if not isinstance(document, dict):
+        raise PlanError(file, [("", "a plan is a mapping with version, name, cluster and job")])
+    try:
+        plan = parsed(Plan, document)
+    except DocumentError as error:
+        raise PlanError(file, error.mistakes) from error
+    if mistakes := list(mistakes_of(plan, base)):
+        raise PlanError(file, mistakes)
+    return plan

@@ -1,0 +1,199 @@
+"""One value each of the rest of plan.yaml: counts, parts, durations, with what is accepted.
+
+The values of its cluster, and what is strict about all of them: optimizer/cluster_plan/values.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+
+from placewire.optimizer.cluster_plan.values import (
+    Check,
+    Text,
+    name_of_at_most,
+    quantity,
+    server_name,
+    shown,
+    whole,
+)
+from placewire.optimizer.quantities import parse_fraction, parse_seconds
+
+# YAML 1.1 reads these as text: it wants a dot before, and a sign after, the exponent's letter.
+_EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
+
+
+def _variable_name(text: str) -> str:
+    if not text or "=" in text:
+        raise ValueError(f"{shown(text)} is not a variable's name; it is empty or has a `=`")
+    return text
+
+
+def _secret_text(value: object) -> str:
+    """As any text, but what was found is not told: it may be a password."""
+    if not isinstance(value, str):
+        hint = "; put it in quotes" if isinstance(value, int | float) else ""
+        raise ValueError(f"what was found is no text; accepted: a text{hint}")
+    if "\0" in value:
+        raise ValueError("a text must not contain a NUL character")
+    return value
+
+
+def _path(text: str) -> str:
+    """Whoever reads a plan sees where it reaches."""
+    if ".." in text.split("/"):
+        raise ValueError(
+            f"{shown(text)} leaves its folder; give a path without '..', below the folder that it "
+            "is looked for in, or an absolute one"
+        )
+    return text
+
+
+def _absolute_folder(text: str) -> str:
+    if not _path(text).startswith("/"):
+        raise ValueError(
+            f"{shown(text)} is no absolute path; give the folder as every server sees it, like "
+            "/shared/checkpoints"
+        )
+    return text
+
+
+def _traffic(value: object) -> dict[str, dict[str, float]]:
+    """`even` is an empty mapping: nothing is stated."""
+    if value == "even":
+        return {}
+    if not isinstance(value, dict) or not value:
+        raise ValueError(
+            f"found {shown(value)}; accepted: 'even', or a mapping of each sending server to a "
+            "mapping of receiving servers to how much they get, in any one unit"
+        )
+    return {
+        server_name(_text_of(source)): _traffic_row(f"of {source}", row)
+        for source, row in value.items()
+    }
+
+
+def _traffic_row(where: str, row: object) -> dict[str, float]:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: found {shown(row)}; accepted: a mapping of servers to numbers")
+    found = {}
+    for destination, weight in row.items():
+        name = server_name(_text_of(destination))
+        number = _number(weight)
+        if number < 0:
+            raise ValueError(f"{where} to {name}: {number:g} is negative")
+        found[name] = number
+    return found
+
+
+def _text_of(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"found {shown(value)}; accepted: a server's name")
+    return value
+
+
+def _version(value: object) -> object:
+    """A plain Literal[1] would take `true` and 1.0 for it."""
+    if type(value) is not int or value != 1:
+        raise ValueError(f"found {shown(value)}; accepted: 1")
+    return value
+
+
+def _number(value: object) -> float:
+    """A finite number; 1e-3 too, which YAML takes for text."""
+    written = value if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+    if isinstance(written, str) and not _EXPONENT.fullmatch(written):
+        raise ValueError(f"found {shown(value)}; accepted: a number")
+    try:
+        number = float(written)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"found {shown(value)}; accepted: a finite number")
+    return number
+
+
+def _measured_seconds(value: object) -> float:
+    """3s, or 3 for the same."""
+    seconds = parse_seconds(value) if _has_unit(value) else _number(value)
+    if not 1 <= seconds <= 60:
+        raise ValueError(f"{shown(value)} is out of range; accepted: 1s to 60s")
+    return seconds
+
+
+def _has_unit(value: object) -> bool:
+    return isinstance(value, str) and value[-1:].isalpha()
+
+
+def _above(low: float, high: float) -> Check:
+    def check(value: float) -> float:
+        if not low < value <= high:
+            raise ValueError(f"{value:g} must be more than {low:g}, and at most {high:g}")
+        return value
+
+    return Check(f"more than {low:g}, at most {high:g}", check)
+
+
+def _between(low: float, high: float) -> Check:
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
+        return value
+
+    return Check(f"{low:g} to {high:g}", check)
+
+
+def _below(low: float, high: float) -> Check:
+    def check(value: float) -> float:
+        if not low <= value < high:
+            raise ValueError(f"{value:g} is outside {low:g} to {high:g}, {high:g} itself excluded")
+        return value
+
+    return Check(f"{low:g} to below {high:g}", check)
+
+
+_lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
+_time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
+_fraction = quantity(parse_fraction, 0, 1, "0% to 100%")
+_floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
+
+_variable = Check("a text without `=`", _variable_name)
+_folder = Check("an absolute path, like /shared/checkpoints", _absolute_folder)
+_matrix = Check(
+    "even, or a mapping of each sending server to a mapping of receiving servers to numbers",
+    _traffic,
+)
+_seconds = Check("1s to 60s; a number without a unit is seconds", _measured_seconds)
+_finite = Check("a number", _number)
+# A gap of 1 would accept any placement: the optimizer refuses it too.
+_gap = Check("0% to below 100%", _below(0, 1))
+
+VariableName = Annotated[Text, AfterValidator(_variable)]
+PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
+# Of a variable.
+SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
+PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]
+Folder = Annotated[Text, AfterValidator(_folder)]
+Version = BeforeValidator(Check("1", _version))
+TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]
+Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
+TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
+Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
+Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
+Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]
+Lease = Annotated[float, BeforeValidator(_lease)]
+TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
+Fraction = Annotated[float, BeforeValidator(_fraction)]
+# HTB wants a minimum above zero.
+Floor = Annotated[float, BeforeValidator(_floor)]
+Gap = Annotated[Fraction, AfterValidator(_gap)]
+LearningRate = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e6))]
+Momentum = Annotated[float, BeforeValidator(_finite), AfterValidator(_below(0, 1))]
+WeightDecay = Annotated[float, BeforeValidator(_finite), AfterValidator(_between(0, 1e6))]
+Norm = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e12))]
+TimeScale = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e9))]
+MeasuredSeconds = Annotated[float, BeforeValidator(_seconds)]

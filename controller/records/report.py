@@ -1,0 +1,268 @@
+"""What was promised, predicted and measured: run.json and the tables drawn from it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placewire.controller.errors import PlacewireError
+    from placewire.optimizer.placement import Placement
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TrafficRow(Frozen):
+    """Payload bytes of one step from device to device on one rail."""
+
+    source: str
+    destination: str
+    rail: str
+    planned_bytes: float
+    sent_bytes: float
+
+
+class CalibratedRow(Frozen):
+    """What a message from server to server pays, through the job's own backend: setup_seconds and
+    then its bytes at this rate. rail: `a+b` where the backend uses all at once. planned, promised:
+    what the prediction counts on; None where it gives this path nothing of its own."""
+
+    source: str
+    destination: str
+    rail: str
+    planned_setup_seconds: float
+    setup_seconds: float
+    promised_bits_per_second: float | None
+    bits_per_second: float
+
+
+class SharingRow(Frozen):
+    """One sharing that was considered, as predicted, and the rails that it had."""
+
+    sharing: str
+    rails: tuple[str, ...]
+    step_seconds: float
+    bound_seconds: float
+    devices: int
+    chosen: bool
+
+
+class RailRow(Frozen):
+    """What a script's server sent on one rail, all headers counted. share: of all that it sent."""
+
+    server: str
+    rail: str
+    nic: str
+    sent_bytes: int
+    share: float
+    planned_share: float
+    within_tolerance: bool
+
+
+class CheckpointRow(Frozen):
+    """step: how many steps were done."""
+
+    step: int
+    path: str
+
+
+class FailureRow(Frozen):
+    """How the job failed. rank: the one to blame, None where none is."""
+
+    rank: int | None
+    server: str
+    what: str
+    remedy: str
+
+
+class RunReport(Frozen):
+    """Seconds are of one training step. measured_step_seconds is the median of all steps but the
+    first, which warms caches and connections up; a step takes as long as its slowest rank.
+    step_seconds and losses begin with step first_step, which is not 0 where the job was resumed.
+    checkpoint: the last one that is whole. failure: None where the job came to its end. files:
+    where the graph, the placement and, if there is one, the trace of this run are. A script that
+    places itself has no operators and no prediction; rails: how it used its NICs."""
+
+    version: Literal[1] = 1
+    plan_name: str
+    plan_digest: str
+    generations: Mapping[str, int]
+    changes: Mapping[str, int]
+    engine: str | None = None
+    sharing: str
+    operators: int = 0
+    devices: tuple[str, ...] = ()
+    server_pairs: tuple[tuple[str, str], ...] = ()
+    considered: tuple[SharingRow, ...] = ()
+    predicted_step_seconds: float | None = None
+    bound_seconds: float | None = None
+    gap: float | None = None
+    single_device_seconds: float | None = None
+    links: tuple[LinkMeasurement, ...]
+    rails: tuple[RailRow, ...] = ()
+    calibrated: tuple[CalibratedRow, ...] = ()
+    first_step: int = 0
+    resumed: CheckpointRow | None = None
+    checkpoint: CheckpointRow | None = None
+    failure: FailureRow | None = None
+    step_seconds: tuple[float, ...] = ()
+    measured_step_seconds: float | None = None
+    losses: tuple[float, ...] = ()
+    traffic: tuple[TrafficRow, ...] = ()
+    peak_memory_bytes: Mapping[str, int] = {}
+    network: Literal["restored", "kept"]
+    stage_seconds: Mapping[str, float]
+    files: Mapping[str, str]
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(measured - predicted) / predicted"""
+        if self.measured_step_seconds is None or self.predicted_step_seconds is None:
+            return None
+        return self.measured_step_seconds / self.predicted_step_seconds - 1
+
+
+def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
+    """Seconds per step: the slowest rank's."""
+    slowest: dict[int, float] = defaultdict(float)
+    for event in events:
+        if isinstance(event, StepDone):
+            slowest[event.step] = max(slowest[event.step], event.seconds)
+    return tuple(slowest[step] for step in sorted(slowest))
+
+
+def first_step(events: Sequence[RankEvent]) -> int:
+    resumed = resumed_checkpoint(events)
+    return resumed.step if resumed else 0
+
+
+def resumed_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
+    return next(
+        (CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Resumed)), None
+    )
+
+
+def last_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
+    rows = [CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Saved)]
+    return rows[-1] if rows else resumed_checkpoint(events)
+
+
+def failure_row(failure: PlacewireError) -> FailureRow:
+    rank = getattr(failure, "rank", None)
+    return FailureRow(rank=rank, server=failure.where, what=failure.what, remedy=failure.remedy)
+
+
+def losses(events: Sequence[RankEvent]) -> tuple[float, ...]:
+    by_step = {e.step: e.loss for e in events if isinstance(e, StepDone) and e.loss is not None}
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def typical_step(steps: Sequence[float]) -> float | None:
+    return statistics.median(steps[1:] if len(steps) > 1 else steps) if steps else None
+
+
+def traffic_rows(
+    placement: Placement, events: Sequence[RankEvent], steps: int
+) -> tuple[TrafficRow, ...]:
+    """Planned against sent, for every (source, destination, rail) that either knows of."""
+    planned: dict[tuple[str, str, str], float] = defaultdict(float)
+    for message in placement.messages:
+        for rail, share in (message.rails or {"": 1.0}).items():
+            planned[message.source, message.destination, rail] += message.bytes * share
+    sent: dict[tuple[str, str, str], float] = defaultdict(float)
+    for event in events:
+        if isinstance(event, Finished):
+            source = placement.devices_used[event.rank]
+            for row in event.traffic:
+                sent[source, row.destination, row.rail] += row.bytes / steps
+    return tuple(
+        TrafficRow(
+            source=key[0],
+            destination=key[1],
+            rail=key[2],
+            planned_bytes=planned[key],
+            sent_bytes=sent[key],
+        )
+        for key in sorted(planned.keys() | sent.keys())
+    )
+
+
+def sharing_rows(considered: Sequence[Placement], chosen: Placement) -> tuple[SharingRow, ...]:
+    return tuple(
+        SharingRow(
+            sharing=p.sharing,
+            rails=p.cluster.rails,
+            step_seconds=p.step_seconds,
+            bound_seconds=p.bound_seconds,
+            devices=len(p.devices_used),
+            chosen=p is chosen,
+        )
+        for p in considered
+    )
+
+
+def of_placed(
+    report: RunReport,
+    placement: Placement,
+    compared: Sequence[Placement],
+    files: Mapping[str, Path],
+    events: Sequence[RankEvent],
+) -> RunReport:
+    """The same, with what was predicted for a placed job and what its ranks said."""
+    steps = step_times(events)
+    return report.model_copy(
+        update={
+            "engine": placement.engine,
+            "operators": len(placement.operators),
+            "devices": placement.devices_used,
+            "server_pairs": tuple(sorted(placement.server_pairs)),
+            "considered": sharing_rows(compared, placement),
+            "predicted_step_seconds": placement.step_seconds,
+            "bound_seconds": placement.bound_seconds,
+            "gap": placement.gap,
+            "single_device_seconds": placement.single_device_seconds,
+            "step_seconds": steps,
+            "measured_step_seconds": typical_step(steps),
+            "losses": losses(events),
+            "first_step": first_step(events),
+            "resumed": resumed_checkpoint(events),
+            "checkpoint": last_checkpoint(events),
+            "traffic": traffic_rows(placement, events, len(steps))
+            if steps and report.failure is None
+            else (),
+            "peak_memory_bytes": _peaks(placement.devices_used, events),
+            "files": {name: str(file) for name, file in files.items()},
+        }
+    )
+
+
+def of_script(
+    report: RunReport,
+    servers: Sequence[str],
+    rails: tuple[RailRow, ...],
+    allocation_file: Path,
+    events: Sequence[RankEvent],
+) -> RunReport:
+    """The same, with how a script used the network. servers: by rank."""
+    return report.model_copy(
+        update={
+            "rails": rails,
+            "peak_memory_bytes": _peaks(servers, events),
+            "files": {"allocation": str(allocation_file)},
+        }
+    )
+
+
+def _peaks(names: Sequence[str], events: Sequence[RankEvent]) -> dict[str, int]:
+    return {names[e.rank]: e.peak_memory_bytes for e in events if isinstance(e, Finished)}

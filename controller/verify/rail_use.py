@@ -1,0 +1,57 @@
+"""Whether a script uses every NIC: what each rail carried, against its share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewire.controller.compile.scripts import planned_shares
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.report import RailRow
+from placewire.job.contract.specification import Carried, RankEvent
+
+# A NIC that carries so much less or more than its share is told, once that much was sent.
+TOLERANCE = 0.10
+ENOUGH_BYTES = 8 << 20
+# Of a rail with little or no share: connecting sends something there.
+LEAST = 0.02
+
+REMEDY = (
+    "gloo gives each collective to one rail: a script whose steps have few of them, of unequal "
+    "size, uses rails unequally (of DDP, a smaller bucket_cap_mb makes more); with NCCL look at "
+    "NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) wins"
+)
+
+
+def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
+    """By server and rail, the last that each server told."""
+    shares = planned_shares(plan)
+    last = {event.rank: event for event in events if isinstance(event, Carried)}
+    rows = []
+    for rank, event in sorted(last.items()):
+        server = plan.cluster.servers[rank]
+        nics = {nic.rail: nic.name for nic in server.nics}
+        total = sum(event.sent_bytes.values())
+        for rail, sent in event.sent_bytes.items():
+            share = sent / total if total else 0.0
+            rows.append(
+                RailRow(
+                    server=server.name,
+                    rail=rail,
+                    nic=nics[rail],
+                    sent_bytes=sent,
+                    share=share,
+                    planned_share=shares[rail],
+                    within_tolerance=total < ENOUGH_BYTES
+                    or abs(share - shares[rail]) <= max(TOLERANCE * shares[rail], LEAST),
+                )
+            )
+    return tuple(rows)
+
+
+def complaints(rows: Sequence[RailRow]) -> list[str]:
+    return [
+        f"{row.server}: {row.nic} carries {row.share:.0%} of what is sent, its share is "
+        f"{row.planned_share:.0%}"
+        for row in rows
+        if not row.within_tolerance
+    ]

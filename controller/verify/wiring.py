@@ -1,0 +1,177 @@
+"""Whether NICs are on the rails that the plan says: where a measurement got nothing through, every
+NIC is asked who answers on its wire. The verdict is pure (`verdict`); asking is the rest.
+
+An address that answers is on the same wire as the NIC that asked. A wire is the rail of which it
+has more NICs than any other wire has; a NIC that is on another rail's wire is misplaced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.agent.contract.messages import FindNeighbours, Neighbours
+from placewire.controller.compile.network import bridge_name
+from placewire.controller.errors import AgentProblem, VerificationFailed
+from placewire.controller.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from placewire.controller.agents.agents import Agents
+
+# Of each rail, so many other servers are asked for: enough to say which rail a wire is.
+_MOST_ASKED = 8
+
+
+@dataclass(frozen=True, order=True)
+class Nic:
+    server: str
+    name: str
+    rail: str
+
+    def __str__(self) -> str:
+        return f"{self.server} {self.name} (rail {self.rail})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """nics: those that are to be looked at, of which some or all are misplaced. what: in words."""
+
+    nics: tuple[Nic, ...]
+    what: str
+
+
+async def require_as_wired(agents: Agents, plan: Plan, links: Sequence[LinkMeasurement]) -> None:
+    """Where nothing came through, whether that is a cable in the wrong switch. Raises
+    VerificationFailed, with the links, naming the NICs."""
+    silent = [link for link in links if link.measured_bits_per_second == 0]
+    servers = {server for link in silent for server in (link.source, link.destination)}
+    if not servers:
+        return
+    found = verdict(nics_of(plan), await _heard(agents, plan, servers))
+    if found is not None:
+        raise VerificationFailed(
+            found.what,
+            where=", ".join(f"{nic.server} {nic.name}" for nic in found.nics),
+            remedy="put each cable into its rail's switch, or correct the plan's rails; "
+            "`controller verify` and `apply` measure again",
+            links=links,
+        )
+
+
+def nics_of(plan: Plan) -> tuple[Nic, ...]:
+    return tuple(
+        Nic(server.name, nic.name, nic.rail)
+        for server in plan.cluster.servers
+        for nic in server.nics
+    )
+
+
+async def _heard(
+    agents: Agents, plan: Plan, servers: Collection[str]
+) -> Mapping[Nic, frozenset[Nic]]:
+    """By NIC, who answered on its wire; of these servers, and of those that can be asked."""
+    by_address = {n.ip: Nic(s.name, n.name, n.rail) for s in plan.cluster.servers for n in s.nics}
+    own = {s.name: s.nics for s in plan.cluster.servers if s.name in servers}
+    requests = {
+        server: FindNeighbours(
+            interfaces=tuple(bridge_name(nic) for nic in nics),
+            addresses=tuple(_others(server, by_address)),
+        )
+        for server, nics in own.items()
+    }
+    try:
+        answers: Mapping[str, Neighbours] = await agents.ask_all(requests, Neighbours, 10)
+    except AgentProblem as problem:
+        answers = problem.answered
+    return {
+        by_address[nic.ip]: frozenset(
+            by_address[found.address]
+            for found in answer.found
+            if found.interface == bridge_name(nic) and found.address in by_address
+        )
+        for server, answer in answers.items()
+        for nic in own[server]
+    }
+
+
+def _others(server: str, by_address: Mapping[str, Nic]) -> Iterable[str]:
+    """Addresses of other servers' NICs, the next ones of each rail in the order of the plan."""
+    known = list(by_address.items())
+    begin = next(k for k, (_, nic) in enumerate(known) if nic.server == server)
+    asked: Counter[str] = Counter()
+    for address, nic in (*known[begin:], *known[:begin]):
+        if nic.server != server and asked[nic.rail] < _MOST_ASKED:
+            asked[nic.rail] += 1
+            yield address
+
+
+def verdict(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> Verdict | None:
+    """None: nothing speaks for a cable in the wrong switch. A NIC that hears nobody is not
+    misplaced, but alone."""
+    wires = _wires(nics, heard)
+    mixed = [wire for wire in wires if len({nic.rail for nic in wire}) > 1]
+    if not mixed:
+        return None
+    home, unsure = _homes(wires)
+    misplaced = [
+        (nic, rail)
+        for rail, wire in home.items()
+        for nic in wire
+        if nic.rail != rail and home.get(nic.rail) not in (None, wire)
+    ]
+    if misplaced:
+        return Verdict(tuple(sorted(nic for nic, _ in misplaced)), _told(misplaced))
+    if not unsure:
+        return None  # Two rails on one wire: every NIC reaches its own.
+    words = "; ".join(", ".join(map(str, wire)) for wire in mixed)
+    return Verdict(
+        tuple(nic for wire in mixed for nic in wire),
+        "rails are wired crosswise, on one of these servers or the other. On one wire are: "
+        + words,
+    )
+
+
+def _told(misplaced: Sequence[tuple[Nic, str]]) -> str:
+    """Two NICs of a server on each other's rails are one mistake."""
+    on = dict(misplaced)
+    said = []
+    for nic, rail in sorted(misplaced):
+        other = next((n for n in on if n.server == nic.server and n.rail == rail), None)
+        if other is None or on[other] != nic.rail:
+            said.append(f"{nic} is on rail {rail}")
+        elif nic < other:
+            said.append(
+                f"{nic.server} {nic.name} and {other.name} are wired crosswise: {nic.name} (rail "
+                f"{nic.rail}) is on rail {rail}, {other.name} (rail {other.rail}) on rail "
+                f"{on[other]}"
+            )
+    return "; ".join(said)
+
+
+def _wires(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> list[tuple[Nic, ...]]:
+    """NICs that hear each other, directly or through others; in order."""
+    wire_of = {nic: {nic} for nic in nics}
+    for nic, answering in heard.items():
+        for other in answering:
+            if wire_of[nic] is not wire_of[other]:
+                joined = wire_of[nic] | wire_of[other]
+                wire_of |= dict.fromkeys(joined, joined)
+    found = {tuple(sorted(wire)) for wire in wire_of.values()}
+    return sorted(found)
+
+
+def _homes(wires: Sequence[tuple[Nic, ...]]) -> tuple[dict[str, tuple[Nic, ...]], bool]:
+    """(each rail's own wire, whether there is a rail of which that cannot be said)"""
+    counts = {wire: Counter(nic.rail for nic in wire) for wire in wires}
+    home, unsure = {}, False
+    for rail in sorted({nic.rail for wire in wires for nic in wire}):
+        most = max(counts[wire][rail] for wire in wires)
+        best = [wire for wire in wires if counts[wire][rail] == most]
+        if len(best) == 1:
+            home[rail] = best[0]
+        elif any(len(counts[wire]) > 1 for wire in best):
+            unsure = True
+    return home, unsure

@@ -1,0 +1,77 @@
+"""`python -m placewire.job SPEC.json`: runs one rank; 0 done, 1 failed, 2 no such specification."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from placewire.job.contract.specification import Failed, RankEvent, RankSpec, ScriptSpec, parse_spec
+from placewire.job.supervision.events import Events, end_on_signals
+from placewire.job.supervision.lease_deadline import follow_hold
+from placewire.optimizer.capture.allocator import prepare_allocator
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+        print(f"{__doc__}\n\nusage: python -m placewire.job SPEC.json", file=sys.stderr)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    try:
+        spec = parse_spec(Path(arguments[0]).read_bytes())
+    except (OSError, ValidationError) as error:
+        print(f"error: {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    events = Events()
+    end_on_signals(events, spec.rank)
+    follow_hold(events, spec.rank)
+    return run(spec, events)
+
+
+def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
+    if isinstance(spec, RankSpec):
+        prepare_allocator()
+    from placewire.job.messages.rank_messages import JobError
+    from placewire.job.transport.egress import require_on_rails
+
+    try:
+        require_on_rails(spec.rail_interfaces)
+        if isinstance(spec, ScriptSpec):
+            from placewire.job.script.script import run_script
+
+            return run_script(spec, events)
+        _program_of(spec)(spec, events.emit)
+    except JobError as error:
+        events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
+        return 1
+    except (ValueError, OSError) as error:
+        events.emit(Failed(rank=spec.rank, what=str(error)))
+        return 1
+    except Exception as error:
+        # Not foreseen: the launcher still needs one event, and whoever repairs it the traceback.
+        traceback.print_exc()
+        events.emit(Failed(rank=spec.rank, what=f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def _program_of(spec: RankSpec) -> Callable[[RankSpec, Callable[[RankEvent], None]], None]:
+    if spec.kind == "calibrate":
+        from placewire.job.calibration.calibrate import run_calibration
+
+        return run_calibration
+    from placewire.job.placed.runtime import run_rank
+
+    return run_rank
+
+
+if __name__ == "__main__":
+    import os
+
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A lost peer's connections could hold up the ordinary exit for minutes.
+    os._exit(code)

@@ -1,0 +1,169 @@
+"""A rank that measures the paths between servers through the job's own transport, and no more.
+
+There is one for every server, connected as the job's ranks are, on the network as it was shaped for
+them. What iperf3 measures has neither gloo's work nor this program's in it; this has both.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from placewire.job.calibration.exchanges import (
+    MEASURING_SECONDS,
+    Exchange,
+    calibrating_devices,
+    everybody,
+    exchange_placement,
+    exchanges,
+    paths_from,
+)
+from placewire.job.calibration.link_fit import fit_link
+from placewire.job.contract.specification import (
+    Calibrated,
+    Finished,
+    MeasuredPath,
+    RankEvent,
+    RankSpec,
+    Started,
+)
+from placewire.job.messages.rank_messages import JobError, RankMessages, rank_messages
+from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_waits
+from placewire.job.transport.backend import backend_notes, transport_of
+from placewire.job.transport.connecting import connect
+from placewire.job.transport.gloo import GlooTransport
+from placewire.job.transport.rendezvous import await_key, open_store
+from placewire.optimizer.placement import Placement, load_placement
+
+if TYPE_CHECKING:
+    from placewire.job.transport.nccl import NcclTransport
+
+# Where paths are far slower than the placement says, what is not measured after so long is left
+# out; an exchange that is under way is waited for.
+LIMIT_SECONDS = 2.5 * MEASURING_SECONDS
+_GO_ON, _ENOUGH = "go on", "enough"
+
+# Seconds by bytes, by (destination device, rails).
+_RoundTrips = dict[tuple[str, tuple[str, ...]], dict[int, Sequence[float]]]
+
+
+def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
+    """Raises ValueError (JobError, PlacementError) or OSError."""
+    torch.set_num_threads(spec.threads)
+    torch.set_num_interop_threads(1)
+    placement = load_placement(Path(spec.placement_file))
+    devices = calibrating_devices(placement)
+    if len(devices) != spec.world_size or devices[spec.rank] != spec.device:
+        raise JobError(f"rank {spec.rank} must be one of {', '.join(devices)}, in this order")
+    store = open_store(spec)
+    heart = Heart(spec, end_when_lost(emit))
+    heart.start()
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    every_pair = _messages(spec, placement, everybody(placement, rails), rails)
+    transport = transport_of(spec, placement, every_pair)
+    structure, notes = placement.structure_hash, backend_notes(spec)
+    emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=structure, notes=notes))
+    connect(spec, placement, transport, store)
+    limit_tcp_waits(spec.loss_seconds)
+    trips = _measure(spec, placement, rails, _Trips(spec, transport), store)
+    paths, due = tuple(_paths(spec, trips)), paths_from(spec.device, placement, rails)
+    emit(Calibrated(rank=spec.rank, paths=paths, left_out=len(due) - len(paths)))
+    transport.close()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    emit(Finished(rank=spec.rank, traffic=(), peak_memory_bytes=peak))
+    heart.finish()
+
+
+class _Trips:
+    """Round trips over a transport, at either end."""
+
+    def __init__(self, spec: RankSpec, transport: GlooTransport | NcclTransport) -> None:
+        self._transport = transport
+        index = int(spec.device.rpartition("/")[2])
+        self._device = (
+            torch.device("cuda", index) if spec.backend == "nccl" else torch.device("cpu")
+        )
+        self._payload = torch.empty(0, dtype=torch.uint8)
+
+    def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:
+        """One step of the transport. Seconds of each round trip, at its source."""
+        sent = (message for some in messages.sends.values() for message in some)
+        sends = sorted(sent, key=lambda message: message.index)
+        receives = sorted(messages.receives, key=lambda message: message.index)
+        most = max((message.bytes for message in sends), default=0)
+        if self._payload.numel() < most:
+            self._payload = torch.zeros(most, dtype=torch.uint8, device=self._device)
+        self._transport.expect(messages)
+        self._transport.begin_step()
+        seconds = []
+        for ours, theirs in zip(sends, receives, strict=True):
+            started = time.perf_counter()
+            if is_source:
+                self._transport.send(ours, self._payload[: ours.bytes])
+            self._transport.receive(theirs)
+            if self._device.type == "cuda":
+                # There only the device has waited so far.
+                torch.cuda.synchronize(self._device)
+            seconds.append(time.perf_counter() - started)
+            if not is_source:
+                self._transport.send(ours, self._payload[: ours.bytes])
+        self._transport.end_step()
+        return seconds
+
+
+def _measure(
+    spec: RankSpec, placement: Placement, rails: Sequence[str], trips: _Trips, store: TCPStore
+) -> _RoundTrips:
+    """What this rank measured as the source."""
+    found: _RoundTrips = defaultdict(dict)
+    until = time.monotonic() + LIMIT_SECONDS
+    for number, exchange in enumerate(exchanges(placement, rails)):
+        if not _goes_on(spec, store, number, until):
+            break
+        messages = _messages(spec, placement, exchange, rails)
+        to = [b for a, b in exchange.bytes if a == spec.device]
+        seconds = trips.run(messages, is_source=bool(to))
+        for destination in to:
+            size = exchange.bytes[spec.device, destination]
+            found[destination, exchange.rails][size] = seconds[exchange.warm_up :]
+    return found
+
+
+def _goes_on(spec: RankSpec, store: TCPStore, number: int, until: float) -> bool:
+    """Rank 0's clock decides for all, before each exchange."""
+    key = f"exchange/{number}"
+    if spec.rank == 0:
+        store.set(key, _GO_ON if time.monotonic() < until else _ENOUGH)
+    return await_key(store, spec, key, "rank 0 did not go on measuring") == _GO_ON
+
+
+def _messages(
+    spec: RankSpec, placement: Placement, exchange: Exchange, rails: Sequence[str]
+) -> RankMessages:
+    made = exchange_placement(placement, exchange)
+    return rank_messages(made, spec.device, rails, spec.sockets_per_rail)
+
+
+def _paths(spec: RankSpec, trips: _RoundTrips) -> Iterator[MeasuredPath]:
+    for (destination, rails), seconds in trips.items():
+        if len(seconds) < 3:
+            continue  # the time was over before
+        try:
+            fit = fit_link(seconds)
+        except ValueError as error:
+            raise JobError(f"the path to {destination} on {', '.join(rails)}: {error}") from error
+        yield MeasuredPath(
+            source=spec.device.rpartition("/")[0],
+            destination=destination.rpartition("/")[0],
+            rails=rails,
+            setup_seconds=fit.setup_seconds,
+            bits_per_second=fit.bits_per_second,
+        )

@@ -1,0 +1,136 @@
+"""Checkpoints of a placed job: what is asked for, and what lies in their folder.
+
+    FOLDER/step-00000300/placewire.json   the manifest: which job, which step, which files
+    FOLDER/step-00000300/.metadata, …     written by torch.distributed.checkpoint
+    FOLDER/saving-00000400/               not whole yet, or never became so
+
+A checkpoint is renamed to `step-…` when all of it is on disk, so that what has that name is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from placewire.agent.contract.frozen import Frozen
+
+MANIFEST = "placewire.json"
+LOCK = "in-use"
+_WHOLE = "step-"
+_STAGED = "saving-"
+_LEAVING = "removing-"
+# A file by which ranks find out whether they see the same folder.
+PROBE = "seen-"
+
+Resume = Literal["auto", "never", "required"]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used: what is wrong, where, and what to do."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class CheckpointSpec(Frozen):
+    """folder: absolute, and the same folder on every server of the job. every: steps from one
+    checkpoint to the next; there is one after the last step too. keep: how many are kept."""
+
+    folder: str
+    every: int
+    keep: int = 2
+    resume: Resume = "auto"
+
+
+class Manifest(Frozen):
+    """step: how many steps are done, and so the number of the next. tensors: type and shape of what
+    is saved of the model, by its name. files: their bytes, by name."""
+
+    version: Literal[1] = 1
+    step: int
+    structure_hash: str
+    model: str
+    batch: int
+    seed: int
+    optimizer: str
+    optimizer_settings: str
+    devices: tuple[str, ...]
+    torch: str
+    tensors: Mapping[str, str]
+    files: Mapping[str, int]
+
+
+class Checkpoint(Frozen):
+    path: str
+    manifest: Manifest
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Files that are not there, or not as long as they were."""
+        return tuple(
+            name
+            for name, size in self.manifest.files.items()
+            if not (file := Path(self.path, name)).is_file() or file.stat().st_size != size
+        )
+
+
+def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
+    """Oldest step first. Raises CheckpointError where one cannot be read, OSError where the folder
+    cannot be."""
+    if not folder.exists():
+        return ()
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_WHOLE))
+    return tuple(_read(folder / name) for name in names)
+
+
+def whole_path(folder: Path, step: int) -> Path:
+    return folder / f"{_WHOLE}{step:08d}"
+
+
+def staged_path(folder: Path, step: int) -> Path:
+    return folder / f"{_STAGED}{step:08d}"
+
+
+def leaving_path(folder: Path, step: int) -> Path:
+    """Where a checkpoint is while it is being removed: no longer whole."""
+    return folder / f"{_LEAVING}{step:08d}"
+
+
+def remains_in(folder: Path) -> Iterator[Path]:
+    """What a job that was ended in the middle of saving or removing left behind."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith((_STAGED, _LEAVING, PROBE)):
+            yield entry
+
+
+def write_durably(file: Path, text: str) -> None:
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in a folder are on disk only once the folder itself is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            f"{path} is no checkpoint of this version: {error}",
+            "move it out of the folder, or give job.checkpoint another folder",
+        ) from error
+    return Checkpoint(path=str(path), manifest=manifest)

@@ -1,0 +1,116 @@
+"""What a replay emulates of a network beside the real one: how long messages are set up (p0), and
+the path inside a server.
+
+The real network carries the bytes; before that a message waits as long as the model `contended`
+says that its set-up takes. Under `job` every message's set-up begins when it is sent. Under the
+other sharings messages to one device on one rail are first come, first served: a set-up begins when
+the message before has been carried, at the fastest that the network lets it be. Inside a server the
+kernel is as good as immediate, so that there the bytes' own time is waited for too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.optimizer.placement import Placement
+
+# What a message costs on its way through this process, gloo and the kernel as it is: measured over
+# the lab's shaped links (0.4 to 0.5 ms, two busy cores). Of a set-up only the rest is waited for.
+TRANSPORT_SECONDS = 0.0004
+
+
+class SetUp:
+    """A queue before which messages are set up. bytes_per_second: of the channel to each device;
+    in_turn: whether messages to one device wait for each other; carried: whether their bytes are
+    waited for as well."""
+
+    def __init__(
+        self,
+        queue: RailQueue,
+        setup_seconds: float,
+        bytes_per_second: Mapping[str, float],
+        *,
+        in_turn: bool,
+        carried: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._setup, self._rates = queue, setup_seconds, bytes_per_second
+        self._in_turn, self._carried, self._clock = in_turn, carried, clock
+        self._free: dict[str, float] = {}
+        self._setting_up: list[tuple[float, int, Sequence[Waiting]]] = []
+        self._count = 0
+
+    def add(self, parts: Sequence[Waiting]) -> None:
+        """parts: of one message."""
+        device = parts[0].message.peer_device
+        takes = sum(one.part.bytes for one in parts) / self._rates[device]
+        begin = self._clock()
+        if self._in_turn:
+            begin = max(begin, self._free.get(device, -math.inf))
+        ready = begin + self._setup + (takes if self._carried else 0.0)
+        self._free[device] = begin + self._setup + takes
+        self._count += 1
+        heapq.heappush(self._setting_up, (ready, self._count, parts))
+
+    def __bool__(self) -> bool:
+        return bool(self._setting_up) or bool(self._queue)
+
+    def take(self, now_seconds: float) -> Waiting | None:
+        while self._setting_up and self._setting_up[0][0] <= now_seconds:
+            self._queue.add(heapq.heappop(self._setting_up)[2])
+        return self._queue.take(now_seconds)
+
+    def left(self, part: Waiting, now_seconds: float) -> None:
+        self._queue.left(part, now_seconds)
+
+    def seconds_until_next(self, now_seconds: float) -> float | None:
+        pauses = [self._queue.seconds_until_next(now_seconds)]
+        if self._setting_up:
+            pauses.append(max(0.0, self._setting_up[0][0] - now_seconds))
+        return min((pause for pause in pauses if pause is not None), default=None)
+
+
+def with_set_up(
+    queues: Mapping[str, RailQueue],
+    placement: Placement,
+    device: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, RailQueue]:
+    """queues: by rail, "" inside the server."""
+    setup_seconds = max(0.0, placement.cluster.setup_latency_seconds - TRANSPORT_SECONDS)
+    inside = placement.cluster.intra_server_bits_per_second / 8
+    peers = [other for other in placement.devices_used if other != device]
+    made: dict[str, RailQueue] = {}
+    for rail, queue in queues.items():
+        if not rail:
+            rates = dict.fromkeys(peers, inside)
+            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=True, carried=True, clock=clock)
+        else:
+            rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
+            in_turn = placement.sharing != "job"
+            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=in_turn, clock=clock)
+    return made
+
+
+def _channel_rate(placement: Placement, source: str, destination: str, rail: str) -> float:
+    """Bits per second that one device pair has at most: its own part of its servers' rate where
+    that is a cap, else the slower NIC's; inf where it has none."""
+    ends = tuple(end.rsplit("/", 1)[0] for end in (source, destination))
+    if placement.sharing in ("strict", "even"):
+        used = {(m.source, m.destination) for m in placement.messages}
+        pairs = Counter(tuple(end.rsplit("/", 1)[0] for end in pair) for pair in used)
+        for *between, on, rate in placement.rates_bits_per_second:
+            if tuple(between) == ends and on == rail:
+                return rate / max(pairs[ends], 1)
+    rates = [
+        nic.rate_bits_per_second
+        for server in placement.cluster.servers
+        for nic in server.nics
+        if server.name in ends and nic.rail == rail
+    ]
+    return min(rates) if len(rates) == len(set(ends)) else math.inf

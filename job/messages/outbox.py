@@ -1,0 +1,256 @@
+"""Carries out what the queues of sending.py decide: hands parts to gloo, and waits for them.
+
+Whoever makes a part ready hands it over: the rank's own thread for a message that may leave at
+once, a lane's thread when something left, the pacer when only time had to pass. gloo tells only a
+waiter that a send is done, so every lane (receiving server, rail) has a thread that waits for what
+it has under way, oldest first; waiting holds no lock and not the interpreter either.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+
+from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.job.transport.tcp_connections import Backlog, Drain
+from placewire.job.transport.transport import Watcher
+
+# From this size on a part is waited for at once, so that its value is let go. Smaller ones are
+# waited for when somebody wants to know: waking a thread takes longer than sending them.
+WAITED_FOR_BYTES = 64 * 1024
+
+# The kernel is asked what it has left when that can have been carried, as far as is known, and no
+# more often than this: asking is a system call and a turn of the interpreter, for every receiver
+# and rail, on a core that the operators need.
+LOOK_SECONDS = 0.0005
+
+
+class Work(Protocol):
+    def wait(self) -> bool:
+        """Returns when the part is with the kernel. Raises RuntimeError where that fails."""
+
+
+# Gives one part of a message to gloo.
+Post = Callable[[Waiting, torch.Tensor], Work]
+
+
+class Outbox:
+    """queues: by the name that parts are counted under. lost: told of a failure in a lane's thread,
+    from that thread, so that it can end the waits of others."""
+
+    def __init__(
+        self,
+        post: Post,
+        queues: Mapping[str, RailQueue],
+        describe: Callable[[RankMessage, RuntimeError], JobError],
+        lost: Callable[[], None],
+    ) -> None:
+        self._post, self._describe, self._lost = post, describe, lost
+        self._queues = queues
+        # One lock for all: what is done under it takes microseconds.
+        self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._alarm = threading.Condition(self._lock)
+        self._alarms: dict[str, float] = {}
+        self._pacer: threading.Thread | None = None
+        self._closed = False
+        self._waiters = 0
+        self.backlog: Backlog | None = None
+        self._wires: dict[int, torch.Tensor] = {}
+        self._left_over: Counter[int] = Counter()
+        self._watcher: Watcher | None = None
+        self.error: JobError | None = None
+
+    def report_to(self, watcher: Watcher) -> None:
+        """While it is on, small parts are waited for, too."""
+        self._watcher = watcher
+
+    def send(self, message: RankMessage, wire: torch.Tensor) -> None:
+        """wire must stay as it is until complete(message)."""
+        if not message.parts:
+            return
+        with self._lock:
+            self._check()
+            self._wires[message.index] = wire
+            self._left_over[message.index] = len(message.parts)
+            by_rail: dict[str, list[Waiting]] = {}
+            for part, rail in zip(message.parts, message.rail_names, strict=True):
+                by_rail.setdefault(rail, []).append(Waiting(message, part))
+            for rail, parts in by_rail.items():
+                self._lane(message.peer_server, rail)
+                self._queues[rail].add(parts)
+                self._feed(rail)
+            self._check()
+
+    def complete(self, message: RankMessage) -> None:
+        """Raises JobError as soon as any send has failed."""
+        self._wait_until(lambda: message.index not in self._left_over)
+
+    def complete_all(self) -> None:
+        self._wait_until(lambda: not self._left_over)
+
+    def _wait_until(self, done: Callable[[], bool]) -> None:
+        with self._lock:
+            if not done():
+                self._waiters += 1
+                self._call_lanes()
+                self._done.wait_for(lambda: self.error is not None or done())
+                self._waiters -= 1
+            self._check()
+
+    def close(self) -> None:
+        """After complete_all(), or after a failure: then nobody waits for the threads."""
+        with self._lock:
+            self._closed = True
+            self._alarm.notify()
+            for lane in self._lanes.values():
+                lane.wake.notify()
+        threads = [lane.thread for lane in self._lanes.values()]
+        if self._pacer is not None:
+            threads.append(self._pacer)
+        for thread in threads:
+            if self.error is None:
+                thread.join()
+
+    def _call_lanes(self, rail: str | None = None) -> None:
+        for (_, name), lane in self._lanes.items():
+            if lane.under_way and rail in (None, name):
+                lane.call()
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _lane(self, receiver: str, rail: str) -> _Lane:
+        lane = self._lanes.get((receiver, rail))
+        if lane is None:
+            lane = self._lanes[receiver, rail] = _Lane(self, rail, self._lock)
+            lane.thread.start()
+        return lane
+
+    def _feed(self, rail: str) -> None:
+        """Hands over all that may leave now. Under the lock."""
+        queue = self._queues[rail]
+        while (part := queue.take(time.monotonic())) is not None:
+            message, started = part.message, time.perf_counter()
+            try:
+                work = self._post(part, self._wires[message.index])
+            except RuntimeError as error:
+                self._fail(self._describe(message, error))
+                return
+            lane = self._lanes[part.receiver, rail]
+            lane.under_way.append((part, work, started))
+            watched = self._watcher is not None and self._watcher.on
+            if watched or part.part.bytes >= WAITED_FOR_BYTES:
+                lane.call()
+        if queue or self._waiters:
+            self._call_lanes(rail)
+            self._set_alarm(rail)
+
+    def _set_alarm(self, rail: str) -> None:
+        """Where a part waits for time to pass, and not for another to leave."""
+        now = time.monotonic()
+        pause = self._queues[rail].seconds_until_next(now)
+        if pause is None:
+            self._alarms.pop(rail, None)
+            return
+        self._alarms[rail] = now + pause
+        if self._pacer is None:
+            self._pacer = threading.Thread(target=self._pace, name="pacer", daemon=True)
+            self._pacer.start()
+        self._alarm.notify()
+
+    def _pace(self) -> None:
+        with self._lock:
+            while not self._closed and self.error is None:
+                if not self._alarms:
+                    self._alarm.wait()
+                    continue
+                rail, due = min(self._alarms.items(), key=lambda item: item[1])
+                if (pause := due - time.monotonic()) > 0:
+                    self._alarm.wait(pause)
+                else:
+                    del self._alarms[rail]
+                    self._feed(rail)
+
+    def _fail(self, error: JobError) -> None:
+        if self.error is None:
+            self.error = error
+        self._done.notify_all()
+
+    def run(self, lane: _Lane) -> None:
+        """A lane's thread."""
+        while True:
+            with self._lock:
+                lane.called = lane.called and bool(lane.under_way)
+                while not lane.called:
+                    if self._closed or self.error is not None:
+                        return
+                    lane.wake.wait()
+                part, work, started = lane.under_way[0]
+            try:
+                work.wait()
+            except RuntimeError as error:
+                with self._lock:
+                    self._fail(self._describe(part.message, error))
+                self._lost()
+                return
+            del work  # it holds the part's value, until the next part otherwise
+            with self._lock:
+                if self._watcher is not None and self._watcher.on:
+                    self._watcher.left(part.message, lane.rail, started, time.perf_counter())
+                self._count_down(part.message.index)
+            self._await_receiver(lane, part)
+            with self._lock:
+                lane.under_way.popleft()
+                self._queues[lane.rail].left(part, time.monotonic())
+                self._feed(lane.rail)
+
+    def _await_receiver(self, lane: _Lane, part: Waiting) -> None:
+        """Until nothing but what was handed over later is on its way, as far as that is watched."""
+        drain = Drain()
+        while self.backlog is not None:
+            with self._lock:
+                later = sum(one.part.bytes for one, _, _ in list(lane.under_way)[1:])
+                if self._closed or self.error is not None:
+                    return
+            left = self.backlog.unacknowledged_bytes(part.receiver, lane.rail)
+            held_back = self.backlog.held_back_bytes(part.receiver, lane.rail)
+            too_much = left - later - held_back
+            if too_much <= 0:
+                return
+            least_seconds = self.backlog.least_seconds(lane.rail, too_much)
+            as_before_seconds = drain.seconds_until_gone(too_much, time.monotonic())
+            time.sleep(max(LOOK_SECONDS, least_seconds, as_before_seconds))
+
+    def _count_down(self, index: int) -> None:
+        self._left_over[index] -= 1
+        if not self._left_over[index]:
+            del self._left_over[index], self._wires[index]
+            self._done.notify_all()
+
+
+class _Lane:
+    """What is under way to one receiving server on one rail."""
+
+    def __init__(self, outbox: Outbox, rail: str, lock: threading.Lock) -> None:
+        self.rail = rail
+        self.wake = threading.Condition(lock)
+        self.under_way: deque[tuple[Waiting, Work, float]] = deque()
+        self.called = False
+        self.thread = threading.Thread(
+            target=outbox.run, args=(self,), name=f"sends on {rail or 'this server'}", daemon=True
+        )
+
+    def call(self) -> None:
+        """To wait for all that is under way, until nothing is."""
+        if not self.called:
+            self.called = True
+            self.wake.notify()

@@ -1,0 +1,223 @@
+"""A captured step and a placement become one straight-line module for this rank.
+
+`print(program.module.code)` shows the rank's whole step. A value is released after its last use;
+receives stand before their first consumer, sends right after their producer. Only this rank's
+parameters, buffers and optimizer state are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from placewire.job.messages.rank_messages import JobError, RankMessage, RankMessages
+from placewire.job.transport.transport import Transport
+from placewire.optimizer.capture.execute import execution_of
+from placewire.optimizer.capture.layout import Layout, as_captured
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.stepped import Stepped
+from placewire.optimizer.capture.updates import AdamW, Sgd
+from placewire.optimizer.placement import Placement
+
+
+class Send(torch.nn.Module):
+    def __init__(self, transport: Transport, message: RankMessage, layout: Layout) -> None:
+        super().__init__()
+        self.transport, self.message, self.layout = transport, message, layout
+
+    def forward(self, value: torch.Tensor) -> None:
+        self.transport.send(self.message, self.layout.pack(value))
+
+
+class Complete(torch.nn.Module):
+    """Before a value is overwritten: its send must no longer read it."""
+
+    def __init__(self, transport: Transport, message: RankMessage) -> None:
+        super().__init__()
+        self.transport, self.message = transport, message
+
+    def forward(self) -> None:
+        self.transport.complete(self.message)
+
+
+class Receive(torch.nn.Module):
+    def __init__(self, transport: Transport, message: RankMessage, layout: Layout) -> None:
+        super().__init__()
+        self.transport, self.message, self.layout = transport, message, layout
+
+    def forward(self) -> torch.Tensor:
+        return self.layout.unpack(self.transport.receive(self.message))
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
+
+    inputs: which of a batch's tensors it takes. stepped: what must be told the step's number. held:
+    the parameters and buffers that this rank keeps, and updates: the optimizer's step for each of
+    these parameters, both by the operator id of what is kept. operators: ids by the name of the
+    node that ends them.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[int, ...]
+    stepped: tuple[Stepped, ...]
+    has_loss: bool
+    held: Mapping[str, torch.Tensor]
+    updates: Mapping[str, AdamW | Sgd]
+    operators: Mapping[str, str]
+
+    def tell(self, step: int) -> None:
+        """Before a step runs: its number, from 0."""
+        for part in self.stepped:
+            part.step = step
+
+
+def lower(
+    captured: CapturedStep,
+    placement: Placement,
+    device: str,
+    messages: RankMessages,
+    transport: Transport,
+) -> RankProgram:
+    """Raises JobError where the placement does not fit the captured step."""
+    if captured.operators.structure_hash != placement.structure_hash:
+        raise JobError(
+            f"this server's capture has structure {captured.operators.structure_hash[:12]}, the "
+            f"placement was made for {placement.structure_hash[:12]}",
+            "make the model's sources and the versions of torch the same on every server, and "
+            "solve again",
+        )
+    return _Lowering(captured, placement, device, messages, transport).program()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        captured: CapturedStep,
+        placement: Placement,
+        device: str,
+        messages: RankMessages,
+        transport: Transport,
+    ) -> None:
+        self.captured = captured
+        self.nodes: Mapping[str, fx.Node] = captured.nodes
+        self.order = placement.order[device]
+        self.device = device
+        self.sends = messages.sends
+        self.arriving = {message.producer: message for message in messages.receives}
+        self.transport = transport
+        self.root = torch.nn.Module()
+        self.graph = fx.Graph()
+        self.values: dict[str, fx.Node] = {}
+        self.stepped: list[Stepped] = []
+        self.held: dict[str, torch.Tensor] = {}
+        self.updates: dict[str, AdamW | Sgd] = {}
+
+    def program(self) -> RankProgram:
+        code = self.captured.code
+        inputs = [identifier for identifier in self.order if identifier in code.inputs]
+        for identifier in inputs:
+            self.values[identifier] = self.graph.placeholder(identifier)
+        for identifier in self.order:
+            if identifier not in self.nodes:
+                raise JobError(
+                    f"the placement names operator {identifier!r}, which is not captured"
+                )
+            self._operator(self.nodes[identifier])
+            self._sends(identifier)
+        has_loss = self.captured.loss in self.order
+        self.graph.output(self.values[self.captured.loss] if has_loss else None)
+        self.graph.lint()
+        for node in self.graph.nodes:
+            node.meta = {}  # shapes and source lines of the capture, as large as a small model
+        return RankProgram(
+            module=fx.GraphModule(self.root, self.graph),
+            inputs=tuple(code.inputs[identifier] for identifier in inputs),
+            stepped=tuple(self.stepped),
+            has_loss=has_loss,
+            held=self.held,
+            updates=self.updates,
+            operators={self.values[identifier].name: identifier for identifier in self.order},
+        )
+
+    def _operator(self, node: fx.Node) -> None:
+        code = self.captured.code
+        if node.name in code.inputs:
+            return
+        if node.op == "placeholder":
+            # Apart from the model, whose other parameters can then be released.
+            self.held[node.name] = self.captured.values[node.name]
+            self.root.register_buffer(node.name, self.held[node.name])
+            self.values[node.name] = self.graph.get_attr(node.name)
+            return
+        operands = {source: self._operand(source, node.name) for source in node.all_input_nodes}
+        if node.name in code.writers:
+            self._complete_sends_of(self.captured.analysis.sharing[node.name])
+        execution = execution_of(self.captured, node)
+        self.stepped.extend(execution.stepped)
+        if execution.update is not None:
+            self.updates[code.writers[node.name]] = execution.update
+            self.root.add_module(node.name, execution.update)
+        if execution.seeder is not None:
+            self._call(f"seed_{node.name}", execution.seeder)
+        value = self.graph.node_copy(node, operands.__getitem__)
+        if (layout := execution.layout) is not None:
+            value = self.graph.call_function(as_captured, (value, layout.size, layout.stride))
+        self.values[node.name] = value
+
+    def _operand(self, source: fx.Node, consumer: str) -> fx.Node:
+        if source.name in self.values:
+            return self.values[source.name]
+        if source.op == "get_attr":
+            name = str(source.target)
+            self.root.register_buffer(name, self.captured.code.constants[name])
+            self.values[source.name] = self.graph.get_attr(name)
+        elif (message := self.arriving.get(source.name)) is not None:
+            receive = Receive(self.transport, message, self._layout(message))
+            self.values[source.name] = self._call(f"receive_{source.name}", receive)
+        elif source.name in self.order:
+            raise JobError(
+                f"on {self.device} {consumer!r} comes before its operand {source.name!r}",
+                "check the placement file with `optimizer check`",
+            )
+        else:
+            raise JobError(
+                f"{consumer!r} on {self.device} needs {source.name!r}, and no message brings it",
+                "check the placement file with `optimizer check`",
+            )
+        return self.values[source.name]
+
+    def _sends(self, identifier: str) -> None:
+        for message in self.sends.get(identifier, ()):
+            send = Send(self.transport, message, self._layout(message))
+            self._call(f"send_{message.index}", send, self.values[identifier])
+
+    def _complete_sends_of(self, identifiers: frozenset[str]) -> None:
+        for identifier in sorted(identifiers):
+            for message in self.sends.get(identifier, ()):
+                if identifier in self.values:
+                    self._call(f"complete_{message.index}", Complete(self.transport, message))
+
+    def _call(self, name: str, module: torch.nn.Module, *arguments: fx.Node) -> fx.Node:
+        self.root.add_module(name, module)
+        return self.graph.create_node("call_module", name, arguments, name=name)
+
+    def _layout(self, message: RankMessage) -> Layout:
+        layout = self.captured.layouts.get(message.producer)
+        if layout is None:
+            raise JobError(
+                f"message {message.index}: {message.producer!r} gives no tensor, so that it cannot "
+                "be sent",
+                "check the placement file with `optimizer check`",
+            )
+        if layout.wire_bytes != message.bytes or message.output:
+            raise JobError(
+                f"message {message.index} says {message.bytes} bytes for output {message.output} "
+                f"of {message.producer!r}, which is one tensor of {layout.wire_bytes} bytes",
+                "check the placement file with `optimizer check`",
+            )
+        return layout

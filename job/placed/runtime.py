@@ -1,0 +1,270 @@
+"""One rank from its specification to its last step."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from placewire.job.contract.specification import (
+    Finished,
+    RankEvent,
+    RankSpec,
+    Started,
+    StepDone,
+    Traffic,
+)
+from placewire.job.messages.rank_messages import JobError, RankMessages, rank_messages
+from placewire.job.placed.clocked import ClockedStep
+from placewire.job.placed.device import use_device
+from placewire.job.placed.lower import RankProgram, lower
+from placewire.job.placed.recorder import Recorder
+from placewire.job.placed.replay import payload_for, replay_actions, replay_step
+from placewire.job.placed.resume import Beginning, begin
+from placewire.job.placed.state import job_manifest, rank_state
+from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_waits
+from placewire.job.transport.backend import backend_notes, transport_of
+from placewire.job.transport.connecting import connect
+from placewire.job.transport.rendezvous import open_store, report_failure
+from placewire.job.transport.transport import Alone, Transport
+from placewire.optimizer.capture.allocations import Allocations, workspace_bytes
+from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
+from placewire.optimizer.capture.partial_values import capture_part
+from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.placement import Placement, load_placement
+
+if TYPE_CHECKING:
+    from placewire.job.placed.checkpoint import Checkpoints
+
+Emit = Callable[[RankEvent], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
+    rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start.
+    recorder: told of each step. held_bytes(): of what stays between steps."""
+
+    structure_hash: str
+    load: Callable[[int], Tensors]
+    run: Callable[[Tensors], torch.Tensor | None]
+    recorder: Recorder
+    checkpoints: Checkpoints | None = None
+    notes: tuple[str, ...] = ()
+    held_bytes: Callable[[], int] = lambda: 0
+    device_type: str = "cpu"
+
+
+def run_rank(spec: RankSpec, emit: Emit) -> None:
+    """Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
+
+    Does not hang: every wait has a time limit of the specification, and a lost peer ends the rank.
+    """
+    torch.set_num_threads(spec.threads)
+    torch.set_num_interop_threads(1)
+    placement = load_placement(Path(spec.placement_file))
+    messages = _messages(spec, placement)
+    if spec.world_size == 1:
+        alone = Alone()
+        program, beginning = _prepare(spec, placement, messages, alone, None, emit)
+        _run_steps(spec, program, beginning, alone, emit)
+        return
+    store = open_store(spec)
+    heart = Heart(spec, end_when_lost(emit))
+    heart.start()
+    transport = transport_of(spec, placement, messages)
+    try:
+        program, beginning = _prepare(spec, placement, messages, transport, store, emit)
+    except (ValueError, OSError) as error:
+        report_failure(store, spec.rank, str(error))
+        raise
+    connect(spec, placement, transport, store)
+    if program.checkpoints is not None:
+        wait = timedelta(seconds=spec.wait_seconds)
+        program.checkpoints.join(dist.new_group(timeout=wait, backend="gloo"))
+    limit_tcp_waits(spec.loss_seconds)
+    _run_steps(spec, program, beginning, transport, emit)
+    heart.finish()
+
+
+def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
+    used = placement.devices_used
+    if len(used) != spec.world_size or used[spec.rank] != spec.device:
+        raise JobError(
+            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
+            f"{', '.join(used)} in this order"
+        )
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    return rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
+
+
+def _prepare(
+    spec: RankSpec,
+    placement: Placement,
+    messages: RankMessages,
+    transport: Transport,
+    store: TCPStore | None,
+    emit: Emit,
+) -> tuple[Program, Beginning]:
+    make = _placed if spec.kind == "placed" else _replayed
+    program = make(spec, placement, messages, transport)
+    emit(
+        Started(
+            rank=spec.rank,
+            pid=os.getpid(),
+            structure_hash=program.structure_hash,
+            notes=(*backend_notes(spec), *program.notes),
+        )
+    )
+    if program.checkpoints is None:
+        return program, Beginning()
+    beginning = begin(spec, program.checkpoints, store)
+    if beginning.resumed is not None:
+        emit(beginning.resumed)
+    return program, beginning
+
+
+def _placed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    if spec.model is None:
+        raise JobError("a placed job needs a model")
+    choice = OptimizerChoice.of(spec.optimizer.model_dump())
+    device_type = use_device(spec, placement)
+    part = capture_part(
+        spec.model,
+        spec.batch,
+        choice,
+        spec.seed,
+        spec.accumulate,
+        spec.autocast,
+        device_type,
+        wanted=placement.order[spec.device],
+        others=spec.rank == 0 and spec.checkpoint is not None,
+    )
+    captured = part.step
+    recorder = Recorder(spec, placement)
+    watched = recorder.around(transport)
+    rank_program = lower(captured, placement, spec.device, messages, watched)
+    clocked = ClockedStep(rank_program, recorder, device_type)
+    batches, structure_hash = captured.batches, captured.operators.structure_hash
+
+    def load(step: int) -> Tensors:
+        rank_program.tell(step)
+        if not rank_program.inputs:
+            return ()
+        batch = batches(step)
+        return tuple(batch[position] for position in rank_program.inputs)
+
+    def weigh(inputs: Tensors) -> torch.Tensor | None:
+        allocations = Allocations(device_type)
+        loss: torch.Tensor | None = clocked.weigh(allocations, *inputs)
+        found = workspace_bytes(captured, allocations.peaks).tolist()
+        recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
+        return loss
+
+    def run(inputs: Tensors) -> torch.Tensor | None:
+        if recorder.weighing:
+            return weigh(inputs)
+        module = clocked.run if recorder.on else rank_program.module
+        loss: torch.Tensor | None = module(*inputs)
+        if device_type == "cuda":
+            torch.cuda.synchronize()
+        return loss
+
+    checkpoints = _checkpoints(spec, placement, captured, rank_program)
+    notes = (part.note,) if part.note else ()
+    return Program(
+        structure_hash,
+        load,
+        run,
+        recorder,
+        checkpoints,
+        notes,
+        held_bytes=lambda: held_bytes(rank_program.module),
+        device_type=device_type,
+    )
+
+
+def _checkpoints(
+    spec: RankSpec, placement: Placement, captured: CapturedStep, program: RankProgram
+) -> Checkpoints | None:
+    if spec.checkpoint is None:
+        return None
+    # Here, because torch.distributed.checkpoint takes a second to load.
+    from placewire.job.placed.checkpoint import Checkpoints
+
+    job = job_manifest(spec, placement, captured)
+    state = rank_state(captured, program, is_first=spec.rank == 0)
+    return Checkpoints(spec.checkpoint, spec.rank, job, state)
+
+
+def _replayed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    if spec.graph_file is None:
+        raise JobError("a replayed job needs a graph file")
+    graph = load_graph(Path(spec.graph_file))
+    actions = replay_actions(graph, placement, spec.device, messages, spec.time_scale)
+    payload = payload_for(actions)
+    recorder = Recorder(spec, placement)
+    watched = recorder.around(transport)
+
+    def run(inputs: Tensors) -> torch.Tensor | None:
+        replay_step(actions, watched, payload, recorder)
+        return None
+
+    return Program(graph.structure_hash, lambda step: (), run, recorder)
+
+
+def _run_steps(
+    spec: RankSpec, program: Program, beginning: Beginning, transport: Transport, emit: Emit
+) -> None:
+    checkpoints, meter = program.checkpoints, MemoryMeter(program.device_type)
+    with torch.no_grad():
+        for step in range(beginning.step, spec.steps):
+            data = program.load(step)
+            transport.begin_step()
+            start = time.perf_counter()
+            program.recorder.begin(step)
+            loss = program.run(data)
+            transport.end_step()
+            seconds = time.perf_counter() - start
+            program.recorder.end()
+            value = None if loss is None else float(loss)
+            emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
+            del data, loss
+            if step == beginning.step and step + 1 < spec.steps:
+                meter.after_first_step(program.held_bytes())
+            if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
+                saved = checkpoints.save(step + 1)
+                if saved is not None:
+                    emit(saved)
+    if checkpoints is not None:
+        checkpoints.close()
+    transport.close()
+    program.recorder.write(program.structure_hash)
+    traffic = tuple(
+        Traffic(destination=destination, rail=rail, bytes=count)
+        for (destination, rail), count in sorted(transport.sent_bytes.items())
+    )
+    emit(
+        Finished(
+            rank=spec.rank,
+            traffic=traffic,
+            peak_memory_bytes=meter.process_peak_bytes,
+            step_memory_bytes=meter.step_bytes,
+            program_memory_bytes=meter.program_bytes,
+        )
+    )

@@ -1,0 +1,231 @@
+"""A script of the user's own on this server: its processes, started as torchrun starts them.
+
+A process finds in its environment what torchrun's static rendezvous gives it (RANK, LOCAL_RANK and
+so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What
+they print is passed on with the local rank before it; what the rails carry is told while they run.
+However this program ends, nothing that they started outlives it; killed with SIGKILL, it takes its
+own processes with it, and these what they took care to.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
+
+from placewire.agent.counters import read_counters
+from placewire.job.contract.specification import (
+    Carried,
+    Failed,
+    Finished,
+    ScriptSpec,
+    Started,
+    Traffic,
+)
+from placewire.job.messages.rank_messages import JobError
+from placewire.job.script.descendants import adopt_orphans, kill_descendants
+from placewire.job.supervision.events import Events
+from placewire.job.transport.nccl_environment import nccl_environment
+
+TELL_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+# For what a process does when it is asked to end; the launcher waits for three.
+_END_SECONDS = 2.0
+_INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_script(spec: ScriptSpec, events: Events) -> int:
+    """Until every process has ended: 0 where each did with 0, else 1, which was told. Raises
+    JobError where none could be started."""
+    rails = _Rails(spec)
+    adopt_orphans()
+    began = time.monotonic()
+    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
+    started: list[subprocess.Popen[bytes]] = []
+    events.at_end = lambda: _end(started)
+    readers: list[threading.Thread] = []
+    try:
+        for local in range(spec.processes):
+            started.append(_start(spec, local))
+            readers += _relayed(started[-1], local, events)
+        failure = _watch(
+            spec,
+            started,
+            lambda: events.emit(rails.carried(spec.rank, time.monotonic() - began)),
+        )
+        if failure is not None:
+            # Before the others end, of which theirs may be the consequence.
+            events.emit(Failed(rank=spec.rank, what=failure))
+    finally:
+        _end(started)
+        for reader in readers:
+            reader.join(timeout=_END_SECONDS)
+    last = rails.carried(spec.rank, time.monotonic() - began)
+    events.emit(last)
+    if failure is not None:
+        return 1
+    events.emit(
+        Finished(
+            rank=spec.rank,
+            traffic=tuple(
+                Traffic(destination="", rail=rail, bytes=sent)
+                for rail, sent in last.sent_bytes.items()
+            ),
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        )
+    )
+    return 0
+
+
+def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
+    """What a process finds. given: what is there already, the plan's `env` in it: of gloo, NCCL and
+    threads that wins."""
+    world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
+    rank = str(spec.rank * spec.processes + local)
+    chosen = {
+        "OMP_NUM_THREADS": str(spec.threads),
+        "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),
+        **nccl_environment(names, 0.0, 1),
+    }
+    rendezvous = {
+        "RANK": rank,
+        "LOCAL_RANK": str(local),
+        "GROUP_RANK": str(spec.rank),
+        "ROLE_RANK": rank,
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(spec.processes),
+        "GROUP_WORLD_SIZE": str(spec.world_size),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": spec.master_address,
+        "MASTER_PORT": str(spec.master_tcp_port),
+        "TORCHELASTIC_RUN_ID": "placewire",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**chosen, **given, **rendezvous}
+
+
+class _Rails:
+    """What each has sent since the beginning. An interface that is gone for a moment, or made anew,
+    which begins at 0, takes nothing back."""
+
+    def __init__(self, spec: ScriptSpec) -> None:
+        """Raises JobError where one is not there."""
+        self._names = {one.rail: one.interface for one in spec.rail_interfaces}
+        self._seen = self._counters()
+        self._sent = dict.fromkeys(self._names, 0)
+        if missing := [r for r, interface in self._names.items() if interface not in self._seen]:
+            raise JobError(
+                f"interface {self._names[missing[0]]} of rail {missing[0]} is not there",
+                "`controller status` says whether the network is in force",
+            )
+
+    def carried(self, rank: int, seconds: float) -> Carried:
+        now = self._counters()
+        for rail, interface in self._names.items():
+            if interface in now:
+                more = now[interface] - self._seen[interface]
+                self._sent[rail] += more if more >= 0 else now[interface]
+        self._seen |= now
+        return Carried(rank=rank, seconds=seconds, sent_bytes=dict(self._sent))
+
+    def _counters(self) -> dict[str, int]:
+        counted = read_counters(tuple(self._names.values()))
+        return {counter.interface: counter.transmit_bytes for counter in counted}
+
+
+def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
+    # Whoever is killed takes what it started with it: the kernel sees to that.
+    command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, spec.script]
+    # A thread of this program waits for these signals, which are blocked everywhere else; its
+    # processes are to take them.
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
+    try:
+        return subprocess.Popen(
+            [*command, *spec.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=script_environment(spec, local, dict(os.environ)),
+        )
+    except OSError as error:
+        raise JobError(f"{spec.script} could not be started: {error}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _relayed(
+    process: subprocess.Popen[bytes], local: int, events: Events
+) -> list[threading.Thread]:
+    """Threads that pass on what it prints. Nobody may listen any more: then it is dropped, and the
+    process does not notice."""
+    mark = f"[{local}] ".encode()
+
+    def complain(line: bytes) -> None:
+        with suppress(OSError):
+            os.write(2, line)
+
+    def relay(stream: IO[bytes], say: Callable[[bytes], None]) -> None:
+        for line in stream:
+            say(mark + (line if line.endswith(b"\n") else line + b"\n"))
+
+    assert process.stdout is not None and process.stderr is not None
+    made = [
+        threading.Thread(target=relay, args=(process.stdout, events.say), daemon=True),
+        threading.Thread(target=relay, args=(process.stderr, complain), daemon=True),
+    ]
+    for thread in made:
+        thread.start()
+    return made
+
+
+def _watch(
+    spec: ScriptSpec, started: list[subprocess.Popen[bytes]], tell: Callable[[], None]
+) -> str | None:
+    """Until all have ended with 0, or one otherwise: what is to be said of that."""
+    told = time.monotonic()
+    while True:
+        running = False
+        for local, process in enumerate(started):
+            status = process.poll()
+            running |= status is None
+            if status:
+                rank = spec.rank * spec.processes + local
+                return f"process {local} of {spec.script} (its rank {rank}) {_ending(status)}"
+        if not running:
+            return None
+        if time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            tell()
+        time.sleep(_POLL_SECONDS)
+
+
+def _ending(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
+
+
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    """Asked first, then killed; and all that they started with them."""
+    running = [process for process in started if process.poll() is None]
+    for process in running:
+        with suppress(ProcessLookupError):
+            process.terminate()
+    deadline = time.monotonic() + _END_SECONDS
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    kill_descendants(_END_SECONDS)
+
+
+def _notes(spec: ScriptSpec) -> tuple[str, ...]:
+    names = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
+    return (f"{spec.processes} processes; gloo's collectives take rails {names} in turn",)

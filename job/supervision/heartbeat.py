@@ -1,0 +1,149 @@
+"""How ranks learn that one of them is lost, though nobody closed a connection.
+
+A rank whose process ends closes its connections, and who waits for it is told at once. One that is
+frozen, or whose server is out of reach, tells nobody. So every rank counts up in rank 0's store,
+from a thread of its own, however long an operator takes, and watches that the others do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch._C._distributed_c10d import TCPStore
+
+from placewire.job.contract.specification import Failed, RankSpec
+from placewire.job.transport.tcp_connections import tcp_connections
+
+_BEAT_SECONDS = 1.0
+# More than this between two looks is this rank's own pause, and says nothing about the others.
+_LONGEST_LOOK_SECONDS = 2.0
+_DONE = "done"
+# The cause is told by the lost rank's own connections first, if it ended: so long is left for it.
+_CAUSE_SECONDS = 2.0
+# Whoever holds a lost rank's connection should be told after the heart, which knows which rank.
+_TCP_EXTRA_SECONDS = 4.0
+
+Lost = Callable[[Failed], None]
+
+
+class Heart:
+    """start() once rank 0's store is there; finish() after the last step, which returns when this
+    rank may end. on_lost is called from another thread, at most once."""
+
+    def __init__(self, spec: RankSpec, on_lost: Lost) -> None:
+        self._spec, self._on_lost = spec, on_lost
+        self._peers = [rank for rank in range(spec.world_size) if rank != spec.rank]
+        self._silence = dict.fromkeys(self._peers, 0.0)
+        self._seen: dict[int, str] = {}
+        self._store_silence = 0.0
+        self._store_lost = ""
+        self._finishing = threading.Event()
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        for work, name in ((self._beat, "heartbeat"), (self._watch, "heartbeats of others")):
+            threading.Thread(target=work, name=name, daemon=True).start()
+
+    def finish(self) -> None:
+        """Rank 0 stays until all are done: its store is how the others know that it is well."""
+        self._finishing.set()
+        self._done.wait()
+
+    def _beat(self) -> None:
+        spec, count = self._spec, 0
+        try:
+            store = TCPStore(
+                spec.master_address,
+                spec.master_tcp_port,
+                is_master=False,
+                timeout=timedelta(seconds=spec.loss_seconds),
+                wait_for_workers=False,
+            )
+            while True:
+                finishing, count = self._finishing.is_set(), count + 1
+                store.set(f"beat/{spec.rank}", _DONE if finishing else str(count))
+                if finishing and spec.rank:
+                    # Rank 0 may end from here on, and its store with it.
+                    self._done.set()
+                    return
+                for peer in self._peers:
+                    self._look(store, peer)
+                self._store_silence = 0.0
+                if finishing and self._all_done():
+                    self._done.set()
+                    return
+                if finishing:
+                    time.sleep(_BEAT_SECONDS / 10)
+                else:
+                    self._finishing.wait(_BEAT_SECONDS)
+        except RuntimeError as error:
+            self._store_lost = str(error).splitlines()[0] or "its store is gone"
+
+    def _look(self, store: TCPStore, peer: int) -> None:
+        key = f"beat/{peer}"
+        if store.check([key]) and (seen := store.get(key).decode()) != self._seen.get(peer):
+            self._seen[peer] = seen
+            self._silence[peer] = 0.0
+
+    def _all_done(self) -> bool:
+        return all(self._seen.get(peer) == _DONE for peer in self._peers)
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while not self._done.is_set():
+            time.sleep(_BEAT_SECONDS / 2)
+            now = time.monotonic()
+            passed, looked = min(now - looked, _LONGEST_LOOK_SECONDS), now
+            if self._store_lost:
+                time.sleep(_CAUSE_SECONDS)
+                self._say(0, f"its connection ended: {self._store_lost}")
+                return
+            self._store_silence += passed
+            for peer in self._seen:
+                self._silence[peer] += passed if self._seen[peer] != _DONE else 0.0
+            if self._store_silence > self._spec.loss_seconds:
+                self._say(0, "it does not answer")
+                return
+            for peer, silence in self._silence.items():
+                if silence > self._spec.loss_seconds:
+                    self._say(peer, f"it gave no sign of life for {silence:.0f} s")
+                    return
+
+    def _say(self, lost: int, how: str) -> None:
+        self._on_lost(
+            Failed(
+                rank=self._spec.rank,
+                what=f"rank {lost} is lost: {how}",
+                remedy=f"see whether rank {lost}'s server is up and reached over the management "
+                "network, and whether the process was stopped",
+                lost_rank=lost,
+            )
+        )
+
+
+def end_when_lost(emit: Callable[[Failed], None]) -> Lost:
+    """The main thread may be inside the network's library and not come back."""
+
+    def end(failed: Failed) -> None:
+        emit(failed)
+        os._exit(1)
+
+    return end
+
+
+def limit_tcp_waits(loss_seconds: float) -> None:
+    """Every connection of this process ends when what it sent was not taken for that long.
+
+    The kernel's own limit is a quarter of an hour: for it a rail that is down looks like a slow
+    one. gloo and NCCL offer no setting for it, and a socket's options belong to the process.
+    """
+    milliseconds = int((loss_seconds + _TCP_EXTRA_SECONDS) * 1000)
+    for _, ours in tcp_connections():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -1,0 +1,59 @@
+"""The transport of a rank, by the backend that its placement was found for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from placewire.job.contract.specification import RankSpec
+from placewire.job.messages.emulated_setup import with_set_up
+from placewire.job.messages.rank_messages import JobError, RankMessages
+from placewire.job.messages.send_queues import queues_for
+from placewire.job.transport.gloo import GlooTransport
+from placewire.optimizer.placement import Placement
+
+if TYPE_CHECKING:
+    from placewire.job.transport.nccl import NcclTransport
+
+
+def transport_of(
+    spec: RankSpec, placement: Placement, messages: RankMessages
+) -> GlooTransport | NcclTransport:
+    """Not yet connected. Raises JobError where this server cannot do what the backend needs."""
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    if spec.backend == "gloo":
+        queues = queues_for(placement, spec.device, rails, spec.urgent_first)
+        if spec.kind == "replay":
+            queues = with_set_up(queues, placement, spec.device)
+        return GlooTransport(messages, queues, spec.sockets_per_rail)
+    if placement.backend != "nccl":
+        raise JobError(
+            "this placement cuts messages over rails in proportion to their rates; NCCL cuts them "
+            "equally",
+            "solve again with `--backend nccl`, or use `job.backend: gloo`",
+        )
+    if not torch.cuda.is_available():
+        raise JobError(
+            "backend nccl needs a CUDA device and a CUDA build of torch; this server has none",
+            "use `job.backend: gloo`",
+        )
+    from placewire.job.transport.nccl import NcclTransport
+
+    server, _, index = spec.device.partition("/")
+    fastest = max(
+        nic.rate_bits_per_second
+        for s in placement.cluster.servers
+        if s.name == server
+        for nic in s.nics
+    )
+    return NcclTransport(messages, torch.device("cuda", int(index)), fastest, spec.sockets_per_rail)
+
+
+def backend_notes(spec: RankSpec) -> tuple[str, ...]:
+    """What whoever starts a job should know of its backend."""
+    if spec.backend == "nccl":
+        from placewire.job.transport.nccl import UNVERIFIED
+
+        return (UNVERIFIED,)
+    return ()

@@ -1,0 +1,33 @@
+"""From ranks that found each other to ranks that are connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import TCPStore
+
+from placewire.job.contract.specification import RankSpec
+from placewire.job.transport.gloo import GlooTransport
+from placewire.job.transport.rendezvous import meet
+from placewire.job.transport.tcp_connections import Backlog
+from placewire.optimizer.placement import Placement
+
+if TYPE_CHECKING:
+    from placewire.job.transport.nccl import NcclTransport
+
+
+def connect(
+    spec: RankSpec,
+    placement: Placement,
+    transport: GlooTransport | NcclTransport,
+    store: TCPStore,
+) -> None:
+    """When every rank is ready. Raises JobError where one is not, or cannot be reached."""
+    addresses = meet(store, spec)
+    interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
+    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
+    if isinstance(transport, GlooTransport) and placement.sharing == "job" and spec.urgent_first:
+        here = spec.device.partition("/")[0]
+        nics = next(server.nics for server in placement.cluster.servers if server.name == here)
+        rates = {nic.rail: nic.rate_bits_per_second for nic in nics}
+        transport.watch(Backlog(addresses, rates))

@@ -1,0 +1,153 @@
+"""Messages over gloo.
+
+gloo makes one TCP connection per pair of ranks, rail and process group, and takes rail `tag % K` of
+`GLOO_SOCKET_IFNAME="a,b"`. There are groups of their own per direction: on a shared connection a
+rank's large send would hold up the small answer that lets its peer begin to send. More groups are
+more connections per rail. Receives are posted before the step begins, so that a send starts as soon
+as its tensor exists, and parts may come in any order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from placewire.job.messages.outbox import Outbox
+from placewire.job.messages.rank_messages import MOST_TAG, JobError, RankMessage, RankMessages
+from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.job.transport.tcp_connections import Backlog
+from placewire.job.transport.transport import Watcher, check_size, first_line, lost
+
+# Long enough for gloo to look at a receive that nobody answers, as end_waits() wants it.
+_AT_ONCE = timedelta(milliseconds=1)
+
+
+class GlooTransport:
+    """Every wait ends after the time limit given to connect(), or when a peer is lost.
+
+    queues: who decides what leaves next, by the names that parts are counted under.
+    sockets: connections of a pair on each rail and in each direction.
+    """
+
+    def __init__(
+        self, messages: RankMessages, queues: Mapping[str, RailQueue], sockets: int = 1
+    ) -> None:
+        self.sent_bytes: Counter[tuple[str, str]] = Counter()
+        self._messages = messages
+        self._sockets = sockets
+        self._outbox = Outbox(self._post, queues, lost, self._end_waits)
+        self._posted: dict[int, tuple[torch.Tensor, list[dist.Work]]] = {}
+        self._groups: Mapping[tuple[bool, int], dist.ProcessGroup] = {}
+        self._rank, self._world_size, self._rails = 0, 0, 1
+
+    def connect(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        interfaces: tuple[str, ...],
+        timeout_seconds: float,
+    ) -> None:
+        """All ranks at once; interfaces in rail order."""
+        os.environ["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
+        self._rank, self._world_size, self._rails = rank, world_size, len(interfaces)
+        timeout = timedelta(seconds=timeout_seconds)
+        try:
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=world_size, timeout=timeout
+            )
+            self._groups = {
+                (upward, socket): dist.new_group(timeout=timeout)
+                for socket in range(self._sockets)
+                for upward in (True, False)
+            }
+        except (RuntimeError, ValueError) as error:
+            raise JobError(
+                f"the ranks cannot connect over {', '.join(interfaces)}: {first_line(error)}",
+                "check that these interfaces exist and reach each other on every rank's server",
+            ) from error
+
+    def expect(self, messages: RankMessages) -> None:
+        """From the next step on these are a step's messages, between the ranks of before."""
+        self._messages = messages
+
+    def watch(self, backlog: Backlog) -> None:
+        """From here on a part counts as under way until its receiver has it, not only until the
+        kernel has."""
+        self._outbox.backlog = backlog
+
+    def report_to(self, watcher: Watcher) -> None:
+        self._outbox.report_to(watcher)
+
+    def begin_step(self) -> None:
+        try:
+            for message in self._messages.receives:
+                wire = torch.empty(message.bytes, dtype=torch.uint8)
+                # The group's own methods: dist.irecv takes longer for its checks than for the rest.
+                works = [
+                    self._groups[message.upward, part.socket].recv(
+                        [wire[part.start : part.stop]], message.peer, part.tag
+                    )
+                    for part in message.parts
+                ]
+                self._posted[message.index] = (wire, works)
+            dist.barrier()
+        except RuntimeError as error:
+            raise lost(None, error) from error
+
+    def send(self, message: RankMessage, wire: torch.Tensor) -> None:
+        check_size(message, wire)
+        self._outbox.send(message, wire)
+        for part, rail in zip(message.parts, message.rail_names, strict=True):
+            self.sent_bytes[message.peer_device, rail] += part.bytes
+
+    def receive(self, message: RankMessage) -> torch.Tensor:
+        wire, works = self._posted.pop(message.index)
+        try:
+            for work in works:
+                work.wait()
+        except RuntimeError as error:
+            raise self._outbox.error or lost(message, error) from error
+        return wire
+
+    def complete(self, message: RankMessage) -> None:
+        self._outbox.complete(message)
+
+    def end_step(self) -> None:
+        self._outbox.complete_all()
+        # A message that nobody here waited for must not be left over for the next step.
+        for message in self._messages.receives:
+            if message.index in self._posted:
+                self.receive(message)
+
+    def close(self) -> None:
+        self._outbox.close()
+        dist.destroy_process_group()
+
+    def _post(self, part: Waiting, wire: torch.Tensor) -> dist.Work:
+        message, cut = part.message, part.part
+        group = self._groups[message.upward, cut.socket]
+        return group.send([wire[cut.start : cut.stop]], message.peer, cut.tag)
+
+    def _end_waits(self) -> None:
+        """Ends the waits of the rank's own thread, which may be for peers that are well.
+
+        torch has no way to call off a receive; but one that runs into its time limit closes all
+        connections of its group and rail, and whoever waits on them is told.
+        """
+        nothing = torch.empty(1, dtype=torch.uint8)
+        last_tag = (MOST_TAG - self._rails) // self._rails * self._rails
+        for group in self._groups.values():
+            for rail in range(self._rails):
+                for peer in range(self._world_size):
+                    try:
+                        if peer != self._rank:
+                            group.recv([nothing], peer, last_tag + rail).wait(_AT_ONCE)
+                    except RuntimeError:
+                        continue  # The lost peer's own connection, or the end that was wanted.

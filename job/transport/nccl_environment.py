@@ -1,0 +1,44 @@
+"""What NCCL is told through the environment before its first communicator is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewire.job.messages.rank_messages import JobError
+
+# NCCL refuses more sockets than this between two ranks on one NIC (threads x sockets a thread).
+MOST_SOCKETS = 64
+# One of NCCL's helper threads copies about this much; it has one unless told otherwise.
+BITS_PER_SECOND_A_THREAD = 25e9
+MOST_THREADS = 16
+
+
+def nccl_environment(
+    interfaces: Sequence[str], rate_bits_per_second: float, sockets_per_rail: int
+) -> dict[str, str]:
+    """interfaces: of all rails; rate: of the fastest. Source: NCCL's documentation of its
+    environment variables (2.23 and later).
+
+    Raises JobError where NCCL would refuse the number of sockets.
+    """
+    threads = min(max(round(rate_bits_per_second / BITS_PER_SECOND_A_THREAD), 1), MOST_THREADS)
+    if threads * sockets_per_rail > MOST_SOCKETS:
+        raise JobError(
+            f"{sockets_per_rail} sockets for each of {threads} threads are more than NCCL's "
+            f"{MOST_SOCKETS}",
+            f"use at most {MOST_SOCKETS // threads} sockets per rail",
+        )
+    return {
+        # The second "=" of `NAME==a,b` means these names exactly, not all that begin so.
+        "NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces),
+        "NCCL_SOCKET_NTHREADS": str(threads),
+        "NCCL_NSOCKS_PERTHREAD": str(sockets_per_rail),
+        # Queues and policing are of IP packets: RDMA would pass them by.
+        "NCCL_IB_DISABLE": "1",
+        # Rails are networks of their own: NIC a cannot reach NIC b.
+        "NCCL_CROSS_NIC": "0",
+        # At least one channel per NIC, or a send between two ranks would use one NIC only.
+        "NCCL_NCHANNELS_PER_NET_PEER": str(max(2, len(interfaces))),
+        # A receive that waits must not hold up another stream's launch behind it.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    }

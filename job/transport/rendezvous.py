@@ -1,0 +1,109 @@
+"""How ranks find each other, and how a rank that cannot start tells the others at once.
+
+Rank 0 hosts a store of keys. Every rank connects before it captures, and says when it is ready; one
+that fails says so, instead of leaving the others to wait for their time limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from placewire.job.contract.specification import RankSpec
+from placewire.job.messages.rank_messages import JobError
+
+_POLL = timedelta(seconds=1)
+
+
+def open_store(spec: RankSpec) -> TCPStore:
+    """Raises JobError when rank 0 is not there within the time limit."""
+    try:
+        return TCPStore(
+            spec.master_address,
+            spec.master_tcp_port,
+            spec.world_size,
+            is_master=spec.rank == 0,
+            timeout=timedelta(seconds=spec.timeout_seconds),
+            wait_for_workers=False,
+        )
+    except (RuntimeError, OSError) as error:
+        place = f"{spec.master_address}:{spec.master_tcp_port}"
+        doing = "listen on" if spec.rank == 0 else "reach rank 0 at"
+        raise JobError(
+            f"cannot {doing} {place}: {str(error).splitlines()[0]}",
+            "choose a free TCP port that every server reaches",
+        ) from error
+
+
+def report_failure(store: TCPStore, rank: int, what: str) -> None:
+    """To those who are still waiting in meet(); nothing if the store is already gone."""
+    try:
+        store.set("failed", f"rank {rank}: {what}")
+    except RuntimeError:
+        return
+
+
+def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
+    """Returns when all ranks are ready: the address of each server of theirs on each rail. Raises
+    JobError as soon as one says that it failed."""
+    rails = ",".join(rail.rail for rail in spec.rail_interfaces)
+    said = [spec.device.partition("/")[0], *(rail.address for rail in spec.rail_interfaces)]
+    with _rank_0_there():
+        store.set(f"ready/{spec.rank}", f"{rails} {' '.join(said)}")
+    addresses: dict[tuple[str, str], str] = {}
+    for peer in range(spec.world_size):
+        key = f"ready/{peer}"
+        answer = await_key(store, spec, key, f"rank {peer} was not ready")
+        theirs, server, *places = answer.split(" ")
+        names = (rail.rail for rail in spec.rail_interfaces)
+        addresses |= {(server, rail): place for rail, place in zip(names, places, strict=False)}
+        if theirs != rails:
+            raise JobError(
+                f"rank {peer} has interfaces on rails {theirs or 'none'}, rank {spec.rank} on "
+                f"{rails or 'none'}",
+                "give every server of the job one NIC on each rail that the job uses",
+            )
+    return addresses
+
+
+def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
+    """What some rank sets the key to. Raises JobError as soon as one says that it failed, and
+    `otherwise` when nothing came within the time limit."""
+    deadline = time.monotonic() + spec.timeout_seconds
+    with _rank_0_there():
+        while not _within(store, key):
+            if store.check(["failed"]):
+                raise JobError(
+                    f"another rank could not start ({store.get('failed').decode()})",
+                    "see what that rank reports",
+                )
+            if time.monotonic() > deadline:
+                raise JobError(
+                    f"{otherwise} after {spec.timeout_seconds:g} s",
+                    "see what that rank reports, or allow more time",
+                )
+        return str(store.get(key).decode())
+
+
+@contextlib.contextmanager
+def _rank_0_there() -> Iterator[None]:
+    try:
+        yield
+    except dist.DistError as error:
+        raise JobError(
+            f"lost rank 0 before the first step: {str(error).splitlines()[0]}",
+            "see what rank 0 reports",
+        ) from error
+
+
+def _within(store: TCPStore, key: str) -> bool:
+    try:
+        store.wait([key], _POLL)
+    except dist.DistStoreError:
+        return False
+    return True

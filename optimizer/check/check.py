@@ -1,0 +1,65 @@
+"""Is a placement what it says? Independent of the engines and of the simulator.
+
+Times, arrivals and memory are computed again in plain Python (`recompute`) from the graph and the
+file: devices, orders, rates, shares and ranks. A proof cannot be read off a file: the bound
+that it states is compared with what `bounds` proves for the graph and the cluster, and that with
+two bounds that are added up again here.
+Used on every placement before it leaves the optimizer, and by `optimizer check` on anybody's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.rules.claims import (
+    bound_violations,
+    single_device_violations,
+    time_and_memory_violations,
+)
+from placewire.optimizer.check.rules.messages import colocation_violations, message_violations
+from placewire.optimizer.check.rules.rates import rate_violations
+from placewire.optimizer.check.rules.structure import (
+    graph_violations,
+    message_name_violations,
+    operator_violations,
+    order_violations,
+    rank_violations,
+)
+from placewire.optimizer.check.rules.violation import Violation
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+
+__all__ = ["Violation", "check"]
+
+_STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ...] = (
+    graph_violations,
+    operator_violations,
+    order_violations,
+    rate_violations,
+    message_name_violations,
+    rank_violations,
+)
+
+
+def check(
+    graph: OperatorGraph, placement: Placement, prove_seconds: float | None = None
+) -> tuple[Violation, ...]:
+    """Every violation that can be established; () where the placement holds.
+
+    Times and memory are recomputed only where the structure is sound: names that do not exist have
+    no time. prove_seconds: for how long to search again for the proof of a bound that needs a
+    search; None takes such a bound on its word.
+    """
+    found = [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]
+    if found:
+        return tuple(found)
+    facts = Facts(graph, placement)
+    found = [*colocation_violations(facts), *message_violations(facts)]
+    if found:
+        return tuple(found)
+    return (
+        *time_and_memory_violations(facts),
+        *bound_violations(facts, prove_seconds),
+        *single_device_violations(facts),
+    )

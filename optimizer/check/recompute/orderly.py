@@ -1,0 +1,106 @@
+"""Times where a message's arrival is known as soon as it is sent: fixed rates, or no contention.
+
+Each operator is visited once, when all that it waits for is known; devices keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from placewire.optimizer.check.recompute.facts import INFINITY, Facts, Times, parts
+from placewire.optimizer.check.recompute.network import over_rails, undisturbed_rates
+from placewire.optimizer.placement import Message
+
+# (message, when its producer finished) -> when it has arrived. Called in the order of sending per
+# source device, so that it may keep first-come queues.
+Travel = Callable[[Message, float], float]
+
+
+def orderly_times(facts: Facts, travel: Travel) -> Times | None:
+    """None where the orders wait for each other for ever."""
+    lists, device_of = facts.lists, facts.device_of
+    start: dict[int, float] = {}
+    finish: dict[int, float] = {}
+    arrival: dict[tuple[int, str], float] = {}
+    missing = list(facts.waits_for)
+    position = dict.fromkeys(facts.order, 0)
+    clock = dict.fromkeys(facts.order, 0.0)
+    waiting = deque(facts.order)
+    while waiting:
+        device = waiting.popleft()
+        order = facts.order[device]
+        while position[device] < len(order) and not missing[order[position[device]]]:
+            i = order[position[device]]
+            position[device] += 1
+            start[i] = clock[device]
+            for e in lists.inputs[i]:
+                known = arrival.get((e, device))
+                ready = finish[lists.maker[e]] if known is None else known
+                start[i] = max(start[i], ready)
+            finish[i] = clock[device] = start[i] + facts.seconds[i]
+            for key in facts.messages_of.get(i, ()):
+                arrival[key] = travel(facts.message[key], finish[i])
+            for e in lists.outputs[i]:
+                for c in lists.readers[e]:
+                    missing[c] -= 1
+                    if not missing[c] and device_of[c] != device:
+                        waiting.append(device_of[c])
+    return Times(start, finish, arrival) if len(finish) == len(lists.ids) else None
+
+
+def queued_travel(facts: Facts) -> Travel:
+    """`strict` and `even`: each (source device, destination device, rail) is a first-come channel
+    at a fixed rate; device pairs in use of one server pair share its rate equally."""
+    free: dict[tuple[str, str, str], float] = defaultdict(float)
+    latency = facts.placement.cluster.setup_latency_seconds
+
+    def travel(message: Message, now: float) -> float:
+        arrived = now
+        for rail, bits in parts(message):
+            if facts.on_nics(message):
+                pair = (facts.server_of[message.source], facts.server_of[message.destination])
+                rate = facts.rate.get((*pair, rail), 0.0) / facts.device_pairs_in_use[pair]
+                took = latency + _divided(bits, rate)
+            else:
+                setup, rate = facts.off_nics(message)
+                took = setup + _divided(bits, rate)
+            channel = (message.source, message.destination, rail)
+            free[channel] = max(free[channel], now) + took
+            arrived = max(arrived, free[channel])
+        return arrived
+
+    return travel
+
+
+def undisturbed_travel(facts: Facts) -> Travel:
+    """`thesis` (3.5): p0 + bytes / b, with b the sum over the rails; nothing waits."""
+    rates = over_rails(undisturbed_rates(facts.placement))
+    latency = facts.placement.cluster.setup_latency_seconds
+
+    def travel(message: Message, now: float) -> float:
+        setup, rate = facts.off_nics(message)
+        if facts.on_nics(message):
+            pair = (facts.server_of[message.source], facts.server_of[message.destination])
+            setup, rate = latency, rates.get(pair, 0.0)
+        return now + setup + _divided(message.bytes * 8, rate)
+
+    return travel
+
+
+def host_memory_travel(facts: Facts) -> Travel:
+    """`msr`: through host memory, which an accelerator pays to write and to read and a CPU does
+    not."""
+    rate = facts.placement.cluster.intra_server_bits_per_second
+
+    def travel(message: Message, now: float) -> float:
+        if (link := facts.link.get((message.source, message.destination))) is not None:
+            return now + link.setup_latency_seconds + message.bytes * 8 / link.rate_bits_per_second
+        ends = (facts.type_of[message.source], facts.type_of[message.destination])
+        return now + (len(ends) - ends.count("cpu")) * message.bytes * 8 / rate
+
+    return travel
+
+
+def _divided(bits: float, rate: float) -> float:
+    return bits / rate if rate > 0 else INFINITY

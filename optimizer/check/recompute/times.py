@@ -1,0 +1,33 @@
+"""Start, finish and arrival of everything in a placement file, under its model and sharing."""
+
+from __future__ import annotations
+
+from placewire.optimizer.check.recompute.facts import Facts, Times
+from placewire.optimizer.check.recompute.fairness import (
+    MaxMin,
+    MinimumsWithLending,
+    MostUrgentFirst,
+)
+from placewire.optimizer.check.recompute.fluid import fluid_times
+from placewire.optimizer.check.recompute.orderly import (
+    host_memory_travel,
+    orderly_times,
+    queued_travel,
+    undisturbed_travel,
+)
+
+
+def recompute_times(facts: Facts) -> Times | None:
+    """None where the orders wait for each other for ever."""
+    placement = facts.placement
+    if placement.model == "thesis":
+        return orderly_times(facts, undisturbed_travel(facts))
+    if placement.model == "msr":
+        return orderly_times(facts, host_memory_travel(facts))
+    if placement.sharing == "unshaped":
+        return fluid_times(facts, MaxMin(placement))
+    if placement.sharing == "guarantee":
+        return fluid_times(facts, MinimumsWithLending(placement))
+    if placement.sharing == "job":
+        return fluid_times(facts, MostUrgentFirst(placement))
+    return orderly_times(facts, queued_travel(facts))

@@ -1,0 +1,1 @@
+"""What a placement file must hold, rule by rule; check.py applies them in order."""

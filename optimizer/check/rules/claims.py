@@ -1,0 +1,117 @@
+"""The step, the memories, the bound, the gap and the single device: what makes it look good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
+from placewire.optimizer.check.recompute.claims import least_bound, recompute_best_single
+from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.memory import recompute_memory
+from placewire.optimizer.check.recompute.times import recompute_times
+from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation, within
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import InfeasibleError, Problem
+
+
+def time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
+    placement = facts.placement
+    times = recompute_times(facts)
+    if times is None:
+        yield Violation("the devices' orders wait for each other for ever (deadlock)", "order")
+        return
+    step = times.step_seconds
+    if not math.isfinite(step):
+        yield Violation("a message never arrives, or an operator never ends", "step_seconds")
+        return
+    if not abs(step - placement.step_seconds) <= RELATIVE_TOLERANCE * max(step, 1e-12):
+        yield Violation(f"says {placement.step_seconds!r}, recomputed {step!r}", "step_seconds")
+    cluster = placement.cluster
+    memory = dict(zip(cluster.device_names, cluster.memory_bytes.tolist(), strict=True))
+    for device, peak in recompute_memory(facts, times).items():
+        if peak > memory[device]:
+            yield Violation(f"needs {peak} bytes at its peak, has {memory[device]}", device)
+
+
+# How the reason of a bound above the quick one begins: proofs that take a search (`strong_bound`).
+SEARCHED_PROOFS = ("exact search", "contradiction")
+# Such a search counts time in ticks and stops this near to what it could prove.
+_PROOF_TOLERANCE = 2e-4
+
+
+def bound_violations(facts: Facts, prove_seconds: float | None) -> Iterator[Violation]:
+    """A bound above the quick one is taken on its word where it names a proof by search, unless
+    that search is to be run again now for this many seconds."""
+    placement = facts.placement
+    step, bound = placement.step_seconds, placement.bound_seconds
+    try:
+        problem = _problem(facts)
+        quick = lower_bound(problem)
+    except InfeasibleError as error:
+        yield Violation(str(error), "cluster")
+        return
+    for what in _bound_mistakes(facts, quick):
+        yield Violation(f"says {bound!r}, {what}", "bound_seconds")
+        break
+    else:
+        if prove_seconds is not None and not within(bound, quick.seconds):
+            yield from _proof_violations(problem, placement, prove_seconds)
+    gap = max(0.0, 1.0 - bound / step) if step > 0 else 0.0
+    if not abs(placement.gap - gap) <= RELATIVE_TOLERANCE:
+        yield Violation(f"says {placement.gap!r}, step and bound give {gap!r}", "gap")
+
+
+def _bound_mistakes(facts: Facts, quick: Bound) -> Iterator[str]:
+    placement, least = facts.placement, least_bound(facts)
+    bound, step = placement.bound_seconds, placement.step_seconds
+    if not within(bound, step):
+        yield f"which is above the step of {step!r}"
+    if not within(least, bound):
+        yield f"the longest path or the load alone give {least!r}"
+    if not within(quick.seconds, bound):
+        yield f"{quick.seconds!r} is quickly proven: {quick.reason}"
+    if not within(bound, quick.seconds) and not placement.bound_reason.startswith(SEARCHED_PROOFS):
+        yield (
+            f"only {quick.seconds!r} can be proven without a search "
+            f"({' or '.join(SEARCHED_PROOFS)}), which its bound_reason does not name"
+        )
+
+
+def _proof_violations(
+    problem: Problem, placement: Placement, prove_seconds: float
+) -> Iterator[Violation]:
+    proven = strong_bound(problem, placement.step_seconds, prove_seconds)
+    if not placement.bound_seconds <= proven.seconds * (1 + _PROOF_TOLERANCE):
+        yield Violation(
+            f"says {placement.bound_seconds!r}, only {proven.seconds!r} was proven in "
+            f"{prove_seconds:g} s ({proven.reason}); allow more time if it took more",
+            "bound_seconds",
+        )
+
+
+def single_device_violations(facts: Facts) -> Iterator[Violation]:
+    said, alone = facts.placement.single_device_seconds, recompute_best_single(facts)
+    if (said is None) != (alone is None) or (
+        said is not None and alone is not None and not math.isclose(said, alone, rel_tol=1e-6)
+    ):
+        yield Violation(
+            f"says {_seconds_or_none(said)}, recomputed {_seconds_or_none(alone)}",
+            "single_device_seconds",
+        )
+
+
+def _problem(facts: Facts) -> Problem:
+    placement = facts.placement
+    return Problem(
+        facts.graph,
+        placement.cluster,
+        placement.sharing,
+        placement.model,
+        placement.backend,
+        placement.entitled,
+    )
+
+
+def _seconds_or_none(seconds: float | None) -> str:
+    return "that no device can hold everything" if seconds is None else repr(seconds)

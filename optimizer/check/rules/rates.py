@@ -1,0 +1,72 @@
+"""Rates per pair of servers and rail, against what the job may use of each NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placewire.optimizer.check.recompute.network import NicKey, even_rates, usable_rates
+from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation, within
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+
+
+def rate_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
+    if placement.sharing in ("job", "unshaped"):
+        if placement.rates_bits_per_second:
+            yield Violation(
+                f"{placement.sharing} sharing has no rates per pair", "rates_bits_per_second"
+            )
+        return
+    usable = usable_rates(placement)
+    yield from _row_violations(placement, usable)
+    yield from _sum_violations(placement, usable)
+    if placement.sharing == "even":
+        yield from _even_violations(placement)
+
+
+def _row_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterator[Violation]:
+    seen: set[tuple[str, str, str]] = set()
+    for source, target, rail, rate in placement.rates_bits_per_second:
+        where = f"rates_bits_per_second.{source}.{target}.{rail}"
+        if (source, target, rail) in seen or source == target:
+            yield Violation("is given twice, or from a server to itself", where)
+        seen.add((source, target, rail))
+        if (source, rail) not in usable or (target, rail) not in usable:
+            yield Violation("one of the two servers has no NIC on this rail", where)
+            continue
+        most = min(usable[source, rail], usable[target, rail])
+        if not (rate >= 0 and within(rate, most)):
+            yield Violation(f"{rate:.0f} bit/s is outside 0..{most:.0f}", where)
+
+
+def _sum_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterator[Violation]:
+    """Per NIC what it transmits, and what it receives: (3.7) of the thesis lacks the latter."""
+    sums: dict[tuple[str, str, str], float] = {}
+    for source, target, rail, rate in placement.rates_bits_per_second:
+        for key in (("transmits", source, rail), ("receives", target, rail)):
+            sums[key] = sums.get(key, 0.0) + rate
+    for (direction, server, rail), total in sums.items():
+        if direction == "receives" and placement.model == "thesis":
+            continue
+        most = usable.get((server, rail), 0.0)
+        if not within(total, most):
+            yield Violation(
+                f"{direction} {total:.0f} bit/s in all, of its NIC {most:.0f} can be used",
+                f"rates_bits_per_second.{server}.{rail}",
+            )
+
+
+def _even_violations(placement: Placement) -> Iterator[Violation]:
+    even = even_rates(placement)
+    # Servers that no rail joins exchange messages over links, which have rates of their own.
+    if not placement.rates_bits_per_second and placement.server_pairs & {
+        (s, t) for s, t, _ in even
+    }:
+        yield Violation("even sharing needs its rates", "rates_bits_per_second")
+    for source, target, rail, rate in placement.rates_bits_per_second:
+        right = even.get((source, target, rail), 0.0)
+        if not abs(rate - right) <= RELATIVE_TOLERANCE * right:
+            yield Violation(
+                f"{rate:.0f} bit/s, an even split gives {right:.0f}",
+                f"rates_bits_per_second.{source}.{target}.{rail}",
+            )

@@ -1,0 +1,102 @@
+"""Argument types that the optimizer's commands share: each says what it accepts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+from placewire.optimizer.quantities import (
+    parse_bits_per_second,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+)
+
+CODES = {
+    0: "done",
+    2: "usage",
+    3: "a wrong file, model or value",
+    4: "no feasible placement, or violations found by check",
+    130: "interrupted",
+}
+EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in CODES.items())
+
+
+def seconds(text: str) -> float:
+    """60, 60s or 2min; more than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            value = parse_seconds(text)
+        except ValueError:
+            value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds, like 60")
+    return value
+
+
+def duration(text: str) -> float:
+    """50us; 0 or more."""
+    return _quantity(text, parse_seconds)
+
+
+def bits_per_second(text: str) -> float:
+    """160Gbit; more than 0."""
+    return _more_than_none(text, parse_bits_per_second)
+
+
+def byte_count(text: str) -> int:
+    """16GiB; more than 0."""
+    return int(_more_than_none(text, parse_bytes))
+
+
+def _quantity(text: str, parse: Callable[[object], float]) -> float:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
+    value = _quantity(text, parse)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is nothing; it must be more than 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """5% or 0.05, as 0.05; below 1."""
+    value = _quantity(text, parse_fraction)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0% to less than 100%, like 5%")
+    return value
+
+
+def part(text: str) -> float:
+    """80% or 0.8, as 0.8; at most 1."""
+    value = _quantity(text, parse_fraction)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0% to 100%, like 80%")
+    return value
+
+
+def whole(text: str) -> int:
+    """0 or more, within 63 bits."""
+    return _whole(text, 0)
+
+
+def positive(text: str) -> int:
+    """1 or more, within 63 bits."""
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not least <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+    return value

@@ -1,0 +1,46 @@
+"""`optimizer check GRAPH PLACEMENT`: does the placement hold? Recomputed from nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from placewire.optimizer.commands.arguments import EXIT_CODES, seconds
+from placewire.optimizer.commands.outcome import DONE, INFEASIBLE, ended
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog=prog, description="Verify a placement against its graph.", epilog=EXIT_CODES
+    )
+    made.add_argument("graph", type=Path, help="graph file that the placement is for")
+    made.add_argument("placement", type=Path, help="placement file, from solve")
+    made.add_argument(
+        "--prove",
+        type=seconds,
+        metavar="SECONDS",
+        help="search again for the proof of a bound that took a search; default: take its word",
+    )
+    made.add_argument("--json", action="store_true", help="the violations as JSON")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_check, parser(prog).parse_args(arguments))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from placewire.optimizer.check.check import check
+    from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.placement import load_placement
+
+    graph = load_graph(options.graph)
+    violations = check(graph, load_placement(options.placement), options.prove)
+    if options.json:
+        print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
+    else:
+        for violation in violations:
+            print(violation)
+        print(f"{len(violations)} violations" if violations else "the placement holds")
+    return INFEASIBLE if violations else DONE

@@ -1,0 +1,157 @@
+"""One chain of the search: states that follow each other by accepted moves, in compiled chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.neighbourhood import make_neighbourhood
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
+from placewire.optimizer.kernels.annealing.anneal_whole import anneal
+from placewire.optimizer.kernels.annealing.proposals import (
+    BLOCKS_COPY,
+    BLOCKS_MOVE,
+    Guide,
+    critical_path,
+)
+from placewire.optimizer.kernels.graphs.construct import longest_tails
+from placewire.optimizer.kernels.simulation.network import device_traffic, proportional_rates
+from placewire.optimizer.kernels.tables import CHANNELS
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.rates.allocator import starting_rates
+from placewire.optimizer.simulation.simulate import simulate
+
+# How often each kind of move is tried at first, in the order of kernels.proposals.
+_FIRST_WEIGHTS = (0.30, 0.15, 0.12, 0.03, 0.12, 0.08, 0.05, 0.08, 0.07)
+# What success cannot take away from a kind, and how fast older successes fade.
+_LEAST_PART, _FADING = 0.4, 0.5
+# Part of a pair's traffic that pairs without any are taken to have, so that a move may open one.
+_TRACE = 1e-4
+
+
+@dataclass
+class Chain:
+    """device int64[n] and priority float64[n] change with every accepted move; usual float64[KINDS]
+    is how often each kind of move is tried at first, weights how often now."""
+
+    device: IntArray
+    priority: FloatArray
+    rates: FloatArray | None
+    usual: FloatArray
+    weights: FloatArray
+    tries: FloatArray = field(default_factory=lambda: np.zeros(len(_FIRST_WEIGHTS)))
+    wins: FloatArray = field(default_factory=lambda: np.zeros(len(_FIRST_WEIGHTS)))
+
+    def restart(self, start: Solution) -> None:
+        self.device = start.device.astype(np.int64).copy()
+        self.priority = start.priority.astype(np.float64).copy()
+        self.rates = start.rates
+
+    def adapt(self) -> None:
+        """Kinds of moves are tried in proportion to how often they were an improvement."""
+        rate = (self.wins + 0.5) / (self.tries + 20.0)
+        rate = np.where(self.usual > 0, rate, 0.0)
+        self.weights = _LEAST_PART * self.usual + (1 - _LEAST_PART) * rate / rate.sum()
+        self.tries *= _FADING
+        self.wins *= _FADING
+
+
+class Walker:
+    """The compiled search loops on one problem; chains may walk at once, each in a thread."""
+
+    def __init__(self, problem: Problem) -> None:
+        graph = problem.graph
+        self.problem = problem
+        self.costing = Costing(problem)
+        self.tables = self.costing.tables
+        self.neighbourhood = make_neighbourhood(problem)
+        self.is_first_come = self.tables.discipline == CHANNELS
+        fastest = problem.seconds.min(axis=1, initial=np.inf)
+        self.tails = longest_tails(
+            graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
+            fastest, np.zeros(graph.tensor_count),
+        ) - fastest  # fmt: skip
+
+    def chain(self, start: Solution) -> Chain:
+        usual = np.array(_FIRST_WEIGHTS)
+        if not self.neighbourhood.table.size:
+            usual[[BLOCKS_MOVE, BLOCKS_COPY]] = 0.0
+        usual /= usual.sum()
+        chain = Chain(start.device, start.priority, start.rates, usual, usual)
+        chain.restart(start)
+        return chain
+
+    def walk(
+        self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
+    ) -> Found:
+        """`moves` tries from temperature hot to cold (seconds); the best state of them.
+
+        hold: rates that are decided stay as they are: the chain's own, or by the rule for the
+        traffic at the beginning. Otherwise they follow the traffic of each state.
+        """
+        if self.is_first_come and (hold or not decides_rates(self.problem)):
+            return self._walk_held(chain, moves, hot, cold, seed)
+        return self._walk_whole(chain, moves, hot, cold, seed, hold=hold)
+
+    def _walk_held(self, chain: Chain, moves: int, hot: float, cold: float, seed: int) -> Found:
+        decided = decides_rates(self.problem)
+        rates = self.held_rates(chain) if decided else self.costing.scoring(None).rates
+        device, priority = chain.device.copy(), chain.priority.copy()
+        seconds, excess = anneal_held(
+            self.tables, rates, self.costing.check_memory, self.costing.reference,
+            self.neighbourhood, self.tails,
+            chain.device, chain.priority, device, priority, moves, hot, cold, seed,
+            chain.weights, chain.tries, chain.wins,
+        )  # fmt: skip
+        return Found(device, priority, rates if decided else None, seconds, excess)
+
+    def _walk_whole(
+        self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
+    ) -> Found:
+        rates = self.held_rates(chain) if hold and decides_rates(self.problem) else None
+        device, priority = chain.device.copy(), chain.priority.copy()
+        seconds, excess = anneal(
+            self.tables, self.costing.scoring(rates), self.neighbourhood, self.guide(chain),
+            chain.device, chain.priority, device, priority, moves, hot, cold, seed,
+            chain.weights, chain.tries, chain.wins,
+        )  # fmt: skip
+        return Found(device, priority, rates, seconds, excess)
+
+    def held_rates(self, chain: Chain) -> FloatArray:
+        """float64[S, S, R]: the chain's own where it has some, else by the rule, with a trace for
+        pairs that do not talk yet."""
+        servers, rails = self.tables.nic_rates.shape
+        if chain.rates is not None and chain.rates.shape == (servers, servers, rails):
+            return np.ascontiguousarray(chain.rates)
+        traffic = device_traffic(self.tables, chain.device)
+        traffic = traffic + max(_TRACE * float(traffic.max(initial=0.0)), 1.0)
+        np.fill_diagonal(traffic, 0.0)
+        return proportional_rates(self.tables, traffic)
+
+    def guide(self, chain: Chain) -> Guide:
+        """The chain's present schedule."""
+        problem, graph = self.problem, self.problem.graph
+        rates = chain.rates
+        if decides_rates(problem) and rates is None:
+            rates = starting_rates(problem, chain.device)
+        timeline = simulate(problem, chain.device, chain.priority, None, rates)
+        arrival = np.zeros((graph.tensor_count, len(problem.cluster.devices)))
+        for message in timeline.messages:
+            arrival[message.tensor, message.destination] = message.finish_seconds
+        start, tensor = graph.inputs
+        consumer = np.repeat(np.arange(graph.operator_count), np.diff(start))
+        producer = graph.tensor_producer[tensor]
+        sent = (chain.device[consumer] != chain.device[producer]) & (graph.tensor_bytes[tensor] > 0)
+        there = np.where(sent, arrival[tensor, chain.device[consumer]], timeline.finish[producer])
+        order = np.argsort(timeline.start, kind="stable").astype(np.int64)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        path, reason = critical_path(
+            self.tables, chain.device, order, timeline.start, timeline.finish, there
+        )
+        return Guide(order, place, path, reason)

@@ -1,0 +1,119 @@
+"""Which device may still take which operator: co-location and memory, as they fill up.
+
+Memory is counted as the papers count it: a static sum, here with activations as if all were held at
+once. Where that fits nowhere, weights alone are counted, since activations come and go. What was
+placed so may still not run within the memories, for buffers of messages above all, of which static
+sums know nothing: then it is placed again with ever less of each memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from placewire.optimizer.engines.costing import memory_may_bind
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.simulation.simulate import simulate
+
+_PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
+
+
+class Rooms:
+    """A unit is one co-location group, or one operator outside any; its first operator to be placed
+    decides for all of it.
+
+    unit [n]; needed bytes [units]; room bytes [D], what is left; device [n], -1 for what is nowhere
+    yet.
+    """
+
+    def __init__(
+        self, problem: Problem, *, count_activations: bool = True, part: float = 1.0
+    ) -> None:
+        """part: of each memory that may be filled."""
+        graph = problem.graph
+        unit = unit_of_operator(problem)
+        size = graph.weight_bytes + (graph.activation_bytes if count_activations else 0)
+        self.unit: list[int] = unit.tolist()
+        self.needed: list[float] = unit_sums(unit, size).tolist()
+        self.room: list[float] = (problem.cluster.memory_bytes * part).tolist()
+        self.device = [-1] * graph.operator_count
+        self._able: list[list[bool]] = unit_able(problem, unit).tolist()
+        self._home = [-1] * len(self.needed)
+
+    def home(self, operator: int) -> int:
+        """Where the operator's unit is, -1 while it is nowhere."""
+        return self._home[self.unit[operator]]
+
+    def can_run(self, operator: int, device: int) -> bool:
+        """The device has times for all of the operator's unit."""
+        return self._able[self.unit[operator]][device]
+
+    def takes(self, operator: int, device: int) -> bool:
+        """Once False it stays so: memory is never given back."""
+        unit = self.unit[operator]
+        if self._home[unit] >= 0:
+            return self._home[unit] == device
+        return self._able[unit][device] and self.needed[unit] <= self.room[device]
+
+    def roomiest(self, operator: int) -> int:
+        """Best effort where no device takes it: the most memory left among those that can run it,
+        its unit's own if there is one. Raises InfeasibleError where none can."""
+        if self.home(operator) >= 0:
+            return self.home(operator)
+        able = [d for d in range(len(self.room)) if self.can_run(operator, d)]
+        if not able:
+            raise InfeasibleError("an operator's co-location group can run on no device")
+        return max(able, key=lambda d: self.room[d])
+
+    def put(self, operator: int, device: int) -> None:
+        unit = self.unit[operator]
+        if self._home[unit] < 0:
+            self._home[unit] = device
+            self.room[device] -= self.needed[unit]
+        self.device[operator] = device
+
+
+def within_memory(
+    problem: Problem, engine: str, attempt: Callable[[Rooms], Solution | None]
+) -> Solution:
+    """The first of what `attempt` makes of rooms that runs within the memories: with activations
+    counted, then with weights alone, each with ever less of the memories; attempt gives None where
+    a unit finds no device.
+
+    Raises InfeasibleError where it always does. Where nothing runs within the memories, the first
+    that was placed at all is returned, which the registry then refuses.
+    """
+    first = None
+    for count_activations in (True, False):
+        for part in _PARTS:
+            solution = attempt(Rooms(problem, count_activations=count_activations, part=part))
+            if solution is None:
+                break
+            if fits(problem, solution):
+                return solution
+            first = solution if first is None else first
+    if first is None:
+        raise InfeasibleError(no_room(engine))
+    return first
+
+
+def no_room(engine: str) -> str:
+    return (
+        f"{engine} found no device with room for every co-location group: weights, gradients and "
+        "optimizer state alone exceed the memories in its order; try engine auto"
+    )
+
+
+def fits(problem: Problem, solution: Solution) -> bool:
+    """Whether the simulated peaks are within the memories, rates following the traffic."""
+    if not memory_may_bind(problem):
+        return True
+    rates = None
+    if decides_rates(problem):
+        from placewire.optimizer.rates.allocator import starting_rates
+
+        rates = starting_rates(problem, solution.device)
+    timeline = simulate(problem, solution.device, solution.priority, None, rates)
+    return bool((timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all())

@@ -1,0 +1,74 @@
+"""Engine `heft`: heterogeneous earliest finish time.
+
+Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task scheduling for heterogeneous
+computing" (IEEE TPDS 13(3), 2002), section 4.1: operators in the order of upward rank (mean costs),
+each where it would finish first, into a gap between what is there if it fits. The paper knows no
+memory: here a device takes nothing that it has no room for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewire.optimizer.engines.device_capacity import Rooms, no_room, within_memory
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.transfer_times import transfer_times
+from placewire.optimizer.engines.units import (
+    typical_transfer_seconds,
+    unit_able,
+    unit_of_operator,
+    upward_rank,
+)
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises InfeasibleError where an operator, with its group, finds no device with room."""
+    order = by_rank(problem)
+    return within_memory(problem, "heft", lambda rooms: inserted(problem, rooms, order))
+
+
+def quick(problem: Problem) -> Solution:
+    """The first that is placed at all, for searches that begin with it: it may exceed a memory.
+    Raises InfeasibleError."""
+    order = by_rank(problem)
+    for count_activations in (True, False):
+        rooms = Rooms(problem, count_activations=count_activations)
+        found = inserted(problem, rooms, order)
+        if found is not None:
+            return found
+    raise InfeasibleError(no_room("heft"))
+
+
+def rank(problem: Problem) -> FloatArray:
+    """float64[n]: upward, mean costs."""
+    return upward_rank(problem, typical_transfer_seconds(problem))
+
+
+def by_rank(problem: Problem) -> IntArray:
+    """int64[n]: falling, so that producers come first; ties by the recorded sort."""
+    position = np.empty(problem.graph.operator_count, dtype=np.int64)
+    position[problem.graph.topological_order] = np.arange(problem.graph.operator_count)
+    return np.lexsort((position, -rank(problem))).astype(np.int64)
+
+
+def inserted(
+    problem: Problem, rooms: Rooms, order: IntArray, ahead: FloatArray | None = None
+) -> Solution | None:
+    """Operators in order int64[n], producers first, each where its finish, and what it has ahead
+    float64[n, D] (0 for none), are least; None where a group finds no room. The priority is minus
+    the start by the method's own clock."""
+    from placewire.optimizer.kernels.graphs.construct import insert_in_order
+
+    graph, times = problem.graph, transfer_times(problem)
+    unit = unit_of_operator(problem)
+    device, start = np.full(len(order), -1, dtype=np.int64), np.zeros(len(order))
+    placed = insert_in_order(
+        order, unit, np.array(rooms.needed), unit_able(problem, unit), np.array(rooms.room),
+        np.ascontiguousarray(problem.seconds), times.setup_seconds, times.seconds_per_byte,
+        graph.tensor_bytes.astype(np.float64),
+        np.zeros_like(problem.seconds) if ahead is None else np.ascontiguousarray(ahead),
+        *graph.inputs, graph.tensor_producer, device, start,
+    )  # fmt: skip
+    return Solution(device, -start, None) if placed else None

@@ -1,0 +1,39 @@
+"""What a transfer between two devices takes as the published methods see it: alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.cluster import even_rates, widest_rates
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.network.sharing import alone
+from placewire.optimizer.problem import Problem
+
+
+@dataclass(frozen=True)
+class TransferTimes:
+    """setup_seconds, seconds_per_byte float64[D, D]: 0 from a device to itself, inf where two
+    servers have no rail in common."""
+
+    setup_seconds: FloatArray
+    seconds_per_byte: FloatArray
+
+    def table(self) -> tuple[list[list[float]], list[list[float]]]:
+        """Both as lists, which loops of Python read faster."""
+        return self.setup_seconds.tolist(), self.seconds_per_byte.tolist()
+
+
+def transfer_times(problem: Problem) -> TransferTimes:
+    """Every pair of servers at the rate that it can count on: an even part of its NICs where rates
+    are fixed, else all of them."""
+    usable = problem.usable_nic_rates
+    fixed = problem.sharing in ("strict", "even")
+    setup, rate = alone(problem, even_rates(usable) if fixed else widest_rates(usable))
+    with np.errstate(divide="ignore"):
+        per_byte = 8.0 / rate
+    setup = np.where(rate > 0, setup, np.inf)
+    here = np.arange(len(rate))
+    setup[here, here] = per_byte[here, here] = 0.0
+    return TransferTimes(setup, per_byte)

@@ -1,0 +1,76 @@
+"""Compiles what engines compile, once per machine and version:
+
+    python -m placewire.optimizer.engines.warm_up auto hsdag
+
+The first search would otherwise spend its time on it. Two small problems under several sharings and
+models touch every compiled function; what is compiled already is only loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import cast
+
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
+from placewire.optimizer.names import EngineName, Model, Sharing
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+
+_CASES: tuple[tuple[Sharing, Model], ...] = (
+    ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
+)  # fmt: skip
+# Enough operators to be reduced, and memory for half of them.
+_OPERATORS, _BYTES = 320, 1_000
+
+
+def main(engines: Sequence[EngineName]) -> None:
+    began = time.monotonic()
+    for engine in engines:
+        if engine == "auto":
+            for sharing, model in _CASES:
+                problem = Problem(_graph(), _cluster(), sharing, model)
+                place(problem, engine, SolveSettings(gap=0.0, moves=480))
+        else:  # loops of their own, beside those of `auto`
+            with contextlib.suppress(InfeasibleError):
+                place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
+    took = time.monotonic() - began
+    print(f"compiled in {took:.0f} s: {', '.join(engines)}", file=sys.stderr)
+
+
+def _graph() -> OperatorGraph:
+    rows = [
+        OperatorRow(f"o{i}", "op", {"device": 1e-3}, weight_bytes=_BYTES) for i in range(_OPERATORS)
+    ]
+    tensors = [
+        TensorRow(f"o{i}", tuple(f"o{j}" for j in (i + 3, i + 7) if j < _OPERATORS), 100_000)
+        for i in range(_OPERATORS - 3)
+    ]
+    return build_graph(rows, tensors, name="warm-up")
+
+
+def _cluster() -> Cluster:
+    memory = _OPERATORS * _BYTES // 2 + 4_000_000
+    servers = tuple(
+        Server(
+            name=f"s{k}",
+            devices=(Device(type="device", memory_bytes=memory),),
+            nics=(Nic(rail="a", rate_bits_per_second=1e10),),
+        )
+        for k in range(3)
+    )
+    return Cluster(servers=servers, setup_latency_seconds=2e-5, intra_server_bits_per_second=1e11)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(__doc__)
+    main(cast("list[EngineName]", sys.argv[1:]))

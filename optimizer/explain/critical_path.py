@@ -1,0 +1,92 @@
+"""The chain of operators, transfers and waits that makes a step as long as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
+
+# Two events this near to each other, in parts of the step, are one.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Segment:
+    """compute: `operator` runs on `device`. transfer: its output is under way from `source` to
+    `device`. wait: that output is ready at `source` and others are sent first. Of compute, source
+    is device."""
+
+    kind: Literal["compute", "transfer", "wait"]
+    start_seconds: float
+    finish_seconds: float
+    operator: int
+    source: int
+    device: int
+
+    @property
+    def seconds(self) -> float:
+        return self.finish_seconds - self.start_seconds
+
+
+def critical_path(problem: Problem, device: IntArray, timeline: Timeline) -> tuple[Segment, ...]:
+    """From the step's start to its end without gaps: each segment begins when the one before ends.
+
+    Walked back from the operator that finishes last: what made each start when it did is the
+    operator before it on its device, or the last input that arrived. () for an empty graph.
+    """
+    if not problem.graph.operator_count:
+        return ()
+    walk = _Walk(problem, device, timeline)
+    operator = int(timeline.finish.argmax())
+    found: list[Segment] = []
+    while operator >= 0:
+        start, finish = float(timeline.start[operator]), float(timeline.finish[operator])
+        d = int(device[operator])
+        found.append(Segment("compute", start, finish, operator, d, d))
+        operator, message = walk.cause(operator)
+        if message is not None:
+            ends = message.source, message.destination
+            sent, came = message.start_seconds, message.finish_seconds
+            found.append(Segment("transfer", sent, came, operator, *ends))
+            if sent > message.queued_seconds:
+                found.append(Segment("wait", message.queued_seconds, sent, operator, *ends))
+    return tuple(reversed(found))
+
+
+class _Walk:
+    """Finds what an operator waited for."""
+
+    def __init__(self, problem: Problem, device: IntArray, timeline: Timeline) -> None:
+        self.problem, self.device, self.timeline = problem, device, timeline
+        self.messages: Mapping[tuple[int, int], TimelineMessage] = {
+            (message.tensor, message.destination): message for message in timeline.messages
+        }
+        self.before = np.full(problem.graph.operator_count, -1, dtype=np.int64)
+        for order in timeline.order:
+            self.before[list(order[1:])] = list(order[:-1])
+
+    def cause(self, operator: int) -> tuple[int, TimelineMessage | None]:
+        """(the operator that it waited for, the message that brought its output); -1 where it
+        started with the step."""
+        graph, finish = self.problem.graph, self.timeline.finish
+        start = float(self.timeline.start[operator])
+        if start <= _SAME * self.timeline.step_seconds:
+            return -1, None
+        previous = int(self.before[operator])
+        best, latest, carried = previous, -1.0, None
+        if previous >= 0:
+            latest = float(finish[previous])
+        for tensor in graph.input_tensors(operator).tolist():
+            producer = int(graph.tensor_producer[tensor])
+            message = self.messages.get((tensor, int(self.device[operator])))
+            came = float(finish[producer]) if message is None else message.finish_seconds
+            # A tie with the device's own work is the device's: it was busy until then anyway.
+            if came > latest + _SAME * self.timeline.step_seconds:
+                best, latest, carried = producer, came, message
+        return best, carried

@@ -1,0 +1,173 @@
+"""Why a placement's step takes as long as it does, and what would shorten it: all computed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from placewire.optimizer.explain.critical_path import Segment, critical_path
+from placewire.optimizer.explain.summary import indices_of, problem_of
+from placewire.optimizer.explain.what_if import (
+    Change,
+    Decision,
+    bound_with_another_device,
+    busiest_devices,
+    changes,
+    without_network,
+)
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.simulation.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the critical path: `first` to `last` of `operators` operators that run on `device`
+    one after the other, or one message of `bytes` from `source` that waits or is under way."""
+
+    kind: str
+    start_seconds: float
+    seconds: float
+    source: str
+    device: str
+    first: str
+    last: str
+    operators: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PairTraffic:
+    """Of two servers that exchange messages. rate: the sum over rails of what the decision gives
+    the pair, None where nothing is decided per pair; part_of_rate, part_of_bytes: of all that the
+    source server sends; critical_seconds: how long the step waits for this pair."""
+
+    source: str
+    destination: str
+    messages: int
+    bytes: int
+    rate_bits_per_second: float | None
+    part_of_rate: float | None
+    part_of_bytes: float
+    critical_seconds: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """changes: step times of the same placement after each change, the shortest first. limit: with
+    a network that takes no time, None where nothing is sent. more: what no placement could be below
+    with a device more."""
+
+    step_seconds: float
+    bound_seconds: float
+    bound_reason: str
+    path: tuple[Stretch, ...]
+    pairs: tuple[PairTraffic, ...]
+    changes: tuple[Change, ...]
+    limit: Change | None
+    more: Change
+
+    def seconds_of(self, kind: str) -> float:
+        return sum(stretch.seconds for stretch in self.path if stretch.kind == kind)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
+    """The placement must pass `check`."""
+    problem = problem_of(graph, placement)
+    device, order = indices_of(graph, placement)
+    decision = Decision(device, order, placement.rates)
+    timeline = simulate(problem, device, order=order, rates=placement.rates)
+    path = critical_path(problem, device, timeline)
+    found = changes(problem, decision, busiest_devices(problem, decision))
+    return Explanation(
+        step_seconds=timeline.step_seconds,
+        bound_seconds=placement.bound_seconds,
+        bound_reason=placement.bound_reason,
+        path=_stretches(graph, placement, path),
+        pairs=_pairs(placement, path, decides_rates(problem)),
+        changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
+        limit=without_network(problem, decision) if timeline.messages else None,
+        more=bound_with_another_device(problem),
+    )
+
+
+def _stretches(
+    graph: OperatorGraph, placement: Placement, path: Sequence[Segment]
+) -> tuple[Stretch, ...]:
+    """Operators in a row on one device are one stretch."""
+    names = placement.cluster.device_names
+    sizes = {(m.producer, m.source, m.destination): m.bytes for m in placement.messages}
+    runs: list[list[Segment]] = []
+    for segment in path:
+        joins = runs and segment.kind == "compute" == runs[-1][-1].kind
+        if joins and runs[-1][-1].device == segment.device:
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    found = []
+    for run in runs:
+        source, target = names[run[0].source], names[run[0].device]
+        first, last = graph.ids[run[0].operator], graph.ids[run[-1].operator]
+        sent = run[0].kind != "compute"
+        found.append(
+            Stretch(
+                kind=run[0].kind,
+                start_seconds=run[0].start_seconds,
+                seconds=run[-1].finish_seconds - run[0].start_seconds,
+                source=source,
+                device=target,
+                first=first,
+                last=last,
+                operators=0 if sent else len(run),
+                bytes=sizes[first, source, target] if sent else 0,
+            )
+        )
+    return tuple(found)
+
+
+def _pairs(placement: Placement, path: Sequence[Segment], decided: bool) -> tuple[PairTraffic, ...]:
+    """The most bytes first."""
+    names = placement.cluster.device_names
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    size: dict[tuple[str, str], int] = defaultdict(int)
+    rate: dict[tuple[str, str], float] = defaultdict(float)
+    critical: dict[tuple[str, str], float] = defaultdict(float)
+    for message in placement.messages:
+        pair = _server(message.source), _server(message.destination)
+        count[pair] += 1
+        size[pair] += message.bytes
+    for source, destination, _, part in placement.rates_bits_per_second:
+        rate[source, destination] += part
+    for segment in path:
+        if segment.kind != "compute":
+            pair = _server(names[segment.source]), _server(names[segment.device])
+            critical[pair] += segment.seconds
+    sent: dict[str, int] = defaultdict(int)
+    given: dict[str, float] = defaultdict(float)
+    for (source, _), one in size.items():
+        sent[source] += one
+    for (source, _), part in rate.items():
+        given[source] += part
+    return tuple(
+        PairTraffic(
+            source=pair[0],
+            destination=pair[1],
+            messages=count[pair],
+            bytes=size[pair],
+            rate_bits_per_second=rate[pair] if decided and pair in rate else None,
+            part_of_rate=rate[pair] / given[pair[0]] if decided and rate[pair] else None,
+            part_of_bytes=size[pair] / sent[pair[0]],
+            critical_seconds=critical[pair],
+        )
+        for pair in sorted(size, key=lambda pair: -size[pair])
+    )
+
+
+def _server(device: str) -> str:
+    return device.rsplit("/", 1)[0]

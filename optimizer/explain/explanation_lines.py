@@ -1,0 +1,139 @@
+"""An explanation in lines of at most 100 columns."""
+
+from __future__ import annotations
+
+from placewire.optimizer.explain.explanation import Explanation, PairTraffic, Stretch
+from placewire.optimizer.explain.summary import verdict, wrapped
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
+
+_MOST_STRETCHES = 16
+_MOST_PAIRS = 12
+# Shorter than this part of the step, and a change or a stretch is not worth a word.
+_WORTH = 0.01
+_NEAR_THE_BOUND = 0.02
+
+
+def explanation_lines(placement: Placement, explanation: Explanation) -> list[str]:
+    step = explanation.step_seconds
+    lines = [
+        f"step {format_step(step)}, bound {format_step(explanation.bound_seconds)}   "
+        f"({placement.model}, {placement.sharing})",
+        *wrapped(verdict(placement)),
+        "",
+        *_path_lines(explanation),
+    ]
+    if explanation.pairs:
+        lines += ["", "who sends to whom"]
+        for pair in explanation.pairs[:_MOST_PAIRS]:
+            lines += wrapped(_pair_words(pair, placement, step))
+        if len(explanation.pairs) > _MOST_PAIRS:
+            lines.append(f"  … and {len(explanation.pairs) - _MOST_PAIRS} more pairs")
+    return [*lines, "", *_change_lines(explanation)]
+
+
+def _path_lines(explanation: Explanation) -> list[str]:
+    step = explanation.step_seconds
+    if not explanation.path or not step:
+        return ["the step takes no time"]
+    parts = ", ".join(
+        f"{explanation.seconds_of(kind) / step:.1%} {words}"
+        for kind, words in (
+            ("compute", "operators"),
+            ("transfer", "transfers"),
+            ("wait", "messages that wait for others"),
+        )
+    )
+    lines = wrapped(f"the critical path, start to end without a gap: {parts}", indent="")
+    shown = sorted(explanation.path, key=lambda stretch: -stretch.seconds)[:_MOST_STRETCHES]
+    chosen = {id(one) for one in shown if one.seconds >= _WORTH * step}
+    hidden: list[Stretch] = []
+    for stretch in explanation.path:
+        if id(stretch) in chosen:
+            lines += _hidden_lines(hidden, step)
+            hidden = []
+            lines += wrapped(_stretch_words(stretch, step))
+        else:
+            hidden.append(stretch)
+    return lines + _hidden_lines(hidden, step)
+
+
+def _hidden_lines(hidden: list[Stretch], step: float) -> list[str]:
+    if not hidden:
+        return []
+    seconds = sum(stretch.seconds for stretch in hidden)
+    plural = "" if len(hidden) == 1 else "es"
+    words = f"{len(hidden)} shorter stretch{plural}, {format_step(seconds)}"
+    return [f"  {seconds / step:5.1%}  … {words}"]
+
+
+def _stretch_words(stretch: Stretch, step: float) -> str:
+    lead = f"{stretch.seconds / step:5.1%}  "
+    took = format_step(stretch.seconds)
+    if stretch.kind == "compute":
+        names = stretch.first if stretch.operators == 1 else f"{stretch.first} … {stretch.last}"
+        plural = "" if stretch.operators == 1 else "s"
+        return f"{lead}{stretch.device} runs {stretch.operators} operator{plural}, {took}: {names}"
+    what = f"{format_bytes(stretch.bytes)} of {stretch.first}"
+    if stretch.kind == "transfer":
+        return f"{lead}{stretch.source} -> {stretch.device}: {what}, {took}"
+    return f"{lead}{stretch.source} -> {stretch.device}: {what} waits behind others, {took}"
+
+
+def _pair_words(pair: PairTraffic, placement: Placement, step: float) -> str:
+    said = f"{pair.source} -> {pair.destination}: {pair.messages} messages, "
+    said += format_bytes(pair.bytes)
+    if pair.part_of_rate is not None and pair.rate_bits_per_second is not None:
+        said += f"; {format_bits_per_second(pair.rate_bits_per_second)}"
+    said += "; " + _why(pair, placement)
+    if pair.critical_seconds > 0:
+        return f"{said}; the step waits {pair.critical_seconds / step:.1%} of its time for it"
+    return f"{said}; the step never waits for it"
+
+
+def _why(pair: PairTraffic, placement: Placement) -> str:
+    """What decides the pair's rate."""
+    if pair.source == pair.destination:
+        return "inside one server"
+    if pair.part_of_rate is not None:
+        return (
+            f"{pair.part_of_rate:.0%} of what {pair.source} gives, for {pair.part_of_bytes:.0%} of "
+            "its bytes"
+        )
+    if placement.cluster.links and not placement.cluster.rails:
+        return "a link of its own"
+    return {
+        "job": "no rate of its own: the most urgent message of a sender goes first",
+        "even": "as much as every other pair",
+        "unshaped": "no rate of its own: whoever sends shares the NICs",
+    }.get(placement.sharing, "no rate of its own")
+
+
+def _change_lines(explanation: Explanation) -> list[str]:
+    step, bound = explanation.step_seconds, explanation.bound_seconds
+    lines = ["what would help, with the same placement and orders simulated again"]
+    for change in explanation.changes:
+        gain = 1 - change.step_seconds / step if step else 0.0
+        lines += wrapped(f"{-gain:+6.1%}  {format_step(change.step_seconds)}  {change.what}")
+    if (limit := explanation.limit) is not None:
+        lines += wrapped(f"{limit.what} would leave {format_step(limit.step_seconds)}")
+    more = explanation.more
+    lines += wrapped(
+        f"{more.what}: no placement on it can be below {format_step(more.step_seconds)}, on this "
+        f"cluster {format_step(bound)}"
+    )
+    return lines + [line for words in _advice(explanation) for line in wrapped(words, indent="")]
+
+
+def _advice(explanation: Explanation) -> tuple[str, str]:
+    """What to take away: the change that helps most, and what a better placement could do."""
+    step, bound = explanation.step_seconds, explanation.bound_seconds
+    best = min(explanation.changes, key=lambda change: change.step_seconds, default=None)
+    gain = 1 - best.step_seconds / step if best is not None and step else 0.0
+    placed = 1 - bound / step if step else 0.0
+    search = f"a better placement: {placed:.1%} at most, what the bound does not rule out"
+    if placed <= _NEAR_THE_BOUND:
+        search = f"a better placement: nothing, this one is within {placed:.1%} of the bound"
+    if best is None or gain < _WORTH:
+        return "helps most: nothing of these", search
+    return f"helps most: {best.what}, {gain:.1%} shorter", search

@@ -1,0 +1,171 @@
+"""Graphs and placements in words and bars that fit 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
+from placewire.optimizer.simulation.simulate import Timeline, simulate
+
+_BAR_COLUMNS = 72
+_MOST_ROWS = 24
+
+
+def graph_lines(graph: OperatorGraph) -> list[str]:
+    lines = [
+        f"graph {graph.name}: {graph.operator_count} operators, {graph.tensor_count} tensors",
+        f"  structure {graph.structure_hash[:16]}   profile {graph.profile_digest[:16]}",
+        f"  weights {format_bytes(float(graph.weight_bytes.sum()))}, activations "
+        f"{format_bytes(float(graph.activation_bytes.sum()))}, tensors "
+        f"{format_bytes(float(graph.tensor_bytes.sum()))}",
+    ]
+    for k, name in enumerate(graph.device_types):
+        column = graph.seconds[:, k]
+        finite = np.isfinite(column)
+        total = format_step(float(column[finite].sum()))
+        missing = f", {int((~finite).sum())} cannot run" if not finite.all() else ""
+        lines.append(f"  on {name}: {total} in all{missing}")
+    if not graph.device_types:
+        lines.append("  no times yet: profile it")
+    return lines
+
+
+def verdict(placement: Placement) -> str:
+    """Whether to distribute, in one sentence."""
+    step, alone = placement.step_seconds, placement.single_device_seconds
+    floor = f"no placement can be below {format_step(placement.bound_seconds)}"
+    if len(placement.devices_used) <= 1 and placement.engine == "single":
+        return f"one device, as asked, takes {format_step(step)}; {floor}"
+    if len(placement.devices_used) <= 1:
+        return f"do not distribute this: one device takes {format_step(step)}; {floor}"
+    if alone is None:
+        return f"distributed because no single device has memory for it; {floor}"
+    if alone < step:
+        return (
+            f"do not distribute this so: the best single device takes {format_step(alone)}; {floor}"
+        )
+    return f"{alone / step:.2f} times as fast as one device ({format_step(alone)}); {floor}"
+
+
+def placement_lines(placement: Placement) -> list[str]:
+    lines = [
+        f"step {format_step(placement.step_seconds)}, bound "
+        f"{format_step(placement.bound_seconds)}, gap {placement.gap:.1%}   "
+        f"({placement.model}, {placement.sharing})",
+        *wrapped(verdict(placement)),
+    ]
+    if placement.bound_reason:
+        lines += wrapped(f"bound by: {placement.bound_reason}")
+    lines += wrapped(
+        f"engine {placement.engine}, seed {placement.seed}, reduction {placement.reduction}"
+    )
+    stages = ", ".join(f"{name} {took:.2f}" for name, took in placement.wall_seconds.items())
+    lines += wrapped(f"took {sum(placement.wall_seconds.values()):.2f} s: {stages}")
+    used = [name for name in placement.cluster.device_names if placement.order.get(name)]
+    for device in used[:_MOST_ROWS]:
+        lines.append(f"  {device:<24} {len(placement.order[device]):>6} operators")
+    if idle := len(placement.cluster.device_names) - len(used):
+        lines.append(f"  {idle} of {len(placement.cluster.device_names)} devices run nothing")
+    if len(used) > _MOST_ROWS:
+        lines.append(f"  … and {len(used) - _MOST_ROWS} more devices")
+    return lines + _pair_lines(placement)
+
+
+def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[str]:
+    """What each sharing came to, the shortest step first; steps within 1 % are ties."""
+    return [
+        "sharings, each with a placement of its own:",
+        *(
+            f"  {one.sharing:<10} step {format_step(one.step_seconds)}, bound "
+            f"{format_step(one.bound_seconds)}, {len(one.devices_used)} devices"
+            + (", taken" if one.sharing == taken.sharing else "")
+            for one in sorted(considered, key=lambda one: one.step_seconds)
+        ),
+    ]
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of at most 100 columns."""
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
+def _pair_lines(placement: Placement) -> list[str]:
+    """Messages, bytes and rates per pair of servers; the busiest where there are many."""
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    size: dict[tuple[str, str], int] = defaultdict(int)
+    for message in placement.messages:
+        pair = (message.source.rsplit("/", 1)[0], message.destination.rsplit("/", 1)[0])
+        count[pair] += 1
+        size[pair] += message.bytes
+    rates: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for source, target, rail, rate in placement.rates_bits_per_second:
+        rates[source, target].append(f"{rail} {format_bits_per_second(rate)}")
+    lines = []
+    for pair in sorted(size, key=lambda pair: -size[pair])[:_MOST_ROWS]:
+        row = f"  {pair[0]} -> {pair[1]}: {count[pair]} messages, {format_bytes(size[pair])}"
+        lines.append(f"{row}   {', '.join(rates.get(pair, []))}"[:100])
+    if len(size) > _MOST_ROWS:
+        lines.append(f"  … and {len(size) - _MOST_ROWS} more pairs")
+    return lines
+
+
+def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
+    """The problem that the placement is an answer to."""
+    return Problem(
+        graph, placement.cluster, placement.sharing, placement.model, placement.backend,
+        placement.entitled,
+    )  # fmt: skip
+
+
+def indices_of(graph: OperatorGraph, placement: Placement) -> tuple[IntArray, list[list[int]]]:
+    """(device int64[n], the operators of each device in order), as numbers."""
+    names = {name: d for d, name in enumerate(placement.cluster.device_names)}
+    device = np.array([names[placement.operators[i]] for i in graph.ids], dtype=np.int64)
+    order = [
+        [graph.index_of[i] for i in placement.order.get(name, ())]
+        for name in placement.cluster.device_names
+    ]
+    return device, order
+
+
+def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
+    """The placement's own orders and rates, simulated. The placement must pass `check`."""
+    problem = problem_of(graph, placement)
+    device, order = indices_of(graph, placement)
+    return problem, simulate(problem, device, order=order, rates=placement.rates)
+
+
+def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:
+    """One bar per device over the step: # busy, + busy in part, . idle; then its peak of memory."""
+    names = problem.cluster.device_names
+    step = timeline.step_seconds or 1.0  # an empty graph takes no time
+    lines = []
+    for d, order in enumerate(timeline.order[:_MOST_ROWS]):
+        busy = np.zeros(_BAR_COLUMNS)
+        for i in order:
+            _fill(busy, timeline.start[i] / step, timeline.finish[i] / step)
+        bar = "".join("#" if x > 0.75 else "+" if x > 0.05 else "." for x in busy)
+        peak = format_bytes(float(timeline.peak_memory_bytes[d]))
+        lines.append(f"{names[d][-12:]:<12} {bar} {peak:>11}")
+    if len(names) > _MOST_ROWS:
+        lines.append(f"… and {len(names) - _MOST_ROWS} more devices")
+    if (program := problem.graph.notes.get("program_bytes")) is not None:
+        lines.append(
+            f"beside these tensors the program of a rank takes {format_bytes(float(program))}, as "
+            "measured with the profile"
+        )
+    return lines
+
+
+def _fill(busy: np.ndarray, start: float, end: float) -> None:
+    """Adds to each column the part of it that start..end (of 0..1) covers."""
+    low, high = start * len(busy), end * len(busy)
+    for column in range(int(low), min(len(busy), int(np.ceil(high)))):
+        busy[column] += min(high, column + 1) - max(low, column)

@@ -1,0 +1,340 @@
+"""Transfers that share the NICs rail by rail while they are under way: an event loop.
+
+How they share is in filling.py. Here is who is under way. Under FAIR and LENT a lane is a channel
+(source device, destination device, rail): first come, first served, and a part first waits p0.
+Under URGENT a lane is a (source server, destination server, rail): every part waits p0 from being
+queued, all at the same time, and then the most urgent one is sent, before others that have begun.
+"""
+
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
+# ruff: noqa: PLR0912, PLR0915
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewire.optimizer.kernels.compiled import compiled
+from placewire.optimizer.kernels.heap import pop, push
+from placewire.optimizer.kernels.simulation.filling import (
+    COLUMNS,
+    EVENT_AT,
+    RATE,
+    REMAINING_BITS,
+    SINCE,
+    neighbour_gets,
+    share_rail,
+)
+from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
+from placewire.optimizer.kernels.simulation.network import cut
+from placewire.optimizer.kernels.simulation.schedule import device_offsets
+from placewire.optimizer.kernels.simulation.urgency import number_messages
+from placewire.optimizer.kernels.tables import FAIR, URGENT, Tables
+
+# A part this near to its end has ended: what is left of it is rounding, and must not make it wait
+# for one that overtakes it now.
+_AT_ONCE_SECONDS = 1e-9
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@compiled
+def fluid(
+    tables: Tables,
+    highest: FloatArray,
+    minimums: FloatArray,
+    device: IntArray,
+    priority: FloatArray,
+    order: IntArray,
+    start: FloatArray,
+    finish: FloatArray,
+    sent: FloatArray,
+    position: IntArray,
+    message_tensor: IntArray,
+    message_device: IntArray,
+    part_start: FloatArray,
+    part_finish: FloatArray,
+    background_bits: FloatArray,
+) -> int:
+    """Event-driven: by priority, or strictly by `order` (grouped by device) where that has n rows.
+
+    highest float64[S, S, R] are the rates in force, which cut messages; minimums float64[S, S, R]
+    what each pair is sure of (read under LENT). Fills the arrays as schedule.by_order and
+    schedule.by_priority do, and background_bits float64[S, R], what the neighbour sent and received
+    in the step, unless it has no rows. Returns the number of messages; -1 where operators remain
+    that can never start.
+    """
+    n, devices = len(device), len(tables.server)
+    servers, rails = tables.nic_rates.shape
+    urgent = tables.discipline == URGENT
+    ordered = len(order) == n
+    offsets = device_offsets(device, devices)
+    ready_key, ready_item = np.empty(n), np.empty(n, dtype=np.int64)
+    ready, done = np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=np.int64)
+    running = np.full(devices, -1, dtype=np.int64)
+    until = np.full(devices, np.inf)
+    missing = np.empty(n, dtype=np.int64)
+    seen = np.full(devices, -1, dtype=np.int64)
+    # Messages on paths past the NICs: when they arrive is known when they are queued.
+    limit = len(message_tensor)
+    path_free = np.zeros((devices, devices))
+    arrival_key, arrival_item, arrivals = np.empty(limit), np.empty(limit, dtype=np.int64), 0
+    # Parts on rails. A slot is message * rails + rail.
+    ends = servers if urgent else devices
+    size = ends * ends * rails
+    state, sending = np.zeros((size, COLUMNS)), np.zeros(size, dtype=np.bool_)
+    source, target = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    active, count = np.empty((rails, ends * ends), dtype=np.int64), np.zeros(rails, dtype=np.int64)
+    head, tail = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    following = np.full(limit * rails, -1, dtype=np.int64)
+    part_bits = np.zeros((limit, rails))
+    parts_left = np.zeros(limit, dtype=np.int64)
+    dirty, pairs = np.zeros(rails, dtype=np.bool_), np.zeros((servers, servers))
+    # URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be sent.
+    extra = limit if urgent else 0
+    waiting, first_waiting, last_waiting = np.empty(extra * rails, dtype=np.int64), 0, 0
+    number, urgency = np.empty(extra, dtype=np.int64), np.empty(extra)
+    number_of, message_of = np.empty(extra, dtype=np.int64), np.empty(extra, dtype=np.int64)
+    pending, base = np.zeros(size, dtype=np.int64), np.zeros(size + 1, dtype=np.int64)
+    pending_key, pending_item = np.empty(extra * rails), np.empty(extra * rails, dtype=np.int64)
+    if urgent:
+        over_rails = number_messages(tables, device, number, urgency)
+        for lane in range(size):
+            pair = lane // rails
+            base[lane + 1] = base[lane] + over_rails[pair // servers, pair % servers]
+    line, wanted = tables.line_rates, tables.neighbour_rates
+    limits = line if tables.discipline == FAIR else tables.nic_rates
+    accounting = len(background_bits) > 0
+    neighbour, counted_until = np.zeros((2, servers, rails)), 0.0
+    if accounting:
+        background_bits[:] = 0.0
+        for r in range(rails):
+            neighbour_gets(line, wanted, r, active[r], 0, sending, state, source, target, neighbour)
+    for e in range(len(sent)):
+        sent[e] = 0.0
+    for i in range(n):
+        missing[i] = tables.inputs_start[i + 1] - tables.inputs_start[i]
+        if missing[i] == 0:
+            d = device[i]
+            ready[d] = push(ready_key, ready_item, offsets[d], ready[d], -priority[i], i)
+    now, handled, messages = 0.0, 0, 0
+    while True:
+        for d in range(devices):
+            if running[d] >= 0:
+                continue
+            i = -1
+            if ordered:
+                at = offsets[d] + done[d]
+                if at < offsets[d + 1] and missing[order[at]] == 0:
+                    i = order[at]
+            elif ready[d] > 0:
+                i = ready_item[offsets[d]]
+                ready[d] = pop(ready_key, ready_item, offsets[d], ready[d])
+            if i >= 0:
+                running[d] = i
+                start[i] = now
+                until[d] = finish[i] = now + tables.seconds[i, d]
+                position[i] = done[d]
+                done[d] += 1
+        if handled == n:
+            return messages
+        now = np.inf
+        for d in range(devices):
+            now = min(now, until[d])
+        if arrivals > 0:
+            now = min(now, arrival_key[0])
+        if first_waiting < last_waiting:
+            slot = waiting[first_waiting]
+            now = min(now, part_start[slot // rails, slot % rails] + tables.setup_seconds)
+        for r in range(rails):
+            dirty[r] = False
+            for k in range(count[r]):
+                now = min(now, state[active[r, k], EVENT_AT])
+        if now == np.inf:
+            return -1
+        if accounting:
+            for r in range(rails):
+                for s in range(servers):
+                    both = neighbour[0, s, r] + neighbour[1, s, r]
+                    background_bits[s, r] += both * (now - counted_until)
+            counted_until = now
+        for a in range(devices):
+            if running[a] < 0 or until[a] > now:
+                continue
+            i = running[a]
+            running[a] = -1
+            until[a] = np.inf
+            handled += 1
+            for o in range(tables.outputs_start[i], tables.outputs_start[i + 1]):
+                e = tables.outputs[o]
+                for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
+                    c = tables.consumers[k]
+                    b = device[c]
+                    if b == a or tables.bits[e] == 0.0:
+                        missing[c] -= 1
+                        if missing[c] == 0:
+                            ready[b] = push(
+                                ready_key, ready_item, offsets[b], ready[b], -priority[c], c
+                            )
+                        continue
+                    if seen[b] == e:
+                        continue
+                    seen[b] = e
+                    message_tensor[messages] = e
+                    message_device[messages] = b
+                    for r in range(rails):
+                        part_start[messages, r] = -1.0
+                        part_finish[messages, r] = -1.0
+                    if tables.path_rate[a, b] > 0.0:
+                        part_start[messages, 0] = max(now, path_free[a, b])
+                        path_free[a, b] = (
+                            part_start[messages, 0]
+                            + tables.path_setup[a, b]
+                            + tables.bits[e] / tables.path_rate[a, b]
+                        )
+                        part_finish[messages, 0] = path_free[a, b]
+                        arrivals = push(
+                            arrival_key, arrival_item, 0, arrivals, path_free[a, b], messages
+                        )
+                        messages += 1
+                        continue
+                    s, t = tables.server[a], tables.server[b]
+                    cut(
+                        highest[s, t], tables.bits[e], tables.cut_bits, tables.cuts_equally,
+                        part_bits[messages],
+                    )  # fmt: skip
+                    if urgent:
+                        number_of[messages] = number[k]
+                        message_of[number[k]] = messages
+                    for r in range(rails):
+                        if part_bits[messages, r] <= 0.0:
+                            continue
+                        parts_left[messages] += 1
+                        slot = messages * rails + r
+                        if urgent:
+                            waiting[last_waiting] = slot
+                            last_waiting += 1
+                            part_start[messages, r] = now
+                            continue
+                        lane = (a * devices + b) * rails + r
+                        if head[lane] < 0:
+                            head[lane] = slot
+                            source[lane], target[lane] = s, t
+                            active[r, count[r]] = lane
+                            count[r] += 1
+                            sending[lane] = False
+                            state[lane, EVENT_AT] = now + tables.setup_seconds
+                            part_start[messages, r] = now
+                        else:
+                            following[tail[lane]] = slot
+                        tail[lane] = slot
+                    messages += 1
+        while arrivals > 0 and arrival_key[0] <= now:
+            message = arrival_item[0]
+            arrivals = pop(arrival_key, arrival_item, 0, arrivals)
+            e, b = message_tensor[message], message_device[message]
+            sent[e] = max(sent[e], now)
+            ready[b] = arrive(
+                tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
+                device,
+                priority,
+                b,
+                missing,
+                ready_key,
+                ready_item,
+                offsets[b],
+                ready[b],
+            )
+        for r in range(rails):
+            k = 0
+            while k < count[r]:
+                lane = active[r, k]
+                if state[lane, EVENT_AT] > now + (_AT_ONCE_SECONDS if sending[lane] else 0.0):
+                    k += 1
+                    continue
+                dirty[r] = True
+                message = head[lane] // rails
+                if not sending[lane]:
+                    sending[lane] = True
+                    state[lane, REMAINING_BITS] = part_bits[message, r]
+                    state[lane, RATE] = 0.0
+                    state[lane, SINCE] = now
+                    state[lane, EVENT_AT] = np.inf
+                    k += 1
+                    continue
+                part_finish[message, r] = now
+                if urgent:
+                    head[lane] = -1
+                    pending[lane] = pop(pending_key, pending_item, base[lane], pending[lane])
+                    if pending[lane] > 0:
+                        serve_most_urgent(
+                            lane, r, now, state, head, base, pending_key, pending_item,
+                            message_of, part_bits,
+                        )  # fmt: skip
+                else:
+                    sending[lane] = False
+                    head[lane] = following[head[lane]]
+                    if head[lane] >= 0:
+                        part_start[head[lane] // rails, r] = now
+                        state[lane, EVENT_AT] = now + tables.setup_seconds
+                if head[lane] >= 0:
+                    k += 1
+                else:
+                    sending[lane] = False
+                    count[r] -= 1
+                    active[r, k] = active[r, count[r]]
+                parts_left[message] -= 1
+                if parts_left[message] > 0:
+                    continue
+                e, b = message_tensor[message], message_device[message]
+                sent[e] = max(sent[e], now)
+                ready[b] = arrive(
+                    tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
+                device, priority, b, missing, ready_key, ready_item, offsets[b],
+                    ready[b],
+                )  # fmt: skip
+        while first_waiting < last_waiting:
+            slot = waiting[first_waiting]
+            message, r = slot // rails, slot % rails
+            if part_start[message, r] + tables.setup_seconds > now:
+                break
+            first_waiting += 1
+            s = tables.server[device[tables.producer[message_tensor[message]]]]
+            t = tables.server[message_device[message]]
+            lane = (s * servers + t) * rails + r
+            item = number_of[message]
+            pending[lane] = push(
+                pending_key, pending_item, base[lane], pending[lane], -urgency[item], item
+            )
+            if head[lane] < 0:
+                source[lane], target[lane] = s, t
+                sending[lane] = True
+                active[r, count[r]] = lane
+                count[r] += 1
+            if pending_item[base[lane]] == item:
+                dirty[r] = True
+                serve_most_urgent(
+                    lane, r, now, state, head, base, pending_key, pending_item, message_of,
+                    part_bits,
+                )  # fmt: skip
+        for r in range(rails):
+            if dirty[r]:
+                share_rail(
+                    tables.discipline, limits, wanted, minimums, highest, pairs, r, now,
+                    active[r], count[r], sending, state,
+                    source, target,
+                )  # fmt: skip
+                if accounting:
+                    neighbour_gets(
+                        line,
+                        wanted,
+                        r,
+                        active[r],
+                        count[r],
+                        sending,
+                        state,
+                        source,
+                        target,
+                        neighbour,
+                    )

@@ -1,0 +1,243 @@
+"""What a placement asks of the network, and the speed of each channel for it.
+
+Here and in its neighbours loops stand for slices and sums of arrays: those take seconds to compile.
+"""
+
+# Compiled loops stay one function each: objects and many small calls would cost the gain.
+# ruff: noqa: PLR0912
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewire.optimizer.kernels.compiled import compiled
+from placewire.optimizer.kernels.tables import Tables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@compiled
+def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
+    """float64[D, D] bits of all messages over rails, one per (tensor, destination device)."""
+    devices = len(tables.server)
+    traffic = np.zeros((devices, devices))
+    seen = np.full(devices, -1, dtype=np.int64)
+    for e in range(len(tables.producer)):
+        if tables.bits[e] == 0.0:
+            continue
+        a = device[tables.producer[e]]
+        for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
+            b = device[tables.consumers[k]]
+            if b != a and seen[b] != e:
+                seen[b] = e
+                if tables.path_rate[a, b] == 0.0:
+                    traffic[a, b] += tables.bits[e]
+    return traffic
+
+
+@compiled
+def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> FloatArray:
+    """float64[D, D, R]: device pairs in use of one server pair share its rate equally."""
+    devices, servers, rails = len(tables.server), rates.shape[0], rates.shape[2]
+    in_use = np.zeros((servers, servers))
+    for a in range(devices):
+        for b in range(devices):
+            if traffic[a, b] > 0.0:
+                in_use[tables.server[a], tables.server[b]] += 1.0
+    channels = np.zeros((devices, devices, rails))
+    for a in range(devices):
+        for b in range(devices):
+            s, t = tables.server[a], tables.server[b]
+            if traffic[a, b] > 0.0:
+                for r in range(rails):
+                    channels[a, b, r] = rates[s, t, r] / in_use[s, t]
+    return channels
+
+
+@compiled
+def ceilings(nic_rates: FloatArray, minimums: FloatArray) -> FloatArray:
+    """float64[S, S, R]: what a pair has at most above its minimum float64[S, S, R].
+
+    What a receiver's NIC has left is lent in proportion to the minimums into it, so that whatever
+    the senders do together no receiver can be oversubscribed.
+    """
+    servers, rails = nic_rates.shape
+    highest = np.zeros((servers, servers, rails))
+    for r in range(rails):
+        for t in range(servers):
+            total = 0.0
+            for s in range(servers):
+                total += minimums[s, t, r]
+            if total <= 0.0:
+                continue
+            spare = max(nic_rates[t, r] - total, 0.0)
+            for s in range(servers):
+                lent = minimums[s, t, r] + spare * minimums[s, t, r] / total
+                highest[s, t, r] = min(lent, nic_rates[s, r], nic_rates[t, r])
+    return highest
+
+
+@compiled
+def cut(
+    rates: FloatArray, bits: float, cut_bits: float, cuts_equally: bool, parts: FloatArray
+) -> None:
+    """parts float64[R]: the bits of a message per rail, at these rates float64[R]: in proportion to
+    them, or equally over all that are not 0; a small one goes whole over the fastest rail. No part
+    where there is no rate."""
+    total, fastest, used = 0.0, 0, 0
+    for r in range(len(parts)):
+        parts[r] = 0.0
+        total += rates[r]
+        if rates[r] > 0.0:
+            used += 1
+        if rates[r] > rates[fastest]:
+            fastest = r
+    if total <= 0.0:
+        return
+    if bits < cut_bits:
+        parts[fastest] = bits
+        return
+    for r in range(len(parts)):
+        if rates[r] > 0.0:
+            parts[r] = bits / used if cuts_equally else bits * rates[r] / total
+
+
+@compiled
+def send(
+    path_setup: float,
+    path_rate: float,
+    paths_queue: bool,
+    setup_seconds: float,
+    cut_bits: float,
+    cuts_equally: bool,
+    channels: FloatArray,
+    free: FloatArray,
+    a: int,
+    b: int,
+    bits: float,
+    queued: float,
+    part_start: FloatArray,
+    part_finish: FloatArray,
+) -> float:
+    """Puts one message on its first-come channels; returns its arrival, and the times of its part
+    per rail in part_start and part_finish float64[R] (-1 where it has none).
+
+    path_rate > 0: the devices have a path past the NICs; slot 0 then stands for it. Scalars instead
+    of Tables: handing that over costs more than what is done here. free float64[D, D, R] is when
+    each channel is done with what it has, and is advanced. An unserved message arrives at infinity.
+    """
+    rails = channels.shape[2]
+    for r in range(rails):
+        part_start[r] = -1.0
+        part_finish[r] = -1.0
+    if path_rate > 0.0:
+        part_start[0] = max(queued, free[a, b, 0]) if paths_queue else queued
+        part_finish[0] = part_start[0] + path_setup + bits / path_rate
+        free[a, b, 0] = part_finish[0]
+        return float(part_finish[0])
+    total, fastest, used = 0.0, 0, 0
+    for r in range(rails):
+        total += channels[a, b, r]
+        if channels[a, b, r] > 0.0:
+            used += 1
+        if channels[a, b, r] > channels[a, b, fastest]:
+            fastest = r
+    if total <= 0.0:
+        return np.inf
+    if bits < cut_bits:
+        part_start[fastest] = max(queued, free[a, b, fastest])
+        took = setup_seconds + bits / channels[a, b, fastest]
+        part_finish[fastest] = part_start[fastest] + took
+        free[a, b, fastest] = part_finish[fastest]
+        return float(part_finish[fastest])
+    # Cut in proportion to the rates: every part takes as long as the whole over their sum.
+    took = setup_seconds + bits / total
+    arrival = 0.0
+    for r in range(rails):
+        if channels[a, b, r] > 0.0:
+            if cuts_equally:
+                took = setup_seconds + bits / used / channels[a, b, r]
+            part_start[r] = max(queued, free[a, b, r])
+            part_finish[r] = part_start[r] + took
+            free[a, b, r] = part_finish[r]
+            arrival = max(arrival, part_finish[r])
+    return arrival
+
+
+@compiled
+def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
+    """float64[S, S, R]: admissible rates for this traffic, by a rule instead of a program.
+
+    Each pair that talks, and its reverse direction, keeps the floor; what is left of every NIC is
+    split in proportion to the square root of the pair's volume, the optimum for transfers that
+    follow each other on one path. A second round spends what the other end's limit left over.
+    Where messages are cut equally, all rails that serve a pair get what the slowest of them got.
+    """
+    servers, rails = tables.nic_rates.shape
+    weight = np.zeros((servers, servers))
+    for a in range(len(tables.server)):
+        for b in range(len(tables.server)):
+            if tables.server[a] != tables.server[b]:
+                weight[tables.server[a], tables.server[b]] += traffic[a, b]
+    active = np.zeros((servers, servers), dtype=np.bool_)
+    for s in range(servers):
+        for t in range(servers):
+            active[s, t] = weight[s, t] > 0.0 or weight[t, s] > 0.0
+    for s in range(servers):
+        for t in range(servers):
+            weight[s, t] = np.sqrt(weight[s, t])
+    rates = np.zeros((servers, servers, rails))
+    floor = min(tables.floor, 0.5 / max(servers - 1, 1))
+    transmit = np.empty(servers)
+    receive = np.empty(servers)
+    transmit_weight = np.empty(servers)
+    receive_weight = np.empty(servers)
+    for r in range(rails):
+        for s in range(servers):
+            for t in range(servers):
+                if active[s, t]:
+                    rates[s, t, r] = floor * tables.worthwhile[s, t, r]
+        for _ in range(2):
+            for s in range(servers):
+                transmit[s] = tables.nic_rates[s, r]
+                receive[s] = tables.nic_rates[s, r]
+                for t in range(servers):
+                    transmit[s] -= rates[s, t, r]
+                    receive[s] -= rates[t, s, r]
+                transmit_weight[s] = 0.0
+                receive_weight[s] = 0.0
+            for s in range(servers):
+                for t in range(servers):
+                    if transmit[s] > 0.0 and receive[t] > 0.0 and tables.worthwhile[s, t, r] > 0.0:
+                        transmit_weight[s] += weight[s, t]
+                        receive_weight[t] += weight[s, t]
+            for s in range(servers):
+                for t in range(servers):
+                    if (
+                        weight[s, t] > 0.0
+                        and transmit[s] > 0.0
+                        and receive[t] > 0.0
+                        and tables.worthwhile[s, t, r] > 0.0
+                    ):
+                        rates[s, t, r] += weight[s, t] * min(
+                            transmit[s] / transmit_weight[s], receive[t] / receive_weight[t]
+                        )
+    if tables.cuts_equally:
+        level_rails(rates)
+    return rates
+
+
+@compiled
+def level_rails(rates: FloatArray) -> None:
+    """Lowers each pair's rates float64[S, S, R] in place to that of its slowest rail in use."""
+    for s in range(rates.shape[0]):
+        for t in range(rates.shape[1]):
+            slowest = np.inf
+            for r in range(rates.shape[2]):
+                if rates[s, t, r] > 0.0:
+                    slowest = min(slowest, rates[s, t, r])
+            for r in range(rates.shape[2]):
+                if rates[s, t, r] > 0.0:
+                    rates[s, t, r] = slowest

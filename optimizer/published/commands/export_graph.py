@@ -1,0 +1,34 @@
+"""`optimizer export --format node-link GRAPH --out OUT`: for those who analyse graphs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.outcome import DONE, ended
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog=prog, description="A graph file -> networkx's node-link JSON.", epilog=EXIT_CODES
+    )
+    made.add_argument("graph", type=Path, help="graph file")
+    made.add_argument(
+        "--format", choices=("node-link",), default="node-link", help="default: node-link"
+    )
+    made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    return ended(_export, parser(prog).parse_args(arguments))
+
+
+def _export(options: argparse.Namespace) -> int:
+    from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.graph.json_file import write_json
+    from placewire.optimizer.published.importers.node_link import write_node_link
+
+    write_json(options.out, write_node_link(load_graph(options.graph)))
+    return DONE

@@ -1,0 +1,68 @@
+"""Graphs of example models for presets: captured in a process of their own, times modelled, kept.
+
+torch is loaded by that process only. A model that is not there, or that cannot be captured, is told
+by name; what needs its graph is then refused, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.profile.modelled import with_modelled_seconds
+from placewire.optimizer.published.comparison.cases import ComparedGraph, read_graph
+from placewire.optimizer.published.comparison.presets.preset import Captured
+
+
+class NotCapturedError(ValueError):
+    """Why there is no graph of a model."""
+
+
+def captured_graph(
+    name: str, model: Captured, devices: Sequence[str], folder: Path, say: Callable[[str], None]
+) -> ComparedGraph:
+    """From the folder where it is there. Raises NotCapturedError, OSError."""
+    source = _source(model.function)
+    digest = hashlib.sha256(f"{model} {','.join(devices)}".encode() + source.read_bytes())
+    kept = f"{name.replace(' ', '-').lower()}.{digest.hexdigest()[:12]}.json.gz"
+    file = folder / kept
+    if not file.exists():
+        say(f"capturing {model.function}, batch {model.batch}")
+        folder.mkdir(parents=True, exist_ok=True)
+        bare = folder / f"bare-{kept}"
+        _capture(model, bare)
+        save_graph(with_modelled_seconds(load_graph(bare), devices), file)
+        bare.unlink()
+    return read_graph(file, name)
+
+
+def _source(function: str) -> Path:
+    module, _, step = function.partition(":")
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or found.origin is None:
+        raise NotCapturedError(f"there is no model {module}")
+    source = Path(found.origin)
+    if f"def {step}(" not in source.read_text():
+        raise NotCapturedError(f"{module} has no {step}")
+    return source
+
+
+def _capture(model: Captured, file: Path) -> None:
+    command = [sys.executable, "-m", "placewire.optimizer.capture", model.function]
+    options = ["--batch", str(model.batch), "--out", str(file)]
+    done = subprocess.run(
+        [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        last = said[-1] if said else f"the process ended with {done.returncode}"
+        raise NotCapturedError(f"{model.function} could not be captured: {last}")

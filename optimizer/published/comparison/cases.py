@@ -1,0 +1,123 @@
+"""What is compared: one solve, and the key of everything that decides its outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.engines.catalog import ENGINES
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.names import EngineName, Feature, Model, ReductionName, SolverName
+
+_OPTIMIZER = Path(__file__).resolve().parents[2]
+# What a placement and its score come from; the rest reads, writes and shows.
+_DECIDING = (
+    "bounds", "check", "engines", "graph", "kernels", "network", "published/engines",
+    "published/formulations", "published/kernels", "published/learned", "published/reductions",
+    "published/schedulers", "rates", "reductions", "simulation",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ComparedGraph:
+    """A graph file; name: what rows call it."""
+
+    name: str
+    file: Path
+    operators: int
+    structure_hash: str
+    profile_digest: str
+
+
+@dataclass(frozen=True)
+class ComparedCluster:
+    name: str
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class Method:
+    """time_limit_seconds: of each solve. gap: where a search may stop before. moves: of a search
+    that counts them, at most so many. without: features that hsdag's policy leaves out."""
+
+    engine: EngineName
+    reduction: ReductionName = "auto"
+    model: Model = "contended"
+    seed: int = 0
+    gap: float = 0.0
+    time_limit_seconds: float = 30.0
+    solver: SolverName = "auto"
+    moves: int | None = None
+    without: tuple[Feature, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    graph: ComparedGraph
+    on: ComparedCluster
+    method: Method
+
+    @cached_property
+    def key(self) -> str:
+        """Of all that decides the outcome, the optimizer's own sources included."""
+        graph, method = self.graph, self.method
+        parts = [
+            graph.structure_hash, graph.profile_digest, self.on.cluster.digest,
+            json.dumps(vars(method), sort_keys=True), sources_digest(),
+        ]  # fmt: skip
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+def read_graph(file: Path, name: str | None = None) -> ComparedGraph:
+    """name: the file's, if None. Raises OSError, and GraphError naming the file."""
+    graph = load_graph(file)
+    return ComparedGraph(
+        name or file.name.removesuffix(".gz").removesuffix(".json"),
+        file.resolve(),
+        graph.operator_count,
+        graph.structure_hash,
+        graph.profile_digest,
+    )
+
+
+def crossed(
+    graphs: Sequence[ComparedGraph],
+    clusters: Sequence[ComparedCluster],
+    methods: Sequence[Method],
+) -> Iterator[Case]:
+    """Graph by graph. A method whose outcome is the same as an earlier one's is left out: `auto`
+    means the reduction that the engine's paper has."""
+    for graph, on in product(graphs, clusters):
+        seen = set[Method]()
+        for method in methods:
+            meant = meant_method(method)
+            if meant not in seen:
+                seen.add(meant)
+                yield Case(graph, on, meant)
+
+
+def meant_method(method: Method) -> Method:
+    """With the reduction that `auto` stands for; `single` takes none."""
+    asked = method.reduction
+    if asked != "auto" and method.engine != "single":
+        return method
+    meant: ReductionName = ENGINES[method.engine].reduction or "auto"
+    return replace(method, reduction=meant)
+
+
+@cache
+def sources_digest() -> str:
+    files = [*_OPTIMIZER.glob("*.py")]
+    for room in _DECIDING:
+        files += (_OPTIMIZER / room).rglob("*.py")
+    named = sorted((file.relative_to(_OPTIMIZER).as_posix(), file) for file in files)
+    digest = hashlib.sha256()
+    for name, file in named:
+        digest.update(name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,81 @@
+"""Rows of one graph on one cluster beside each other: what is best, and how far the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from placewire.optimizer.published.comparison.rows import Row
+
+# Steps this near to each other are ties: the model is not that exact.
+TIE = 0.01
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A row among those of its graph and cluster. over_best: its step over the shortest of them;
+    gap: against the best bound that any of them proved. None without a placement that fits."""
+
+    row: Row
+    over_best: float | None
+    gap: float | None
+
+
+@dataclass(frozen=True)
+class Field:
+    """All rows of one graph on one cluster. best_seconds: the shortest step that fits."""
+
+    graph: str
+    operators: int
+    cluster: str
+    bound_seconds: float | None
+    single_device_seconds: float | None
+    best_seconds: float | None
+    standings: tuple[Standing, ...]
+
+
+def fields(rows: Iterable[Row]) -> list[Field]:
+    """In the order in which graphs and clusters first appear."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.graph, row.cluster), []).append(row)
+    return [_field(group) for group in grouped.values()]
+
+
+def step_of(row: Row) -> float | None:
+    """Under the yardstick; None where nothing was placed, or a memory does not hold it."""
+    return row.contended_seconds if row.outcome == "placed" and row.fits else None
+
+
+def _field(rows: Sequence[Row]) -> Field:
+    steps = [step for row in rows if (step := step_of(row)) is not None]
+    bounds = [row.bound_seconds for row in rows if row.bound_seconds is not None]
+    singles = [row.single_device_seconds for row in rows if row.single_device_seconds is not None]
+    best, bound = min(steps, default=None), max(bounds, default=None)
+    return Field(
+        graph=rows[0].graph,
+        operators=rows[0].operators,
+        cluster=rows[0].cluster,
+        bound_seconds=bound,
+        single_device_seconds=min(singles, default=None),
+        best_seconds=best,
+        standings=tuple(_standing(row, best, bound) for row in rows),
+    )
+
+
+def _standing(row: Row, best: float | None, bound: float | None) -> Standing:
+    step = step_of(row)
+    if step is None:
+        return Standing(row, None, None)
+    return Standing(
+        row,
+        over_best=step / best if best else 1.0,
+        gap=None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0,
+    )
+
+
+def seconds_until(row: Row, step_seconds: float) -> float | None:
+    """When the row's search first knew a placement as short as that, ties counted; None: never.
+    Only of a method that searches under the yardstick itself."""
+    limit = step_seconds * (1.0 + TIE)
+    return next((seconds for seconds, step in row.found if step <= limit), None)

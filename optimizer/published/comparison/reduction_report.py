@@ -1,0 +1,71 @@
+"""What a reduction does to a graph: one row of a table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from placewire.optimizer.names import ReductionName
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.reductions.shared.transfers import communication_to_computing
+from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
+from placewire.optimizer.reductions.chain import reduce_by_name
+from placewire.optimizer.reductions.merging import group_count, operator_delay
+
+
+@dataclass(frozen=True)
+class ReductionReport:
+    """groups: co-location keys of the reduced graph that tie two operators or more.
+    critical_path_*: the longest path of computing delays, transfers free; that operators of one
+    group run one after the other is not counted. total_seconds: the sum of all delays, which no
+    reduction changes. ccr_*: communication-to-computing ratio, Celeritas (1). alpha_seconds,
+    beta_seconds: the thesis' thresholds of the graph as given."""
+
+    name: ReductionName
+    operators_before: int
+    operators_after: int
+    groups: int
+    critical_path_before_seconds: float
+    critical_path_after_seconds: float
+    total_seconds: float
+    ccr_before: float
+    ccr_after: float
+    alpha_seconds: float
+    beta_seconds: float
+    wall_seconds: float
+
+
+def reduction_report(problem: Problem, name: ReductionName) -> ReductionReport:
+    """Raises as chain.reduce_by_name does. wall_seconds is the reduction's own time."""
+    start = time.perf_counter()
+    small, _, _ = reduce_by_name(problem, name)
+    wall = time.perf_counter() - start
+    thresholds = thesis_thresholds(operator_delay(problem))
+    return ReductionReport(
+        name=name,
+        operators_before=problem.graph.operator_count,
+        operators_after=small.graph.operator_count,
+        groups=group_count(small.graph),
+        critical_path_before_seconds=critical_path_seconds(problem),
+        critical_path_after_seconds=critical_path_seconds(small),
+        total_seconds=float(operator_delay(problem).sum()),
+        ccr_before=communication_to_computing(problem),
+        ccr_after=communication_to_computing(small),
+        alpha_seconds=thresholds.alpha_seconds,
+        beta_seconds=thresholds.beta_seconds,
+        wall_seconds=wall,
+    )
+
+
+def critical_path_seconds(problem: Problem) -> float:
+    """The longest path of computing delays (merging.operator_delay)."""
+    source, target, _ = problem.graph.edges
+    following: list[list[int]] = [[] for _ in problem.graph.ids]
+    for i, j in zip(source.tolist(), target.tolist(), strict=True):
+        following[i].append(j)
+    finish = operator_delay(problem).tolist()
+    own = list(finish)
+    for i in problem.graph.topological_order.tolist():
+        for j in following[i]:
+            finish[j] = max(finish[j], finish[i] + own[j])
+    return float(max(finish, default=0.0))

@@ -1,0 +1,241 @@
+"""A preset's figures, found one after the other: the paper's beside ours, or why there is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.engines.catalog import ENGINES
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
+from placewire.optimizer.published.comparison.cases import (
+    Case,
+    ComparedCluster,
+    ComparedGraph,
+    meant_method,
+)
+from placewire.optimizer.published.comparison.presets.preset import (
+    Asked,
+    Delays,
+    Figure,
+    FusedAt,
+    Preset,
+    Reduced,
+    Saved,
+    Solved,
+)
+from placewire.optimizer.published.comparison.ranking import step_of
+from placewire.optimizer.published.comparison.reasons import Reasons
+from placewire.optimizer.published.comparison.reduction_report import (
+    ReductionReport,
+    critical_path_seconds,
+    reduction_report,
+)
+from placewire.optimizer.published.comparison.rows import Row, RowsFile
+from placewire.optimizer.published.comparison.running import Say, compare
+from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
+from placewire.optimizer.reductions.fusion import fuse
+from placewire.optimizer.reductions.merging import operator_delay
+from placewire.optimizer.reductions.refusals import ReductionRefusedError
+
+_COLUMNS = 100
+
+
+class NotHadError(ValueError):
+    """Why a figure of ours cannot be had."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One figure: as the paper prints it, and ours, or why there is none."""
+
+    model: str
+    what: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], list[Row]]:
+    """Solves are kept in the folder's rows.jsonl, graphs in its graphs/; found again, they are not
+    made again. Raises OSError, RowsFileError."""
+    with RowsFile(folder / "rows.jsonl") as file:
+        finder = _Finder(preset, folder, say)
+        rows = compare(finder.cases(), file, say)
+        finder.rows = {row.key: row for row in rows}
+        return [finder.beside(figure) for figure in preset.figures], rows
+
+
+class _Finder:
+    def __init__(self, preset: Preset, folder: Path, say: Say) -> None:
+        self.preset, self.folder, self.say = preset, folder, say
+        self.rows: dict[str, Row] = {}
+        self.missing: dict[str, str] = {}
+        self.graphs: dict[str, ComparedGraph] = {}
+        self.report = cache(self._report)
+
+    def cases(self) -> list[Case]:
+        """Of all figures that take a solve and can be had, each once."""
+        found: dict[str, Case] = {}
+        for figure in self.preset.figures:
+            for solved in _solves(figure.asked):
+                try:
+                    case = self._case(figure.model, solved)
+                except NotHadError:
+                    continue  # told beside its figure
+                found.setdefault(case.key, case)
+        return list(found.values())
+
+    def beside(self, figure: Figure) -> Beside:
+        try:
+            if figure.asked is None:
+                raise NotHadError(figure.why)
+            ours = self._ours(figure.model, figure.asked)
+        except NotHadError as error:
+            return Beside(figure.model, figure.what, figure.paper, "none", str(error))
+        return Beside(figure.model, figure.what, figure.paper, ours)
+
+    def _ours(self, model: str, asked: Asked) -> str:
+        if isinstance(asked, Solved):
+            return _solved(self._row(model, asked), asked)
+        if isinstance(asked, Saved):
+            slow, fast = (self._step(model, one) for one in (asked.slow, asked.fast))
+            return f"{1 - fast / slow:.1%}"
+        if isinstance(asked, Reduced):
+            return _reduced(self.report(model, asked.on, asked.reduction), asked)
+        problem = self._problem(model, next(iter(self.preset.clusters)))
+        return _delays(problem, asked) if isinstance(asked, Delays) else _fused(problem, asked)
+
+    def _graph(self, model: str) -> ComparedGraph:
+        if model in self.missing:
+            raise NotHadError(self.missing[model])
+        if model not in self.graphs:
+            try:
+                self.graphs[model] = captured_graph(
+                    model, self.preset.models[model], self.preset.devices, self.folder / "graphs",
+                    self.say,
+                )  # fmt: skip
+            except NotCapturedError as error:
+                self.missing[model] = str(error)
+                raise NotHadError(str(error)) from error
+        return self.graphs[model]
+
+    def _problem(self, model: str, on: str) -> Problem:
+        return Problem(load_graph(self._graph(model).file), self.preset.clusters[on])
+
+    def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
+        problem = self._problem(model, on)
+        self.say(f"reducing {model} by {reduction}")
+        try:
+            return reduction_report(problem, reduction)
+        except ReductionRefusedError as error:
+            raise NotHadError(str(error)) from error
+
+    def _row(self, model: str, asked: Solved) -> Row:
+        return self.rows[self._case(model, asked).key]
+
+    def _case(self, model: str, asked: Solved) -> Case:
+        method = asked.method
+        if method.engine not in ENGINES:
+            raise NotHadError(f"engine {method.engine} is not in the catalogue")
+        on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
+        return Case(self._graph(model), on, meant_method(method))
+
+    def _step(self, model: str, asked: Solved) -> float:
+        row = self._row(model, asked)
+        step = step_of(row)
+        if not step:
+            raise NotHadError(f"{row.engine}: {row.outcome}: {row.why}")
+        return step
+
+
+def _solves(asked: Asked | None) -> tuple[Solved, ...]:
+    if isinstance(asked, Saved):
+        return asked.slow, asked.fast
+    return (asked,) if isinstance(asked, Solved) else ()
+
+
+def _solved(row: Row, asked: Solved) -> str:
+    if row.outcome != "placed":
+        raise NotHadError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
+    if asked.figure == "search":
+        return f"{row.search_seconds:.3g} s"
+    step = row.step_seconds if asked.figure == "own" else step_of(row)
+    if step is None:
+        raise NotHadError("a memory is exceeded under contended")
+    if asked.figure == "speedup":
+        alone = row.single_device_seconds
+        if not alone or not step:
+            raise NotHadError("no single device can hold it")
+        return f"{alone / step:.2f}x"
+    return f"{step * 1e3:.4g} ms"
+
+
+def _reduced(found: ReductionReport, asked: Reduced) -> str:
+    if asked.figure == "operators":
+        return f"{found.operators_before:,} -> {found.operators_after:,}"
+    if asked.figure == "groups":
+        return str(found.groups)
+    if asked.figure == "seconds":
+        return f"{found.wall_seconds:.2g} s"
+    if asked.figure == "ccr":
+        return f"{found.ccr_before:.3g} -> {found.ccr_after:.3g}"
+    return f"{found.critical_path_after_seconds / found.critical_path_before_seconds - 1:+.1%}"
+
+
+def _delays(problem: Problem, asked: Delays) -> str:
+    delays = operator_delay(problem)
+    if asked.figure == "heaviest tenth":
+        some = np.sort(delays[delays > 0])[::-1]
+        heaviest = some[: max(len(some) // 10, 1)]
+        return f"{heaviest.sum() / some.sum():.0%}"
+    thresholds = thesis_thresholds(delays)
+    alpha = asked.figure == "alpha"
+    return f"{(thresholds.alpha_seconds if alpha else thresholds.beta_seconds) * 1e6:.3g} us"
+
+
+def _fused(problem: Problem, asked: FusedAt) -> str:
+    alpha = asked.times_alpha * thesis_thresholds(operator_delay(problem)).alpha_seconds
+    small, _ = fuse(problem, alpha)
+    longer = critical_path_seconds(small) / critical_path_seconds(problem) - 1
+    return f"{longer:+.1%}, {small.graph.operator_count} operators"
+
+
+def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
+    """A table of at most 100 columns; reasons once each, under it, with the figures of the first
+    that has it."""
+    reasons = Reasons()
+    cells = [("model", "figure", "paper", "ours")]
+    for one in found:
+        ours = f"none ({reasons.number(one.why)})" if one.why else one.ours
+        cells.append((one.model, one.what, one.paper, ours))
+    widths = [max(len(row[k]) for row in cells) for k in range(4)]
+    lines = textwrap.wrap(preset.title, _COLUMNS)
+    for row in cells:
+        told = zip(row, widths, strict=True)
+        text = "  ".join(c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(told))
+        lines += textwrap.wrap(text.rstrip(), _COLUMNS, drop_whitespace=False)
+    if reasons.lines:
+        lines.append("why there is none, with what the first of its kind said:")
+    for told_once in reasons.lines:
+        lines += textwrap.wrap(told_once, _COLUMNS, subsequent_indent="    ")
+    lines.append("what differs in setting:")
+    for words in preset.differs:
+        lines += textwrap.wrap(f"- {words}", _COLUMNS, subsequent_indent="  ")
+    return lines
+
+
+def beside_csv(found: list[Beside]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "figure", "paper", "ours", "why"])
+    writer.writerows([[one.model, one.what, one.paper, one.ours, one.why] for one in found])
+    return text.getvalue()

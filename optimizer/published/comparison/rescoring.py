@@ -1,0 +1,35 @@
+"""A placement found under one cost model, scored under another: its devices and its order stay,
+rates are allocated anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.explain.summary import indices_of, timeline_of
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Model, Sharing
+from placewire.optimizer.placement import Placement
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.simulate import simulate
+
+
+def step_under(
+    graph: OperatorGraph, placement: Placement, model: Model, sharing: Sharing
+) -> tuple[float, bool]:
+    """(seconds, whether all memories hold it): the better of its own order as it is and of list
+    scheduling by its start times."""
+    problem = Problem(graph, placement.cluster, sharing, model)
+    device, order = indices_of(graph, placement)
+    _, timeline = timeline_of(graph, placement)
+    position = np.empty(graph.operator_count)
+    for operators in order:
+        position[operators] = np.arange(len(operators))
+    by_start = -timeline.start - 1e-12 * position
+    listed = score(problem, Solution(device, by_start, None))
+    kept = simulate(problem, device, order=order, rates=listed.solution.rates)
+    holds = bool((kept.peak_memory_bytes <= problem.cluster.memory_bytes).all())
+    found = [(listed.excess > 0.0, listed.step_seconds), (not holds, kept.step_seconds)]
+    exceeds, seconds = min(found)
+    return float(seconds), not exceeds

@@ -1,0 +1,121 @@
+"""A comparison as people and programs read it: text of at most 100 columns, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from placewire.optimizer.published.comparison.ranking import Field, Standing, fields
+from placewire.optimizer.published.comparison.rows import Row
+from placewire.optimizer.quantities import format_bytes, format_step
+
+_COLUMNS = 100
+# Told once above the table where all rows have the same.
+_AXES = ("reduction", "model", "seed")
+_LEFT = ("engine", *_AXES)
+_FIGURES = ("step", "/best", "gap", "search", "memory")
+
+
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """Step: under `contended`, `strict`, whatever the method's own model. Memory: the peak of the
+    solving process. The shortest step of each graph and cluster first, refusals last."""
+    if not rows:
+        return ["nothing was compared"]
+    axes = [name for name in _AXES if len({getattr(row, name) for row in rows}) > 1]
+    same = [f"{name} {getattr(rows[0], name)}" for name in _AXES if name not in axes]
+    lines = textwrap.wrap(
+        "steps are simulated under contended, strict; gap: to the best bound that is known"
+        + (f"; all rows: {', '.join(same)}" if same else ""),
+        _COLUMNS,
+    )
+    for field in fields(rows):
+        lines += ["", *_field_lines(field, axes)]
+    return lines
+
+
+def _field_lines(field: Field, axes: Sequence[str]) -> list[str]:
+    known = [f"{field.graph} ({field.operators} operators) on {field.cluster}"]
+    if field.bound_seconds is not None:
+        known.append(f"no step is shorter than {format_step(field.bound_seconds)}")
+    if field.single_device_seconds is not None:
+        known.append(f"one device takes {format_step(field.single_device_seconds)}")
+    placed = sorted(
+        (one for one in field.standings if one.over_best is not None),
+        key=lambda one: one.over_best or 0.0,
+    )
+    unplaced = [one for one in field.standings if one.over_best is None]
+    head = ("engine", *axes, *_FIGURES)
+    cells = [head, *(_cells(one, axes) for one in placed)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
+    left = 1 + len(axes)
+    lines = textwrap.wrap(": ".join([known[0], ", ".join(known[1:])]).rstrip(": "), _COLUMNS)
+    if placed:
+        lines += ["  " + _aligned(row, widths, left) for row in cells]
+    for one in unplaced:
+        lines += textwrap.wrap(_unplaced(one.row, axes), _COLUMNS, initial_indent="  ",
+                               subsequent_indent="      ")  # fmt: skip
+    return lines
+
+
+def _cells(one: Standing, axes: Sequence[str]) -> tuple[str, ...]:
+    row = one.row
+    assert row.contended_seconds is not None
+    late = "" if row.in_time else "!"
+    return (
+        row.engine,
+        *(str(getattr(row, axis)) for axis in axes),
+        format_step(row.contended_seconds),
+        f"{one.over_best:.3f}",
+        "-" if one.gap is None else f"{one.gap:.1%}",
+        f"{late}{row.search_seconds:.1f} s",
+        format_bytes(row.peak_memory_bytes),
+    )
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+    padded = [
+        cell.ljust(width) if k < left else cell.rjust(width)
+        for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def _unplaced(row: Row, axes: Sequence[str]) -> str:
+    axis = ", ".join(str(getattr(row, name)) for name in axes)
+    method = f"{row.engine} ({axis})" if axis else row.engine
+    return f"{method}: {outcome_in_words(row)}"
+
+
+def outcome_in_words(row: Row) -> str:
+    if row.outcome == "placed":
+        return f"placed in {row.search_seconds:.1f} s, but under contended a memory is exceeded"
+    return f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}"
+
+
+def figures(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Every field of each row, but for its trace; with over_best and the gap to the best bound."""
+    return [
+        {
+            **one.row.model_dump(mode="json", exclude={"found"}),
+            "best_bound_seconds": field.bound_seconds,
+            "over_best": one.over_best,
+            "gap_to_bound": one.gap,
+            "in_time": one.row.in_time,
+        }
+        for field in fields(rows)
+        for one in field.standings
+    ]
+
+
+def csv_text(rows: Iterable[Row]) -> str:
+    """One line per row; an empty cell is what there is not."""
+    found = figures(rows)
+    text = io.StringIO()
+    if found:
+        writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+    return text.getvalue()

@@ -1,0 +1,128 @@
+"""One case in a process of its own: `python -m placewire.optimizer.published.comparison.worker`.
+
+The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
+seed, gap, time_limit_seconds, solver, moves, without, placement}; standard output gets the fields
+of rows.Row that the solve decides. Where standard input ends, so does this program: whoever asked
+is gone. What solvers print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.check.check import check
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.engines.catalog import load
+from placewire.optimizer.engines.refusals import OutOfTimeError
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.solution import Progress
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement, load_placement, save_placement
+from placewire.optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
+from placewire.optimizer.published.comparison.rescoring import step_under
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    answer = _solved(asked)
+    answer["peak_memory_bytes"] = _peak_memory_bytes()
+    json.dump(answer, answers)
+    answers.flush()
+    os._exit(0)
+
+
+def _end_with_the_asker() -> None:
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _solved(asked: dict[str, Any]) -> dict[str, Any]:
+    graph = load_graph(Path(asked["graph"]))
+    cluster = Cluster.model_validate(asked["cluster"])
+    load(asked["engine"])  # so that imports are no part of the search
+    found: list[tuple[float, float]] = []
+    began, before = time.monotonic(), _processor_seconds()
+
+    def heard(progress: Progress) -> None:
+        step = progress.incumbent_seconds
+        if step < (found[-1][1] if found else float("inf")):
+            found.append((round(time.monotonic() - began, 4), step))
+
+    placement, outcome, why = None, "placed", ""
+    try:
+        problem = Problem(graph, cluster, model=asked["model"])
+        placement = place(problem, asked["engine"], settings_of(asked), asked["reduction"], heard)
+    except InfeasibleError as error:
+        outcome, why = "infeasible", str(error)
+    except OutOfTimeError as error:
+        outcome, why = "out of time", str(error)
+    except ValueError as error:
+        outcome, why = "refused", str(error)
+    except AssertionError as error:
+        outcome, why = "broken", str(error)
+    spent = {
+        "search_seconds": round(time.monotonic() - began, 4),
+        "processor_seconds": round(_processor_seconds() - before, 4),
+    }
+    answer: dict[str, Any] = {"outcome": outcome, "why": why, "found": found, **spent}
+    return answer if placement is None else answer | _judged(graph, placement, asked["placement"])
+
+
+def settings_of(asked: dict[str, Any]) -> SolveSettings:
+    return SolveSettings(
+        gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
+        solver=asked["solver"], moves=asked["moves"],
+        learning=Learning(without=tuple(asked["without"])),
+    )  # fmt: skip
+
+
+def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, Any]:
+    """Written down, read back, checked, and scored under the yardstick of all rows."""
+    save_placement(placement, Path(file))
+    violations = check(graph, load_placement(Path(file)))
+    step, fits, bound = placement.step_seconds, True, placement.bound_seconds
+    if placement.model != "contended":
+        step, fits = step_under(graph, placement, "contended", "strict")
+        bound = lower_bound(Problem(graph, placement.cluster)).seconds
+    answer = {
+        "reduced": placement.reduction,
+        "step_seconds": placement.step_seconds,
+        "contended_seconds": step,
+        "bound_seconds": bound,
+        "single_device_seconds": placement.single_device_seconds,
+        "fits": fits,
+        "checked": not violations,
+        "devices_used": len(placement.devices_used),
+    }
+    if violations:
+        answer |= {"outcome": "broken", "why": str(violations[0])}
+    return answer
+
+
+def _processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _peak_memory_bytes() -> int:
+    """Of this process or of a child, whichever was larger."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    status = Path("/proc/self/status").read_text()
+    return max(int(status.split("VmHWM:")[1].split()[0]) * 1024, children)
+
+
+if __name__ == "__main__":
+    main()

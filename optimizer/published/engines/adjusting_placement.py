@@ -1,0 +1,118 @@
+"""Engine `adjusting-placement`: Celeritas' placer.
+
+Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022),
+section 5.2, algorithm 2 and equations 7 to 9, with 6.1. In the order of CPD-TOPO an operator stays
+on the device of the one before it, unless another could start it earlier by more than it takes to
+send its largest output back. Where no device has room, the one with the lowest memory usage takes
+it (the text; line 18 of the algorithm has it the other way round). Transfers are tasks of their own
+on both devices that they join, one at a time on each (6.1), so that congestion is seen. The paper
+runs it on its fused graph.
+
+Chosen where the paper leaves it open: the first operator has the first device that can run it as
+its device before; a transfer task starts when its tensor is there and both ends are free, in the
+order in which operators are placed; one tensor is sent to a device once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.transfer_times import transfer_times
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
+from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
+from placewire.optimizer.published.reductions.topological import cpd_topo
+
+_LOOK_EVERY = 256
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises InfeasibleError where a group can run on no device, and OutOfTimeError."""
+    until = deadline("adjusting-placement", settings)
+    order = cpd_topo(problem)
+    return within_memory(
+        problem, "adjusting-placement", lambda rooms: Placer(problem, rooms).run(order, until)
+    )
+
+
+class Placer:
+    """`run` may be called once."""
+
+    def __init__(self, problem: Problem, rooms: Rooms) -> None:
+        graph = problem.graph
+        self.graph, self.rooms = graph, rooms
+        self.devices = range(len(problem.cluster.devices))
+        self.seconds = problem.seconds.tolist()
+        self.setup, self.per_byte = transfer_times(problem).table()
+        self.start = [0.0] * graph.operator_count
+        self.finish = [0.0] * graph.operator_count
+        self.slots = [TimeSlots() for _ in self.devices]
+        # Until when each device sends or receives what is placed already.
+        self.wire = [0.0] * len(self.devices)
+        # When a tensor that was sent arrived, by (tensor, device).
+        self.arrived: dict[tuple[int, int], float] = {}
+
+    def run(self, order: IntArray, until: Deadline) -> Solution:
+        before = 0
+        for k, i in enumerate(order.tolist()):
+            if k % _LOOK_EVERY == 0:
+                until.require("adjusting placement")
+            before = self._choose(i, before)
+            self._place(i, before)
+        device = np.array(self.rooms.device, dtype=np.int64)
+        return Solution(device, -np.array(self.start), None)
+
+    def _choose(self, i: int, before: int) -> int:
+        """Lines 5 to 18."""
+        earliest = [
+            self._earliest_start(i, d) if self.rooms.takes(i, d) else math.inf for d in self.devices
+        ]
+        best = min(self.devices, key=lambda d: (earliest[d], d))
+        if earliest[best] == math.inf:
+            return self.rooms.roomiest(i)
+        if earliest[before] - earliest[best] > self._back_cost(i, best, before):
+            return best
+        return before
+
+    def _back_cost(self, i: int, d: int, before: int) -> float:
+        """(8): seconds of the largest output from d to the device before."""
+        sizes = self.graph.tensor_bytes[self.graph.output_tensors(i)].tolist()
+        return max((self._seconds(size, d, before) for size in sizes), default=0.0)
+
+    def _seconds(self, size: int, a: int, b: int) -> float:
+        return self.setup[a][b] + size * self.per_byte[a][b] if size and a != b else 0.0
+
+    def _earliest_start(self, i: int, d: int) -> float:
+        """(7): once inputs and the device are there."""
+        came, _, _ = self._transfers(i, d)
+        return self.slots[d].earliest(came, self.seconds[i][d])
+
+    def _transfers(self, i: int, d: int) -> tuple[float, list[float], dict[tuple[int, int], float]]:
+        """(when all inputs are on d, until when each device's wire is then busy, arrivals)."""
+        graph, wire, sent = self.graph, list(self.wire), dict[tuple[int, int], float]()
+        came = 0.0
+        tensors = graph.input_tensors(i).tolist()
+        for e in sorted(tensors, key=lambda e: self.finish[graph.tensor_producer[e]]):
+            j, size = int(graph.tensor_producer[e]), int(graph.tensor_bytes[e])
+            a, at = self.rooms.device[j], self.finish[j]
+            if a != d and size > 0:
+                if (e, d) in self.arrived:
+                    at = self.arrived[e, d]
+                else:
+                    at = max(at, wire[a], wire[d]) + self._seconds(size, a, d)
+                    wire[a] = wire[d] = sent[e, d] = at
+            came = max(came, at)
+        return came, wire, sent
+
+    def _place(self, i: int, d: int) -> None:
+        came, self.wire, sent = self._transfers(i, d)
+        self.arrived.update(sent)
+        at = self.slots[d].earliest(came, self.seconds[i][d])
+        self.slots[d].take(at, self.seconds[i][d])
+        self.start[i], self.finish[i] = at, at + self.seconds[i][d]
+        self.rooms.put(i, d)

@@ -1,0 +1,100 @@
+"""Engine `m-sct`: small communication times within the memories, by favourite children.
+
+Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta: "Baechi: fast device placement of machine
+learning graphs" (SoCC 2020), m-SCT, after Hanen and Munier: "An approximation algorithm for
+scheduling dependent tasks on m processors with small communication delays" (1995). A linear program
+on as many devices as there are operators says which child of each operator should follow it on its
+device without a transfer; then earliest time first, in which a device waits for the favourite child
+of what it ran last, and takes other operators meanwhile only where these are urgent.
+
+Chosen where the papers leave it open: an x below 1/2 marks a favourite (Hanen and Munier), which
+makes it the only one of its parent and its child; edges without a transfer have none; seconds are
+means over unlike devices; and a device stops waiting once the child is elsewhere or has no room.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
+from placewire.optimizer.published.engines.shared.earliest_time_first import EarliestTimeFirst
+from placewire.optimizer.published.engines.shared.linear_program import least
+from placewire.optimizer.published.formulations.program import RowWriter
+
+_FAVOURITE_BELOW = 0.5
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
+    until = deadline("m-sct", settings)
+    favourite = favourite_children(problem, until)
+    return within_memory(
+        problem,
+        "m-sct",
+        lambda rooms: EarliestTimeFirst(problem, rooms, until, favourite=favourite).run(),
+    )
+
+
+def favourite_children(problem: Problem, until: Deadline) -> list[int]:
+    """Of each operator its favourite child, -1 for none; no two share one."""
+    found = [-1] * problem.graph.operator_count
+    parent, child, transfer = sending_pairs(problem)
+    if len(parent):
+        x = _relaxed(problem, parent, child, transfer, until)
+        for i, j in zip(
+            parent[x < _FAVOURITE_BELOW].tolist(), child[x < _FAVOURITE_BELOW].tolist(), strict=True
+        ):
+            found[i] = j
+    return found
+
+
+def sending_pairs(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
+    """(parent, child, seconds of the largest transfer between them) where there is one."""
+    source, target, tensor = problem.graph.edges
+    seconds = typical_transfer_seconds(problem)[tensor]
+    sends = seconds > 0
+    pairs, index = np.unique(
+        np.stack([source[sends], target[sends]], axis=1), axis=0, return_inverse=True
+    )
+    longest = np.zeros(len(pairs))
+    np.maximum.at(longest, index.ravel(), seconds[sends])
+    return pairs[:, 0], pairs[:, 1], longest
+
+
+def _relaxed(
+    problem: Problem, parent: IntArray, child: IntArray, transfer: FloatArray, until: Deadline
+) -> FloatArray:
+    """x float64[pairs]: 0 where the child follows without a transfer, 1 where it need not.
+
+    Columns: x, the start of each operator, the step; times in units of everything in a row.
+    """
+    n, pairs = problem.graph.operator_count, len(parent)
+    unit = max(float(mean_seconds(problem).sum() + transfer.sum()), 1e-300)
+    own, transfer = mean_seconds(problem) / unit, transfer / unit
+    start, step = pairs + np.arange(n), pairs + n
+    rows = RowWriter()
+    source, target, _ = problem.graph.edges
+    rows.add(np.stack([start[source], start[target]], axis=1), [1.0, -1.0], -own[source])
+    waits = np.stack([start[parent], np.arange(pairs), start[child]], axis=1)
+    ones = np.ones(pairs)
+    rows.add(waits, np.stack([ones, transfer, -ones], axis=1), -own[parent])
+    rows.add(np.stack([start, np.full(n, step)], axis=1), [1.0, -1.0], -own)
+    for ends in (parent, child):
+        for row in _together(ends):
+            rows.add(row[None, :], -1.0, 1.0 - len(row))
+    objective = np.zeros(pairs + n + 1)
+    objective[step] = 1.0
+    high = np.concatenate([ones, np.full(n + 1, np.inf)])
+    return least(objective, rows, high, until)[:pairs]
+
+
+def _together(ends: IntArray) -> list[IntArray]:
+    """The pairs that have this end in common, where it is several."""
+    order = np.argsort(ends, kind="stable")
+    cuts = np.flatnonzero(np.diff(ends[order])) + 1
+    return [group for group in np.split(order, cuts) if len(group) > 1]

@@ -1,0 +1,62 @@
+"""Engine `mcmc`: Markov chain Monte Carlo from one device, as the thesis runs it.
+
+Thesis, section 5.1 (after FlexFlow): everything begins on one device, so that the answer is never
+worse than that; 25,000 times a random operator goes to a random device, and stays there if the step
+has become shorter. Placements are evaluated by list scheduling (section 5.1). Where no device can
+hold everything the thesis has no start: here it is the device that lacks least. A co-location group
+moves as one. See `flexflow` for FlexFlow's own rule, which also accepts some longer steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
+from placewire.optimizer.published.engines.shared.reassignment import Reassignment
+from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+
+STEPS = 25_000
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Within 25,000 steps or settings.moves, and the time limit. Raises InfeasibleError where a
+    group can run on no device."""
+    search = Reassignment(problem, by_remaining_path)
+    steps = STEPS if settings.moves is None else settings.moves
+    best = descend(search, one_device(search), steps, settings.seed, deadline("mcmc", settings))
+    return Solution(best.device, best.priority, None)
+
+
+def one_device(search: Reassignment) -> IntArray:
+    """int64[n]: the best device that can hold everything; else what cannot run on the one that
+    lacks least goes to its first able device."""
+    problem = search.problem
+    alone = best_single(problem)
+    if alone is not None:
+        return alone[0].device
+    found = []
+    for d in range(len(problem.cluster.devices)):
+        device = np.full(problem.graph.operator_count, d, dtype=np.int64)
+        for members, able in zip(search.members, search.able, strict=True):
+            if d not in able:
+                device[members] = able[0]
+        found.append(search.cost(device))
+    return min(found, key=lambda one: one.key).device
+
+
+def descend(search: Reassignment, start: IntArray, steps: int, seed: int, until: Deadline) -> Found:
+    """The last of the chain, in which no step is worse than the one before."""
+    generator = np.random.default_rng(seed)
+    best = search.cost(start)
+    for _ in range(steps if len(search.movable) and len(start) else 0):
+        if until.is_over:
+            break
+        tried = search.cost(search.proposal(best.device, generator))
+        if tried.cost < best.cost:
+            best = tried
+    return best

@@ -1,0 +1,105 @@
+"""Engine `metis`: balanced parts with the least traffic between them.
+
+Karypis, Kumar: "A fast and high quality multilevel scheme for partitioning irregular graphs" (SIAM
+J. Scientific Computing 20(1), 1998), through pymetis, as the thesis compares with it (section 5.1):
+an operator weighs its time, an edge its transfer. Operators of one co-location group are one
+vertex. Direct k-way partitioning, with METIS' own tolerance of 3 %; parts are as large as their
+devices are fast. METIS knows no memory, and no device that cannot run an operator: a placement that
+does not fit is refused. It runs by list scheduling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.engines.refusals import EngineRefusedError
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.units import (
+    mean_seconds,
+    typical_transfer_seconds,
+    unit_of_operator,
+    unit_sums,
+)
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+
+# METIS counts in 32 bits: what all weights add up to, of vertices and of edges.
+_TOTAL = 10**8
+
+
+def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
+    """Raises EngineRefusedError without pymetis, and InfeasibleError where METIS puts an operator
+    onto a device that cannot run it."""
+    device = partition(problem, settings.seed)[unit_of_operator(problem)]
+    unable = np.flatnonzero(~np.isfinite(problem.seconds[np.arange(len(device)), device]))
+    if len(unable):
+        name = problem.cluster.device_names[device[unable[0]]]
+        raise InfeasibleError(
+            f"metis put operator {problem.graph.ids[unable[0]]!r} onto {name}, which cannot run "
+            "it: METIS takes all devices to run everything; try engine auto"
+        )
+    return Solution(device, by_remaining_path(problem, device), None)
+
+
+def partition(problem: Problem, seed: int) -> IntArray:
+    """int64[units]: the device of each. Raises EngineRefusedError without pymetis."""
+    parts = len(problem.cluster.devices)
+    unit = unit_of_operator(problem)
+    weight = _whole(unit_sums(unit, mean_seconds(problem)))
+    start, other, size = adjacency(problem, unit)
+    if parts == 1 or not len(weight):
+        return np.zeros(len(weight), dtype=np.int64)
+    pymetis: Any = _pymetis()
+    found = pymetis.part_graph(
+        parts,
+        adjacency=pymetis.CSRAdjacency(start, other),
+        vweights=weight,
+        eweights=_whole(size),
+        tpwgts=device_shares(problem).tolist(),
+        recursive=False,
+        options=pymetis.Options(seed=seed % 2**31),
+    )
+    return np.array(found.vertex_part, dtype=np.int64)
+
+
+def adjacency(problem: Problem, unit: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """CSR of the undirected graph of units: (start, neighbour, transfer seconds between them, in
+    both directions together)."""
+    source, target, tensor = problem.graph.edges
+    seconds = typical_transfer_seconds(problem)[tensor]
+    a, b = unit[source], unit[target]
+    apart = (a != b) & (seconds > 0)
+    ends = np.concatenate([np.stack([a, b], axis=1)[apart], np.stack([b, a], axis=1)[apart]])
+    pairs, index = np.unique(ends, axis=0, return_inverse=True)
+    size = np.bincount(index.ravel(), np.tile(seconds[apart], 2), len(pairs))
+    start = np.zeros(int(unit.max(initial=-1)) + 2, dtype=np.int64)
+    np.cumsum(np.bincount(pairs[:, 0], minlength=len(start) - 1), out=start[1:])
+    return start, pairs[:, 1].astype(np.int64), size.astype(np.float64)
+
+
+def device_shares(problem: Problem) -> FloatArray:
+    """float64[D], summing to 1: in proportion to speed over what every device can run."""
+    common = np.isfinite(problem.seconds).all(axis=1)
+    took = problem.seconds[common].sum(axis=0)
+    speed = 1.0 / took if (took > 0).all() else np.ones(problem.seconds.shape[1])
+    share: FloatArray = speed / speed.sum()
+    return share
+
+
+def _whole(values: FloatArray) -> IntArray:
+    """Weights as METIS takes them: whole, and at least 1."""
+    total = max(float(values.sum()), 1e-300)
+    return np.maximum(np.round(values / total * _TOTAL), 1).astype(np.int64)
+
+
+def _pymetis() -> Any:
+    try:
+        import pymetis
+    except ImportError as error:
+        raise EngineRefusedError(
+            "engine metis needs the package pymetis (pip install 'placewire[metis]')"
+        ) from error
+    return pymetis

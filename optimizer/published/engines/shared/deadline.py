@@ -1,0 +1,42 @@
+"""An engine's time limit, looked at inside its loops."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from placewire.optimizer.engines.refusals import OutOfTimeError
+from placewire.optimizer.problem import SolveSettings
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """until: of time.monotonic()."""
+
+    engine: str
+    until: float
+
+    @property
+    def left_seconds(self) -> float:
+        """Never negative."""
+        return max(self.until - time.monotonic(), 0.0)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.until
+
+    def require(self, doing: str) -> None:
+        """For methods that have nothing to show before they are done. Raises OutOfTimeError."""
+        if self.is_over:
+            raise self.over(doing)
+
+    def over(self, doing: str) -> OutOfTimeError:
+        return OutOfTimeError(
+            f"{self.engine} ran out of time in {doing}; allow more (--time-limit), reduce the "
+            "graph, or use engine auto"
+        )
+
+
+def deadline(engine: str, settings: SolveSettings) -> Deadline:
+    """From now on."""
+    return Deadline(engine, time.monotonic() + settings.time_limit_seconds)

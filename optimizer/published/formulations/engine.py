@@ -1,0 +1,128 @@
+"""One published formulation as an engine: sized, built, solved, and read back as a solution."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from placewire.optimizer.engines.solution import Progress, Report, Solution
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.names import SolverName
+from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.published.formulations import apart, gurobi, highs
+from placewire.optimizer.published.formulations.answer import Answer
+from placewire.optimizer.published.formulations.errors import (
+    FormulationRefusedError,
+    NoIncumbentError,
+)
+from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.limits import refuse_too_large
+from placewire.optimizer.published.formulations.network import rates_per_rail
+from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
+from placewire.optimizer.quantities import format_step
+from placewire.optimizer.simulation.simulate import recorded_priority
+
+
+def solve(
+    name: PaperName, problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    """The paper's optimum within settings.gap and settings.time_limit_seconds, under its own model
+    whatever the problem's; progress hears the solver's incumbent, bound and status.
+
+    Raises FormulationTooLargeError before building, FormulationRefusedError for a cluster or a
+    solver that does not serve, InfeasibleError where (3.2) admits no placement, NoIncumbentError
+    where the time was too short for any.
+    """
+    began = time.monotonic()
+    until = began + settings.time_limit_seconds
+    solver = solver_of(name, settings.solver)
+    formulation = formulate(problem, name, with_rows=solver != "cp-sat")
+    refuse_too_large(formulation, solver)
+    horizon = formulation.horizon_seconds
+
+    def heard(incumbent: float, bound: float, rounds: int, words: str = "") -> None:
+        if progress is not None:
+            seconds, floor = time.monotonic() - began, max(bound, 0.0) * horizon
+            progress(Progress(seconds, incumbent * horizon, floor, rounds, words))
+
+    answer = _solve(problem, formulation, solver, until, settings.gap, heard)
+    words = f"{name} over {solver}: {_said(formulation, answer)}"
+    heard(answer.objective, answer.bound, answer.rounds, words)
+    if answer.values is None:
+        raise _why_nothing(problem, name, solver, answer)
+    device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
+    priority = recorded_priority(problem)
+    if formulation.start is not None:
+        priority = -answer.values[formulation.start]
+    return Solution(device, priority, _rates(problem, formulation, answer.values))
+
+
+def solver_of(name: PaperName, asked: SolverName) -> SolverName:
+    """Which one `auto` is. Raises FormulationRefusedError where one is asked for that does not know
+    the program."""
+    if asked == "cp-sat" and name != "moirai":
+        raise FormulationRefusedError(
+            f"{name} is no program of intervals, which is what cp-sat is used for here; use "
+            "--solver highs or gurobi"
+        )
+    if asked == "auto":
+        return "cp-sat" if name == "moirai" else "highs"
+    return asked
+
+
+def _solve(
+    problem: Problem,
+    formulation: Formulation,
+    solver: SolverName,
+    until: float,
+    gap: float,
+    heard: highs.Heard,
+) -> Answer:
+    if solver == "cp-sat":
+        left = max(until - time.monotonic(), 0.0)
+        return apart.solve_intervals(formulation, Instance(problem), left, gap, heard)
+    program = formulation.draft.build()
+    left = max(until - time.monotonic(), 0.0)
+    if solver == "gurobi":
+        return gurobi.solve(program, left, gap)
+    return apart.solve(program, left, gap, heard)
+
+
+def _said(formulation: Formulation, answer: Answer) -> str:
+    size, horizon = formulation.draft.size, formulation.horizon_seconds
+    found = "no incumbent"
+    if answer.values is not None:
+        best = format_step(answer.objective * horizon)
+        bound = format_step(max(answer.bound, 0.0) * horizon)
+        found = f"{best} by its own model, bound {bound}"
+    rows = f"{size.rows} rows, " if size.rows else ""
+    return f"{answer.words}; {found}; {rows}{size.columns} columns"
+
+
+def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
+    """None where the paper decides none, or the problem's sharing has none."""
+    transfers = formulation.transfers
+    if transfers.rate is None or not decides_rates(problem):
+        return None
+    decided = values[transfers.rate] * transfers.rate_unit
+    return rates_per_rail(problem, formulation.network, decided)
+
+
+def _why_nothing(
+    problem: Problem, name: PaperName, solver: SolverName, answer: Answer
+) -> ValueError:
+    if answer.infeasible:
+        graph, memory = problem.graph, problem.cluster.memory_bytes
+        static = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+        return InfeasibleError(
+            f"{name} has no placement: the papers count memory as a static sum (3.2), here "
+            f"{math.fsum(static.tolist()) / 2**20:.1f} MiB in all for devices of together "
+            f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; engine auto counts the peak"
+        )
+    return NoIncumbentError(
+        f"{name}: no incumbent in time over {solver} ({answer.words}); allow more "
+        "(--time-limit), reduce the graph, or use engine auto"
+    )

@@ -1,0 +1,114 @@
+"""A program over Gurobi, which takes the hyperbolas as the cones that they are.
+
+gurobipy comes with a licence for small programs. Whether a larger one is installed is asked of
+Gurobi itself, by a trivial program just above that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.published.formulations.answer import Answer
+from placewire.optimizer.published.formulations.errors import FormulationRefusedError
+from placewire.optimizer.published.formulations.program import OBJECTIVE, Program
+
+# gurobipy 13's own licence; what is above is its error 10010.
+FREE_COLUMNS = FREE_ROWS = 2000
+FREE_COLUMNS_WITH_CONES = 200
+_TOO_LARGE = 10010
+
+
+@contextmanager
+def _environment() -> Iterator[Any]:
+    """Silent. Raises FormulationRefusedError without gurobipy or any licence."""
+    try:
+        import gurobipy
+    except ImportError as error:
+        raise FormulationRefusedError(
+            "the solver gurobi needs the package gurobipy (pip install 'placewire[gurobi]'); "
+            "the open one needs nothing: --solver highs"
+        ) from error
+    try:
+        environment = gurobipy.Env(empty=True)
+        environment.setParam("OutputFlag", 0)
+        environment.start()
+    except gurobipy.GurobiError as error:
+        raise FormulationRefusedError(
+            f"gurobi does not start: {error}; the open solver needs no licence: --solver highs"
+        ) from error
+    try:
+        yield environment
+    finally:
+        environment.dispose()
+
+
+def has_full_licence() -> bool:
+    import gurobipy
+
+    with _environment() as environment, gurobipy.Model(env=environment) as model:
+        model.addMVar(FREE_COLUMNS + 1)
+        try:
+            model.optimize()
+        except gurobipy.GurobiError as error:
+            if error.errno != _TOO_LARGE:
+                raise FormulationRefusedError(f"gurobi refuses to run: {error}") from error
+            return False
+        return True
+
+
+def solve(program: Program, seconds: float, gap: float) -> Answer:
+    """Within that time and relative gap."""
+    import gurobipy
+
+    with _environment() as environment, gurobipy.Model(env=environment) as model:
+        values = _load(model, program)
+        model.Params.TimeLimit = seconds
+        model.Params.MIPGap = gap
+        model.Params.FeasibilityTol = 1e-8
+        model.optimize()
+        return _answer(model, values)
+
+
+def _load(model: Any, program: Program) -> Any:
+    import gurobipy
+
+    kinds = np.where(program.whole, gurobipy.GRB.BINARY, gurobipy.GRB.CONTINUOUS)
+    values = model.addMVar(len(program.high), lb=0.0, ub=program.high, vtype=kinds)
+    if len(program.limit):
+        senses = np.where(program.equal, "=", "<")
+        model.addMConstr(program.matrix, values, senses, program.limit)
+    one = values.tolist()
+    cones = program.hyperbolas
+    for slow, rate, switch in zip(
+        cones.slow.tolist(), cones.rate.tolist(), cones.switch.tolist(), strict=True
+    ):
+        model.addQConstr(one[slow] * one[rate] >= one[switch] * one[switch])
+    model.setObjective(one[OBJECTIVE], gurobipy.GRB.MINIMIZE)
+    return values
+
+
+def _answer(model: Any, values: Any) -> Answer:
+    import gurobipy
+
+    codes = gurobipy.GRB.Status
+    words = {
+        codes.OPTIMAL: "within the gap",
+        codes.INFEASIBLE: "infeasible",
+        # The objective is bounded below by 0.
+        codes.INF_OR_UNBD: "infeasible",
+        codes.TIME_LIMIT: "time limit",
+        codes.SUBOPTIMAL: "numerical trouble",
+        codes.NUMERIC: "numerical trouble",
+    }.get(model.Status, f"status {model.Status}")
+    found = model.SolCount > 0
+    return Answer(
+        values=np.asarray(values.X, dtype=np.float64) if found else None,
+        objective=float(model.ObjVal) if found else np.inf,
+        bound=-np.inf if words == "infeasible" else float(model.ObjBound),
+        infeasible=words == "infeasible",
+        words=words,
+    )

@@ -1,0 +1,201 @@
+"""A program over HiGHS, the open solver, through scipy.
+
+scipy's HiGHS knows no cones: slow >= switch^2 / rate is replaced by tangents from below, exact at
+the points where they touch (outer approximation, Duran and Grossmann 1986). Each round solves the
+program with the tangents known, which gives a bound; then the program with its whole numbers fixed,
+where tangents are added until they touch at the answer, which gives an incumbent that keeps the
+true constraint. It ends when the two meet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
+from placewire.optimizer.published.formulations.program import (
+    OBJECTIVE,
+    Hyperbolas,
+    Program,
+    RowWriter,
+)
+
+# Rates, as parts of a sender's limit, where the first tangents touch.
+FIRST_POINTS = tuple(2.0**-k for k in range(6))
+# How far slow * rate may be below switch^2, and incumbent from bound when no gap is allowed.
+TOLERANCE = 1e-6
+# A tangent this near (relative) to another touches within the tolerance: 1 - (1 - x)^2.
+_SAME_POINT = 5e-4
+_MOST_FIXED_ROUNDS = 40
+
+Heard = Callable[[float, float, int], None]
+
+
+def solve(
+    program: Program,
+    seconds: float,
+    gap: float,
+    heard: Heard | None = None,
+    on_round: Callable[[Answer], None] | None = None,
+) -> Answer:
+    """Within that time and relative gap. After every round: heard(incumbent, bound, rounds), and
+    on_round(the best so far)."""
+    deadline = time.monotonic() + seconds
+    if not len(program.hyperbolas):
+        return _mixed(program, None, seconds, gap)
+    tangents = _Tangents(program)
+    best = replace(NO_ANSWER, words="time limit")
+    while (left := deadline - time.monotonic()) > 0:
+        found = _mixed(program, tangents, left, gap)
+        bound = max(best.bound, found.bound)
+        best = replace(best, bound=bound, words=found.words, rounds=best.rounds + 1)
+        if found.values is None:
+            return replace(best, infeasible=found.infeasible and best.values is None)
+        known = tangents.count
+        true = _with_whole_fixed(program, tangents, found.values)
+        if true.objective < best.objective:
+            best = replace(best, values=true.values, objective=true.objective)
+        if heard is not None:
+            heard(best.objective, best.bound, best.rounds)
+        if on_round is not None:
+            on_round(best)
+        if best.objective - best.bound <= max(gap, TOLERANCE) * abs(best.objective):
+            return replace(best, words=f"within the gap after {best.rounds} rounds")
+        if tangents.count == known and "limit" not in found.words:
+            return replace(best, words=f"no tangent left to add after {best.rounds} rounds")
+    return replace(best, words="time limit")
+
+
+@dataclass
+class _Tangents:
+    """slow >= 2 switch / p - rate / p^2: touches switch^2 / rate at rate = p * switch."""
+
+    program: Program
+    rows: RowWriter = field(default_factory=RowWriter)
+    points: dict[int, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for rate in np.unique(self.program.hyperbolas.rate).tolist():
+            for part in FIRST_POINTS:
+                self.add(rate, part * float(self.program.high[rate]))
+
+    @property
+    def count(self) -> int:
+        return self.rows.count
+
+    def add(self, rate: int, point: float) -> None:
+        """For every hyperbola of that rate, unless there is one as near as makes no difference."""
+        known = self.points.setdefault(rate, [])
+        if any(abs(point - other) <= _SAME_POINT * other for other in known):
+            return
+        known.append(point)
+        cones = self.program.hyperbolas
+        mine = cones.rate == rate
+        columns = np.stack([cones.slow[mine], cones.switch[mine], cones.rate[mine]], axis=1)
+        # Multiplied by p, so that the numbers stay near 1 where p is small.
+        self.rows.add(columns, [-point, 2.0, -1.0 / point], 0.0)
+
+    def add_where_cut(self, values: FloatArray) -> bool:
+        """Touch at the answer wherever it lies below its hyperbola."""
+        cones = self.program.hyperbolas
+        slow, rate, switch = (values[c] for c in (cones.slow, cones.rate, cones.switch))
+        cut = (switch > 0.5) & (slow * rate < 1.0 - TOLERANCE)
+        before = self.count
+        for column in np.unique(cones.rate[cut]).tolist():
+            self.add(column, max(float(values[column]), 1e-9))
+        return self.count > before
+
+
+def _mixed(program: Program, tangents: _Tangents | None, seconds: float, gap: float) -> Answer:
+    options = {"time_limit": max(seconds, 0.01), "mip_rel_gap": gap}
+    result = _milp(program, tangents, program.high, program.whole, np.zeros_like, options)
+    dual = getattr(result, "mip_dual_bound", None)
+    return Answer(
+        values=None if result.x is None else np.asarray(result.x, dtype=np.float64),
+        objective=np.inf if result.x is None else float(result.fun),
+        bound=-np.inf if dual is None or not np.isfinite(dual) else float(dual),
+        infeasible=result.status == 2,
+        words="time limit" if result.status == 1 else str(result.message).split("(")[0].strip(),
+    )
+
+
+def _with_whole_fixed(program: Program, tangents: _Tangents, values: FloatArray) -> Answer:
+    """The best continuous part for these whole numbers, which a linear program finds in rounds."""
+    chosen = np.round(values)
+    high = np.where(program.whole, chosen, program.high)
+    nothing = np.zeros(len(high), dtype=bool)
+
+    def low(zeros: FloatArray) -> FloatArray:
+        return np.where(program.whole, chosen, zeros)
+
+    best = NO_ANSWER
+    for _ in range(_MOST_FIXED_ROUNDS):
+        result = _milp(program, tangents, high, nothing, low, {})
+        if result.x is None:  # whole numbers that only the solver's tolerance let through
+            return best
+        found = np.asarray(result.x, dtype=np.float64)
+        best = Answer(found, float(result.fun), -np.inf, False, "")
+        if not tangents.add_where_cut(found):
+            break
+    return best
+
+
+def _milp(
+    program: Program,
+    tangents: _Tangents | None,
+    high: FloatArray,
+    whole: Any,
+    low_of: Callable[[FloatArray], FloatArray],
+    options: dict[str, float],
+) -> Any:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import vstack
+
+    columns = len(high)
+    objective = np.zeros(columns)
+    objective[OBJECTIVE] = 1.0
+    matrix, limit = program.matrix, program.limit
+    least = np.where(program.equal, limit, -np.inf)
+    if tangents is not None and tangents.count:
+        extra, extra_limit, _ = tangents.rows.finish(columns)
+        matrix = vstack([matrix, extra], format="csr")
+        limit = np.concatenate([limit, extra_limit])
+        least = np.concatenate([least, np.full(len(extra_limit), -np.inf)])
+    rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
+    with standard_output_kept():
+        return milp(
+            objective,
+            integrality=np.asarray(whole, dtype=np.int64),
+            bounds=Bounds(low_of(np.zeros(columns)), high),
+            constraints=rows,
+            options=options,
+        )
+
+
+@contextmanager
+def standard_output_kept() -> Iterator[None]:
+    """HiGHS 1.12 prints a line of its own now and then whatever its options say; standard output is
+    for results, so that goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def tangent_rows(hyperbolas: Hyperbolas) -> int:
+    """Rows that the first tangents add."""
+    return len(hyperbolas) * len(FIRST_POINTS)

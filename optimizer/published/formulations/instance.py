@@ -1,0 +1,149 @@
+"""What the papers' symbols are in one problem: V, E, O, R, p, m, t, TP and the groups W.
+
+A pair of operators joined by several tensors counts once with the largest: transfers never meet, so
+that the others arrive no later. m_i is weights, activations and workspace together, statically.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.problem import Problem
+
+
+@dataclass(frozen=True)
+class Instance:
+    problem: Problem
+
+    @property
+    def operators(self) -> int:
+        return self.problem.graph.operator_count
+
+    @property
+    def devices(self) -> int:
+        return len(self.problem.cluster.devices)
+
+    @cached_property
+    def seconds(self) -> FloatArray:
+        """p float64[n, D]; 0 where an operator cannot run, which `able` says."""
+        return np.where(self.able, self.problem.seconds, 0.0)
+
+    @cached_property
+    def able(self) -> Any:
+        """bool[n, D]"""
+        return np.isfinite(self.problem.seconds)
+
+    @cached_property
+    def homogeneous(self) -> bool:
+        """Every operator takes the same time everywhere, as the papers assume."""
+        seconds = self.problem.seconds
+        return bool((seconds == seconds[:, :1]).all()) and bool(self.able.all())
+
+    @cached_property
+    def memory_bytes(self) -> IntArray:
+        """m int64[n]"""
+        graph = self.problem.graph
+        return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+
+    @cached_property
+    def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """(i, j, t in bits), each pair of operators once."""
+        graph = self.problem.graph
+        source, target, tensor = graph.edges
+        bits = graph.tensor_bytes[tensor] * 8.0
+        keep: dict[tuple[int, int], float] = {}
+        for i, j, size in zip(source.tolist(), target.tolist(), bits.tolist(), strict=True):
+            keep[i, j] = max(size, keep.get((i, j), 0.0))
+        ends = np.array(list(keep), dtype=np.int64).reshape(-1, 2)
+        return ends[:, 0], ends[:, 1], np.array(list(keep.values()), dtype=np.float64)
+
+    @cached_property
+    def groups(self) -> list[IntArray]:
+        """W: operators that must share a device, those groups with more than one member."""
+        key = self.problem.graph.colocation
+        found = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
+        return [members for members in found if len(members) > 1]
+
+    @cached_property
+    def group_of(self) -> IntArray:
+        """int64[n]: index into groups, -1 outside."""
+        group = np.full(self.operators, -1, dtype=np.int64)
+        for g, members in enumerate(self.groups):
+            group[members] = g
+        return group
+
+    @cached_property
+    def sorted_costly(self) -> IntArray:
+        """Operators with p > 0 somewhere, in the recorded topological sort TP."""
+        order = self.problem.graph.topological_order
+        costly = self.seconds.max(axis=1, initial=0.0) > 0
+        found: IntArray = order[costly[order]]
+        return found
+
+    @property
+    def all_pair_count(self) -> int:
+        k = len(self.sorted_costly)
+        return k * (k - 1) // 2
+
+    def all_pairs(self) -> tuple[IntArray, IntArray]:
+        """O with p_i, p_j > 0: (i, j), i before j in TP."""
+        first, second = np.triu_indices(len(self.sorted_costly), 1)
+        return self.sorted_costly[first], self.sorted_costly[second]
+
+    @cached_property
+    def _reach(self) -> Any:
+        """uint8[n, ceil(n / 8)]: bit j of row i, from the left: there is a path from i to j."""
+        graph = self.problem.graph
+        reach = np.zeros((self.operators, (self.operators + 7) // 8), dtype=np.uint8)
+        source, target, _ = self.edges
+        following: list[list[int]] = [[] for _ in range(self.operators)]
+        for i, j in zip(source.tolist(), target.tolist(), strict=True):
+            following[i].append(j)
+        for i in graph.topological_order[::-1].tolist():
+            for j in following[i]:
+                reach[i] |= reach[j]
+                reach[i, j // 8] |= np.uint8(128 >> (j % 8))
+        return reach
+
+    def reaches(self, i: Any, j: Any) -> Any:
+        """bool, of operators i and j, int64 of one shape or one of them alone: they are the same,
+        or there is a path from i to j."""
+        bit = self._reach[i, np.asarray(j) // 8] >> (7 - np.asarray(j) % 8) & 1
+        return (bit == 1) | (np.asarray(i) == np.asarray(j))
+
+    @cached_property
+    def parallel_pair_counts(self) -> tuple[int, int]:
+        """R: (pairs that are in one group together, all others)."""
+        inside, outside = 0, 0
+        for i, later in self._parallel_rows():
+            same = int(self._together(i, later).sum())
+            inside, outside = inside + same, outside + len(later) - same
+        return inside, outside
+
+    def parallel_pairs(self) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
+        """R: pairs of O without a path between them; ((i, j) in one group, (i, j) others)."""
+        inside: list[IntArray] = [np.empty((0, 2), dtype=np.int64)]
+        outside: list[IntArray] = [np.empty((0, 2), dtype=np.int64)]
+        for i, later in self._parallel_rows():
+            pairs = np.stack([np.full_like(later, i), later], axis=1)
+            together = self._together(i, later)
+            inside.append(pairs[together])
+            outside.append(pairs[~together])
+        a, b = np.concatenate(inside), np.concatenate(outside)
+        return (a[:, 0], a[:, 1]), (b[:, 0], b[:, 1])
+
+    def _together(self, operator: int, others: IntArray) -> Any:
+        group = self.group_of[operator]
+        return (self.group_of[others] == group) & (group >= 0)
+
+    def _parallel_rows(self) -> Any:
+        """(i, those after it in TP that it does not reach), for each i of O."""
+        for k, i in enumerate(self.sorted_costly.tolist()):
+            later = self.sorted_costly[k + 1 :]
+            reached = np.unpackbits(self._reach[i], count=self.operators).astype(bool)
+            yield i, later[~reached[later]]

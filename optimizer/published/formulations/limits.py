@@ -1,0 +1,59 @@
+"""Which programs are too large to be built, and what to do instead."""
+
+from __future__ import annotations
+
+from placewire.optimizer.names import SolverName
+from placewire.optimizer.published.formulations import gurobi
+from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
+from placewire.optimizer.published.formulations.highs import tangent_rows
+from placewire.optimizer.published.formulations.papers import Formulation
+
+HIGHS_ROWS = 1_500_000
+HIGHS_BYTES = 3 * 2**30
+# Held at the same time while HiGHS solves (its matrices by row and by column, ours, the presolved
+# ones): 1.3 GiB were resident for 506,000 rows with 2.0 million non-zeros.
+_BYTES_PER_ROW, _BYTES_PER_NONZERO = 900, 450
+
+
+def highs_bytes(formulation: Formulation) -> int:
+    """Estimated peak."""
+    size, tangents = formulation.draft.size, tangent_rows(formulation.draft.hyperbolas)
+    rows, nonzeros = size.rows + tangents, size.nonzeros + 3 * tangents
+    return rows * _BYTES_PER_ROW + nonzeros * _BYTES_PER_NONZERO
+
+
+def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
+    """Raises FormulationTooLargeError. cp-sat gets no rows: moirai_intervals has its own limit."""
+    if solver == "cp-sat":
+        return
+    size = formulation.draft.size
+    if solver == "gurobi":
+        cones = size.hyperbolas > 0
+        columns = gurobi.FREE_COLUMNS_WITH_CONES if cones else gurobi.FREE_COLUMNS
+        if (size.columns > columns or size.rows > gurobi.FREE_ROWS) and (
+            not gurobi.has_full_licence()
+        ):
+            raise FormulationTooLargeError(
+                f"{_words(formulation)}; the licence that comes with gurobipy takes at most "
+                f"{columns} columns{' where there are quadratic rows' if cones else ''} and "
+                f"{gurobi.FREE_ROWS} rows. Name the file of a full licence in GRB_LICENSE_FILE or "
+                "put it at ~/gurobi.lic, or use the open solver: --solver highs"
+            )
+        return
+    rows, needed = size.rows + tangent_rows(formulation.draft.hyperbolas), highs_bytes(formulation)
+    if rows > HIGHS_ROWS or needed > HIGHS_BYTES:
+        raise FormulationTooLargeError(
+            f"{_words(formulation)}; with tangents that is {rows:,} rows and about "
+            f"{needed / 2**30:.1f} GiB for HiGHS, of which at most {HIGHS_ROWS:,} rows and "
+            f"{HIGHS_BYTES / 2**30:.0f} GiB are tried. Engine auto takes graphs of this size; a "
+            "reduction makes them smaller (--reduction thesis)"
+        )
+
+
+def _words(formulation: Formulation) -> str:
+    size = formulation.draft.size
+    most = max(formulation.draft.families, key=lambda family: family.rows)
+    return (
+        f"{formulation.name} is too large: {size.rows:,} rows, of them {most.rows:,} of "
+        f"{most.equations}, and {size.columns:,} columns"
+    )

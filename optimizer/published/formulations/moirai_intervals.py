@@ -1,0 +1,235 @@
+"""Moirai's program over CP-SAT: the constraints of moirai.py without large numbers.
+
+What the paper writes with an indicator of which of two comes first, (6) and (8), says that
+intervals do not overlap: operators on their device, and flows on the device that they leave and on
+the one that they reach. These are optional intervals, there where the operator or the flow is.
+Times are whole ticks, rounded to the nearest. The search is told of one device, where one holds
+everything: an order of the recorded sort, which is as long as the horizon.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
+from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
+from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.papers import Formulation
+
+_TICKS = 10_000_000
+_WORKERS = 2
+# Optional intervals of all devices together: with more the model takes minutes to build.
+_MOST_INTERVALS = 300_000
+
+
+def solve(
+    formulation: Formulation,
+    instance: Instance,
+    seconds: float,
+    gap: float,
+    on_round: Callable[[Answer], None] | None = None,
+) -> Answer:
+    """Within about that time and that relative gap; on_round(every better answer). Of an answer's
+    values only x and the operators' starts are set."""
+    from ortools.sat.python import cp_model
+
+    until = time.monotonic() + seconds
+    built = _Model(formulation, instance)
+    rounds = 0
+
+    class Told(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            nonlocal rounds
+            rounds += 1
+            if on_round is not None:
+                best = self.objective_value / _TICKS, self.best_objective_bound / _TICKS
+                values = _values(formulation, built, self.value)
+                on_round(Answer(values, *best, infeasible=False, words="time limit", rounds=rounds))
+
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(until - time.monotonic(), 0.01)
+    solver.parameters.num_workers = _WORKERS
+    solver.parameters.relative_gap_limit = gap
+    # Trying out every literal beforehand takes longer than it saves here.
+    solver.parameters.cp_model_probing_level = 0
+    status = solver.solve(built.model, Told())
+    words = {
+        cp_model.OPTIMAL: "within the gap",
+        cp_model.FEASIBLE: "time limit",
+        cp_model.INFEASIBLE: "infeasible",
+    }.get(status, "time limit")
+    answer = replace(
+        NO_ANSWER, words=words, infeasible=status == cp_model.INFEASIBLE, rounds=max(rounds, 1)
+    )
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return answer
+    return replace(
+        answer, values=_values(formulation, built, solver.value),
+        objective=solver.objective_value / _TICKS, bound=solver.best_objective_bound / _TICKS,
+    )  # fmt: skip
+
+
+def _values(formulation: Formulation, built: _Model, value: Callable[[Any], int]) -> FloatArray:
+    values = np.zeros(formulation.draft.columns.count)
+    assert formulation.start is not None
+    for i, column in enumerate(formulation.start.tolist()):
+        values[column] = value(built.start[i]) / _TICKS
+        for k, literal in enumerate(built.on[i]):
+            values[formulation.x[i, k]] = value(literal)
+    return values
+
+
+def interval_count(instance: Instance) -> int:
+    """Of the optional ones."""
+    return instance.devices * (instance.operators + 2 * len(instance.edges[0]))
+
+
+def refuse_too_large(instance: Instance) -> None:
+    """Raises FormulationTooLargeError."""
+    count = interval_count(instance)
+    if count > _MOST_INTERVALS:
+        raise FormulationTooLargeError(
+            f"moirai is too large: {count:,} optional intervals, of which at most "
+            f"{_MOST_INTERVALS:,} are tried over cp-sat. Engine auto takes graphs of this size; a "
+            "reduction makes them smaller (--reduction thesis)"
+        )
+
+
+class _Model:
+    """on [n][D] literals and start [n] ticks of operators."""
+
+    def __init__(self, formulation: Formulation, instance: Instance) -> None:
+        from ortools.sat.python import cp_model
+
+        self.model: Any = cp_model.CpModel()
+        self.instance, self.network = instance, formulation.network
+        self.tick = formulation.horizon_seconds / _TICKS
+        self.ticks = np.round(instance.seconds / self.tick).astype(np.int64).tolist()
+        # Rounding may put half a tick on top of each operator.
+        self.latest = _TICKS + instance.operators
+        self.step = self._time()
+        # Of each flow: its tail, its start and end, and what is 0 where it does not travel.
+        self.flows: list[tuple[int, list[Any], list[Any]]] = []
+        n, devices = instance.operators, range(instance.devices)
+        self.on = [[self.model.new_bool_var("") for _ in devices] for _ in range(n)]
+        self.start = [self._time() for _ in range(n)]
+        self.end = [self._ends(i) for i in range(n)]
+        self._places()
+        self._operators()
+        self._flows()
+        self.model.minimize(self.step)
+        self._tell_of_one_device()
+
+    def _time(self) -> Any:
+        return self.model.new_int_var(0, self.latest, "")
+
+    def _tell_of_one_device(self) -> None:
+        instance, model = self.instance, self.model
+        held, memory = instance.memory_bytes.sum(), instance.problem.cluster.memory_bytes
+        fits = instance.able.all(axis=0) & (held <= memory)
+        if not fits.any():
+            return
+        at, end = 0, [0] * instance.operators
+        d = int(np.where(fits, instance.seconds.sum(axis=0), np.inf).argmin())
+        for i in instance.problem.graph.topological_order.tolist():
+            model.add_hint(self.start[i], at)
+            for k, literal in enumerate(self.on[i]):
+                model.add_hint(literal, k == d)
+            end[i] = at = at + self.ticks[i][d]
+        model.add_hint(self.step, at)
+        for i, times, literals in self.flows:
+            for moment in times:
+                model.add_hint(moment, end[i])
+            for literal in literals:
+                model.add_hint(literal, 0)
+
+    def _ends(self, i: int) -> Any:
+        """(4b)"""
+        took = sum(size * x for size, x in zip(self.ticks[i], self.on[i], strict=True))
+        self.model.add(self.step >= self.start[i] + took)
+        return self.start[i] + took
+
+    def _places(self) -> None:
+        """(4c), (5), and what shares a device."""
+        model, instance = self.model, self.instance
+        for row, able in zip(self.on, instance.able.tolist(), strict=True):
+            model.add_exactly_one(row)
+            for literal, can in zip(row, able, strict=True):
+                if not can:
+                    model.add(literal == 0)
+        for d, room in enumerate(instance.problem.cluster.memory_bytes.tolist()):
+            held = instance.memory_bytes.tolist()
+            if sum(held) > room:
+                model.add(sum(b * row[d] for b, row in zip(held, self.on, strict=True)) <= room)
+        for group in instance.groups:
+            for i in group[1:].tolist():
+                for one, other in zip(self.on[int(group[0])], self.on[i], strict=True):
+                    model.add(one == other)
+
+    def _operators(self) -> None:
+        """(6)"""
+        for d in range(self.instance.devices):
+            self.model.add_no_overlap(
+                self.model.new_optional_fixed_size_interval_var(at, ticks[d], row[d], "")
+                for at, ticks, row in zip(self.start, self.ticks, self.on, strict=True)
+            )
+
+    def _flows(self) -> None:
+        """(4a), (7) and (8)."""
+        model, devices = self.model, range(self.instance.devices)
+        leaving: list[list[Any]] = [[] for _ in devices]
+        reaching: list[list[Any]] = [[] for _ in devices]
+        for i, j, bits in zip(*(column.tolist() for column in self.instance.edges), strict=True):
+            if bits == 0:
+                model.add(self.end[i] <= self.start[j])
+                continue
+            start, end = self._time(), self._time()
+            took, used = self._took(i, j, bits)
+            self.flows.append((i, [start, end], [took, *used]))
+            model.add(end == start + took)
+            model.add(self.end[i] <= start)
+            model.add(end <= self.start[j])
+            for d in devices:
+                here, there = self.on[i][d], self.on[j][d]
+                for first, second, busy in ((here, there, leaving), (there, here, reaching)):
+                    travels = self._and_not(first, second)
+                    self.flows[-1][2].append(travels)
+                    busy[d].append(model.new_optional_interval_var(start, took, end, travels, ""))
+        for busy in (leaving, reaching):
+            for intervals in busy:
+                model.add_no_overlap(intervals)
+
+    def _took(self, i: int, j: int, bits: float) -> tuple[Any, list[Any]]:
+        """(ticks of a flow, (7)'s u, one per pair of devices). A pair that cannot be used is
+        forbidden."""
+        model, network = self.model, self.network
+        took, channels = 0, []
+        seconds = (network.latency + bits * network.per_bit) / self.tick
+        for a, b, ticks in zip(
+            network.source.tolist(), network.target.tolist(), seconds.tolist(), strict=True
+        ):
+            if not ticks <= self.latest:
+                model.add_bool_or(~self.on[i][a], ~self.on[j][b])
+                continue
+            used = model.new_bool_var("")
+            model.add_bool_or(~self.on[i][a], ~self.on[j][b], used)
+            model.add_implication(used, self.on[i][a])
+            model.add_implication(used, self.on[j][b])
+            took += round(ticks) * used
+            channels.append(used)
+        duration = self._time()
+        model.add(duration == took)
+        return duration, channels
+
+    def _and_not(self, first: Any, second: Any) -> Any:
+        both = self.model.new_bool_var("")
+        self.model.add_bool_or(~first, second, both)
+        self.model.add_implication(both, first)
+        self.model.add_implication(both, ~second)
+        return both

@@ -1,0 +1,167 @@
+"""What a transfer between two devices takes in each formulation's own network.
+
+The papers have one device per server (ICC: k alike, joined faster inside), alike NICs, and a fat
+tree or a plane per NIC that never blocks. What is carried over to other clusters here, and nothing
+else: two devices of one server are joined at the intra-server rate, and a pair of devices with a
+link of its own by that link; both are given, never decided. A cluster whose servers do not all
+reach each other is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.cluster import Cluster, widest_rates
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.network.sharing import alone, limits_receiving, paths
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.formulations.errors import FormulationRefusedError
+
+
+@dataclass(frozen=True)
+class Network:
+    """Ordered pairs of unlike devices, q of them: source, target int64[q]. A transfer of t bits
+    takes latency + t * per_bit, float64[q] each, and t / b more where decided int64[q] names a
+    server pair whose b is decided, -1 otherwise.
+
+    server_pairs int64[k, 2] have a decided b; transmit float64[S] bits per second is the limit B of
+    (3.7). A pair with per_bit inf cannot be used at all."""
+
+    source: IntArray
+    target: IntArray
+    latency: FloatArray
+    per_bit: FloatArray
+    decided: IntArray
+    server_pairs: IntArray
+    transmit: FloatArray
+
+    @property
+    def reached(self) -> FloatArray:
+        """float64[q]: 1 where the pair can be used, 0 where not."""
+        return np.isfinite(self.per_bit).astype(np.float64)
+
+    @property
+    def uniform(self) -> bool:
+        """One cost for every pair: P1 of the thesis as it is written."""
+        pairs = np.stack([self.latency, self.per_bit])
+        return bool((self.decided < 0).all()) and bool((pairs == pairs[:, :1]).all())
+
+
+def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
+    """Each pair of servers at the full rate of one NIC: that of the first rail which both are on,
+    the slower end's. with_latency: p0 is charged (the thesis), or not (ICC)."""
+    cluster, usable = problem.cluster, problem.usable_nic_rates
+    source, target = _device_pairs(cluster)
+    latency, per_bit = _given(problem, source, target)
+    between = np.isnan(per_bit)
+    server = cluster.server_of_device
+    for q in np.flatnonzero(between).tolist():
+        s, t = int(server[source[q]]), int(server[target[q]])
+        both = np.minimum(usable[s], usable[t])
+        if not both.any():
+            raise FormulationRefusedError(
+                f"servers {cluster.servers[s].name} and {cluster.servers[t].name} share no rail: "
+                "the published formulations assume that every server reaches every other; "
+                "engine auto does not"
+            )
+        per_bit[q] = 1.0 / both[np.flatnonzero(both)[0]]
+    if not with_latency:
+        latency = np.zeros_like(latency)
+    nothing = np.empty((0, 2), dtype=np.int64)
+    decided = np.full(len(source), -1, dtype=np.int64)
+    return Network(source, target, latency, per_bit, decided, nothing, usable.sum(axis=1))
+
+
+def full_mesh(problem: Problem) -> Network:
+    """Moirai, section III-A and figure 3: every pair of devices at what it could have alone, and
+    where it has no channel of its own, at what the slowest hop of the best way through others has.
+    """
+    setup, rate = alone(problem, widest_rates(problem.usable_nic_rates))
+    source, target = _device_pairs(problem.cluster)
+    best = bottleneck_rates(rate)[source, target]
+    per_bit = np.divide(1.0, best, out=np.full_like(best, np.inf), where=best > 0)
+    decided = np.full(len(source), -1, dtype=np.int64)
+    return Network(
+        source, target, setup[source, target], per_bit, decided,
+        np.empty((0, 2), dtype=np.int64), problem.usable_nic_rates.sum(axis=1),
+    )  # fmt: skip
+
+
+def bottleneck_rates(rate: FloatArray) -> FloatArray:
+    """float64[D, D]: where rate is 0, the largest that some way through other devices has on its
+    slowest hop (0 where there is no way); else the rate itself."""
+    widest = rate.copy()
+    for k in range(len(rate)):
+        through = np.minimum(widest[:, k, None], widest[None, k, :])
+        widest = np.maximum(widest, through)
+    found: FloatArray = np.where(rate > 0, rate, widest)
+    return found
+
+
+def decided_network(problem: Problem) -> Network:
+    """b of each ordered pair of servers is decided, within the sum over a server's NICs (3.7).
+
+    All device pairs of one server pair have the same b: it is a queue of the server's.
+    """
+    cluster, usable = problem.cluster, problem.usable_nic_rates
+    source, target = _device_pairs(cluster)
+    latency, per_bit = _given(problem, source, target)
+    between = np.isnan(per_bit)
+    ends = np.stack([cluster.server_of_device[source], cluster.server_of_device[target]], axis=1)
+    pairs, index = np.unique(ends[between], axis=0, return_inverse=True)
+    _refuse_missing_rails(cluster, pairs)
+    decided = np.full(len(source), -1, dtype=np.int64)
+    decided[between] = index.ravel()
+    per_bit[between] = 0.0
+    return Network(source, target, latency, per_bit, decided, pairs, usable.sum(axis=1))
+
+
+def rates_per_rail(problem: Problem, network: Network, decided: FloatArray) -> FloatArray:
+    """float64[S, S, R] of the decided b float64[k] in bits per second: over a server's rails in
+    proportion to its NICs. (3.7) knows no slower receiver: what unlike NICs cannot do is taken off,
+    as is what a NIC cannot receive in all where the problem's model limits that."""
+    usable = problem.usable_nic_rates
+    widest = np.minimum(usable[:, None, :], usable[None, :, :])
+    rates = np.zeros((len(usable), *usable.shape))
+    share = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1e-300)
+    for (s, t), b in zip(network.server_pairs.tolist(), decided.tolist(), strict=True):
+        rates[s, t] = np.minimum(b * share[s], widest[s, t])
+    for axis in (1, 0) if limits_receiving(problem) else (1,):
+        total = rates.sum(axis=axis)
+        over = np.divide(total, usable, out=np.ones_like(total), where=usable > 0)
+        rates = rates / np.expand_dims(np.maximum(over, 1.0), axis)
+    return rates
+
+
+def _device_pairs(cluster: Cluster) -> tuple[IntArray, IntArray]:
+    count = len(cluster.devices)
+    ends = np.argwhere(~np.eye(count, dtype=bool)).astype(np.int64)
+    return ends[:, 0], ends[:, 1]
+
+
+def _given(problem: Problem, source: IntArray, target: IntArray) -> tuple[FloatArray, FloatArray]:
+    """(latency, seconds per bit) float64[q] of each pair; the latter nan where it travels over
+    rails."""
+    setup, rate = paths(problem)
+    over_rails = rate[source, target] == 0
+    with np.errstate(divide="ignore"):
+        per_bit = np.where(over_rails, np.nan, 1.0 / rate[source, target])
+    p0 = problem.cluster.setup_latency_seconds
+    return np.where(over_rails, p0, setup[source, target]), per_bit
+
+
+def _refuse_missing_rails(cluster: Cluster, pairs: IntArray) -> None:
+    for s in np.unique(pairs).tolist():
+        for r in np.flatnonzero(cluster.nic_rates[s] == 0).tolist():
+            raise FormulationRefusedError(
+                f"server {cluster.servers[s].name} has no NIC on rail {cluster.rails[r]}: the "
+                "thesis' (3.7) sums a server's NICs and so assumes one on each rail; "
+                "engine auto does not"
+            )
+        if not len(cluster.rails):
+            raise FormulationRefusedError(
+                f"server {cluster.servers[s].name} has no NIC: the thesis' P2 and P3 decide the "
+                "rates of NICs; put the devices into one server or add NICs"
+            )

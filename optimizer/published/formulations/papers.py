@@ -1,0 +1,120 @@
+"""The formulations, each as its paper puts its constraints together.
+
+P1      thesis 3.3; ICC (P1)     every pair of operators of the sort (3.6), one bandwidth
+P2      thesis 3.5               the same with a decided bandwidth (3.7)-(3.9)
+P3      thesis 4.3; ICC (P2)     for the reduced graph: groups (4.2)-(4.5), and (4.7) over
+                                 parallelizable pairs R only
+moirai  Moirai III-D            unlike devices, a decided order, flows that wait (moirai.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.formulations import constraints as c
+from placewire.optimizer.published.formulations import moirai
+from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.network import (
+    Network,
+    decided_network,
+    fixed_network,
+    full_mesh,
+)
+from placewire.optimizer.published.formulations.program import Draft, Family
+from placewire.optimizer.published.formulations.transfers import (
+    Transfers,
+    allocated,
+    apart,
+    between,
+)
+
+PaperName = Literal["icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "moirai"]
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """draft, and where in it the decision is: x int64[n, D]; transfers.rate for bandwidths; start
+    int64[n] where the order is decided too, else None."""
+
+    name: PaperName
+    draft: Draft
+    horizon_seconds: float
+    x: IntArray
+    network: Network
+    transfers: Transfers
+    start: IntArray | None = None
+
+
+def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
+    """Sized, not built. with_rows: Moirai's program has none for a solver that knows intervals.
+    Raises FormulationRefusedError where the cluster is not the paper's, FormulationTooLargeError
+    where its rows are more than can be counted."""
+    instance = Instance(problem)
+    if name == "moirai":
+        return _moirai(instance, with_rows=with_rows)
+    if name in {"thesis-p2", "thesis-p3"}:
+        network = decided_network(problem)
+    else:
+        network = fixed_network(problem, with_latency=name == "thesis-p1")
+    core = c.core(instance, c.horizon(instance, network))
+    grouped = name in {"icc-p2", "thesis-p3"}
+    families = [c.step(core), c.memory(core), c.durations(core)]
+    families += _reduced(core) if grouped else _whole(core)
+    silent, sending = _split_edges(instance, grouped)
+    families.append(c.precedence(core, silent))
+    if name in {"thesis-p2", "thesis-p3"}:
+        transfers = allocated(core, network, sending)
+    elif name == "thesis-p1" and network.uniform:
+        transfers = apart(core, network, sending)
+    else:
+        transfers = between(core, network, sending)
+    draft = Draft(core.columns, [*families, *transfers.families], transfers.hyperbolas)
+    return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
+
+
+def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
+    network = full_mesh(instance.problem)
+    core = c.core(instance, c.horizon(instance, network))
+    families = [c.step(core), c.memory(core), c.durations(core)]
+    families += moirai.families(core, network) if with_rows else []
+    draft = Draft(core.columns, families if with_rows else [])
+    return Formulation(
+        "moirai", draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
+    )
+
+
+def _whole(core: c.Core) -> list[Family]:
+    """(3.3), co-location by handles, and (3.6) over O."""
+    instance = core.instance
+    return [
+        c.one_device(core, np.arange(instance.operators)),
+        c.together(core),
+        c.in_order(core, instance.all_pairs, instance.all_pair_count, "(3.6)"),
+    ]
+
+
+def _reduced(core: c.Core) -> list[Family]:
+    """(4.2)-(4.5), and (4.7) over R."""
+    instance = core.instance
+    inside, outside = instance.parallel_pair_counts
+    return [
+        *c.group_devices(core),
+        c.one_device(core, np.flatnonzero(instance.group_of < 0)),
+        c.in_sequence(core, lambda: instance.parallel_pairs()[0], inside),
+        c.in_order(core, lambda: instance.parallel_pairs()[1], outside, "(4.7)"),
+    ]
+
+
+def _split_edges(instance: Instance, grouped: bool) -> tuple[IntArray, IntArray]:
+    """(edges that cost nothing anywhere, those that may cost): (4.6) knows groups, (3.5) not."""
+    i, j, bits = instance.edges
+    silent = bits == 0
+    if grouped:
+        group = instance.group_of
+        silent |= (group[i] == group[j]) & (group[i] >= 0)
+    return np.flatnonzero(silent), np.flatnonzero(~silent)

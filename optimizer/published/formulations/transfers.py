@@ -1,0 +1,145 @@
+"""The constraints of transfers, in the three forms that the papers have.
+
+apart       thesis (3.5): one cost wherever the two operators are apart
+between     ICC (5), (12): a given cost for each pair of devices
+allocated   thesis (3.8), (3.9), (4.6)-(4.8): a decided bandwidth for each pair of servers
+
+The papers write products of binaries. (3.5) and (5) get one variable for each product with its
+exact linear envelope; (3.8) is the thesis' own. In (3.9) the cost delta * (p0 + t / b) becomes
+p0 * delta + t * r with r * b >= delta^2, a cone: at delta = 1 that is r >= 1 / b, at delta = 0
+nothing. It has the same solutions as the paper's cubic term, is convex, and needs no big constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.published.formulations.constraints import Core
+from placewire.optimizer.published.formulations.network import Network
+from placewire.optimizer.published.formulations.program import (
+    NO_HYPERBOLAS,
+    Family,
+    Hyperbolas,
+    RowWriter,
+)
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """rate int64[k]: the columns of the decided b, in units of rate_unit bits per second."""
+
+    families: list[Family]
+    hyperbolas: Hyperbolas = NO_HYPERBOLAS
+    rate: IntArray | None = None
+    rate_unit: float = 1.0
+
+
+def apart(core: Core, network: Network, sending: IntArray) -> Transfers:
+    """(3.5): f_i + cost (1 - sum_d w_d) <= s_j with w_d = x_{i,d} x_{j,d} for these edges."""
+    i, j, bits = core.instance.edges
+    i, j, bits = i[sending], j[sending], bits[sending]
+    devices, k = core.instance.devices, len(sending)
+    w = core.columns.add((k, devices))
+    cost = np.zeros(k)
+    if len(network.source):
+        cost = (network.latency[0] + bits * network.per_bit[0]) / core.horizon_seconds
+
+    def products(rows: RowWriter) -> None:
+        for operators in (i, j):
+            columns = np.stack([w, core.x[operators]], axis=2).reshape(-1, 2)
+            rows.add(columns, [1.0, -1.0], 0.0)
+
+    def waits(rows: RowWriter) -> None:
+        columns = np.column_stack([core.finish[i], core.start[j], w])
+        values = np.column_stack([np.ones(k), -np.ones(k), np.repeat(-cost[:, None], devices, 1)])
+        rows.add(columns, values, -cost)
+
+    return Transfers(
+        [
+            Family("products of (3.5)", 2 * k * devices, 4 * k * devices, products),
+            Family("(3.5)", k, k * (2 + devices), waits),
+        ]
+    )
+
+
+def _pairs_in_use(core: Core, network: Network, sending: IntArray) -> tuple[IntArray, list[Family]]:
+    """(delta int64[k, q], the rows of (3.8)): delta is 1 just where i is on d and j on e.
+
+    (3.8) makes delta 0 or 1 wherever x is, so that it need not be declared binary. It must not be
+    for HiGHS: with thousands of binary deltas the presolve of 1.12 "proves" optima that are not.
+    """
+    i, j, _ = core.instance.edges
+    delta = core.columns.add((len(sending), len(network.source)))
+
+    def write(rows: RowWriter) -> None:
+        at_source = core.x[i[sending]][:, network.source].ravel()
+        at_target = core.x[j[sending]][:, network.target].ravel()
+        flat = delta.ravel()
+        rows.add(np.column_stack([at_source, at_target, flat]), [1.0, 1.0, -1.0], 1.0)
+        rows.add(np.column_stack([flat, at_source]), [1.0, -1.0], 0.0)
+        rows.add(np.column_stack([flat, at_target]), [1.0, -1.0], 0.0)
+
+    count = delta.size
+    return delta, [Family("(3.8)", 3 * count, 7 * count, write)]
+
+
+def between(core: Core, network: Network, sending: IntArray) -> Transfers:
+    """ICC (5): f_i + sum_{d != e} x_{i,d} x_{j,e} t / b_{d,e} <= s_j, and p0 where the network has
+    one: the thesis' (3.5) where pairs of devices are unlike."""
+    delta, families = _pairs_in_use(core, network, sending)
+    families.append(_arrivals(core, network, sending, delta, None, 0.0))
+    return Transfers(families)
+
+
+def allocated(core: Core, network: Network, sending: IntArray) -> Transfers:
+    """(3.7)-(3.9): the bandwidth of each pair of servers is decided."""
+    delta, families = _pairs_in_use(core, network, sending)
+    rate_unit = float(network.transmit.max(initial=0.0)) or 1.0
+    limit = network.transmit / rate_unit
+    sender = network.server_pairs[:, 0]
+    rate = core.columns.add((len(network.server_pairs),), limit[sender])
+    between_servers = np.flatnonzero(network.decided >= 0)
+    slow = core.columns.add((len(sending), len(between_servers)), np.inf)
+    families.append(_arrivals(core, network, sending, delta, slow, rate_unit))
+
+    def shares(rows: RowWriter) -> None:
+        for s in np.unique(sender).tolist():
+            rows.add(rate[sender == s][None, :], 1.0, limit[s])
+
+    families.append(Family("(3.7)", len(np.unique(sender)), len(rate), shares))
+    cones = Hyperbolas(
+        slow=slow.ravel(),
+        rate=np.tile(rate[network.decided[between_servers]], len(sending)),
+        switch=delta[:, between_servers].ravel(),
+    )
+    return Transfers(families, cones, rate, rate_unit)
+
+
+def _arrivals(
+    core: Core,
+    network: Network,
+    sending: IntArray,
+    delta: IntArray,
+    slow: IntArray | None,
+    rate_unit: float,
+) -> Family:
+    """(3.9), ICC (5), second case: f_i + sum delta (latency + t per_bit) + sum t r <= s_j."""
+    i, j, bits = core.instance.edges
+    i, j, bits = i[sending], j[sending], bits[sending]
+    parts = [np.stack([core.finish[i], core.start[j]], axis=1), delta]
+    if slow is not None:
+        parts.append(slow)
+    columns = np.concatenate(parts, axis=1)
+
+    def write(rows: RowWriter) -> None:
+        given = (network.latency + bits[:, None] * network.per_bit) / core.horizon_seconds
+        values = [np.tile([1.0, -1.0], (len(i), 1)), given]
+        if slow is not None:
+            seconds = bits / rate_unit / core.horizon_seconds
+            values.append(np.repeat(seconds[:, None], slow.shape[1], axis=1))
+        rows.add(columns, np.concatenate(values, axis=1), 0.0)
+
+    return Family("(3.9)", *(len(columns), columns.size), write)

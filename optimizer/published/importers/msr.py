@@ -1,0 +1,153 @@
+"""The graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020).
+
+`maxFPGAs` accelerators of `maxSizePerFPGA` bytes and `maxCPUs` processors stand in one machine. A
+node: `id`, `fpgaLatency` (where `supportedOnFpga`), `cpuLatency`, `size` bytes, `colorClass` (one
+class shares a device). An edge: `sourceId`, `destId`, `cost`: the time between an accelerator and
+the host's memory, so that accelerator to accelerator takes twice that (the simulator's model `msr`
+counts so).
+
+Units. The files name none. Latencies are milliseconds: a training step of ResNet-50 then takes 0.46
+s and a forward pass of three layers of BERT 49 ms on one accelerator, as on the hardware of 2020.
+`cost` is in the same unit, because the paper adds the two. In the operator graphs it stands for 2
+GiB/s. In the layer graphs it is a thousandth of that, as published: transfers there cost next to
+nothing, and it is kept so.
+
+Bytes. An edge has a `size`, but what it costs is `cost`, and in the layer graphs they disagree for
+some (there `cost` follows the producer). So the rate is the median of size / cost, the machine gets
+it as its intra-server rate, and a tensor has the bytes that its cost stands for at this rate:
+every cost comes out as the file says. A producer's edges of one cost are one tensor.
+
+Types. The operator graphs were made from ONNX models, and name most nodes after their operator:
+`Conv12`, `MatMul7_Grad/Gemm_3`. A further output of an operator is a node of its own there, named
+after the operator and itself (`LayerNormalization3_saved_mean_1`): an item of a tuple. Where a name
+tells nothing, as in the layer graphs and of weights, the type says which pass the node is of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+from typing import Any, Literal
+
+from placewire.optimizer.cluster import Cluster, Device, Server
+from placewire.optimizer.graph.operator_graph import (
+    TUPLE_ITEM,
+    GraphError,
+    OperatorRow,
+    build_graph,
+)
+from placewire.optimizer.published.importers.imported import (
+    Imported,
+    Row,
+    TensorsByProducer,
+    distinct_ids,
+    edge_ends,
+    number,
+    rows,
+)
+
+ACCELERATOR, CPU = "accelerator", "cpu"
+_UNLIMITED_BYTES = 2**50
+# Fewer edges than this at the common rate, and size and cost do not belong together.
+_LEAST_AGREEING = 0.5
+_SAME_RATE = 1e-3
+
+Devices = Literal["all", "accelerator"]
+
+# The operator's own name: its type and a number, of a gradient behind that of what it belongs to.
+_NAMED = re.compile(r"(?:[^/]+_Grad/)?([A-Z][A-Za-z]*?)_?\d+")
+
+
+def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Imported:
+    """devices: "accelerator" leaves the processors out, of the graph's times and of the cluster, to
+    place the graph on other clusters. Raises GraphError naming the row and the key."""
+    nodes = distinct_ids(rows(document, "nodes"))
+    edges = rows(document, "edges")
+    types = (ACCELERATOR,) if devices == "accelerator" else (ACCELERATOR, CPU)
+    bytes_per_second, agreeing = _rate(edges)
+    tensors = TensorsByProducer()
+    for row in edges:
+        source, target = edge_ends(row, nodes, "sourceId", "destId")
+        seconds = row.number("cost") / 1e3
+        tensors.add(source, target, round(seconds * bytes_per_second))
+    names = {str(row.values.get("name", "")) for row in nodes.values()}
+    operators = [_operator(identifier, row, types, names) for identifier, row in nodes.items()]
+    notes = {
+        "format": "msr",
+        "bytes_per_second": bytes_per_second,
+        "edges_whose_size_agrees": agreeing,
+    }
+    return Imported(
+        build_graph(operators, list(tensors), name=name, device_types=types, notes=notes),
+        _cluster(document, types, bytes_per_second),
+    )
+
+
+def _operator(
+    identifier: str, row: Row, types: Sequence[str], names: Collection[str]
+) -> OperatorRow:
+    seconds: dict[str, float] = {}
+    if row.value("supportedOnFpga"):
+        seconds[ACCELERATOR] = row.number("fpgaLatency") / 1e3
+    if CPU in types and row.values.get("cpuLatency") is not None:
+        seconds[CPU] = row.number("cpuLatency") / 1e3
+    if not seconds:
+        raise GraphError(f"{row.where}: runs on none of {', '.join(types)}")
+    colour = row.values.get("colorClass")
+    return OperatorRow(
+        id=identifier,
+        type=_type(row, names),
+        seconds=seconds,
+        weight_bytes=round(row.number("size", 0.0)),
+        colocation=None if colour is None else str(colour),
+    )
+
+
+def _type(row: Row, names: Collection[str]) -> str:
+    """names: of all nodes."""
+    name = str(row.values.get("name", ""))
+    if found := _NAMED.fullmatch(name):
+        return found[1]
+    if (found := _NAMED.match(name)) and found[0] in names and name[found.end()] == "_":
+        return TUPLE_ITEM
+    return "backward" if row.values.get("isBackwardNode") else "forward"
+
+
+def _rate(edges: Sequence[Row]) -> tuple[float, int]:
+    """(bytes per second that most edges agree on, how many do).
+
+    Raises GraphError where fewer than half of those that have size and cost agree.
+    """
+    found = []
+    for row in edges:
+        size, cost = row.number("size", 0.0), row.number("cost") / 1e3
+        if size > 0 and cost > 0:
+            found.append(size / cost)
+    if not found:
+        return float(2**31), 0  # nothing is ever sent, or sizes are not stated: 2 GiB/s
+    rate = median(found)
+    agreeing = sum(abs(one / rate - 1) <= _SAME_RATE for one in found)
+    if agreeing < _LEAST_AGREEING * len(found):
+        raise GraphError(
+            f"edges: size / cost is one rate for {agreeing} of {len(found)} edges only, so that "
+            "transfers cannot be told as bytes at one rate"
+        )
+    return rate, agreeing
+
+
+def _cluster(document: Mapping[str, Any], types: Sequence[str], bytes_per_second: float) -> Cluster:
+    def count(key: str) -> int:
+        return int(number(document.get(key, 0), key))
+
+    memory = int(number(document.get("maxSizePerFPGA"), "maxSizePerFPGA"))
+    devices = [Device(type=ACCELERATOR, memory_bytes=memory)] * count("maxFPGAs")
+    if CPU in types:
+        devices += [Device(type=CPU, memory_bytes=_UNLIMITED_BYTES)] * count("maxCPUs")
+    if not devices:
+        raise GraphError("maxFPGAs and maxCPUs leave no device")
+    return Cluster(
+        servers=(Server(name="machine", devices=tuple(devices), nics=()),),
+        setup_latency_seconds=0.0,
+        intra_server_bits_per_second=bytes_per_second * 8,
+    )

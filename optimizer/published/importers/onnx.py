@@ -1,0 +1,202 @@
+"""ONNX models (onnx.ai): the operators of one inference, read with the package `onnx`.
+
+A node is an operator. Its initialisers are its weights, as are the results of Constant nodes; one
+that several nodes read is an operator of type `parameter`, whose tensor is sent to them, unless it
+is small: then each has a copy. A graph input is an operator of type `input`. A node with bodies
+(If, Loop, Scan) is one operator, which reads what its bodies read of the outer graph.
+
+An ONNX file has no times. Its operators get flops and traffic_bytes, from which
+`optimizer profile GRAPH --device NAME` models them. Sizes need shapes: what the file does not
+state is inferred, and a dimension that has only a name needs a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
+from placewire.optimizer.published.importers.imported import Imported
+from placewire.optimizer.published.importers.onnx_costs import VIEWS, bodies, node_cost
+from placewire.optimizer.published.importers.onnx_model import (
+    OWN_DOMAINS,
+    SMALL_BYTES,
+    Scope,
+    read_model,
+)
+
+
+def read_onnx(
+    data: bytes,
+    name: str = "onnx",
+    folder: Path = Path(),
+    dimensions: Mapping[str, int] | None = None,
+) -> Imported:
+    """folder: where the model's external data lie; dimensions: sizes by name. Raises GraphError
+    without the package, for what is no model, and naming the node or value at fault."""
+    model = read_model(data, folder, dimensions or {})
+    notes = {
+        "format": "onnx",
+        "producer": model.producer,
+        "opset": model.opset,
+        "dimensions": dict(dimensions or {}),
+        "counted_per_element": _without_formula(model.main),
+    }
+    reading = _Reading(model.main)
+    operators = reading.operators()
+    return Imported(build_graph(operators, list(reading.tensors()), name=name, notes=notes))
+
+
+def _without_formula(scope: Scope) -> list[str]:
+    """Types of other domains: of these the package knows no more than the sizes they state."""
+    return sorted({_type(n) for n in scope.nodes if n.domain not in OWN_DOMAINS})
+
+
+class _Reading:
+    """One model on its way to rows; `operators` before `tensors`."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._nodes, same = _without_copies(scope)
+        self._where = [f"node {_called(node)!r} ({_type(node)})" for node in self._nodes]
+        self._reads = [
+            list(dict.fromkeys(same.get(name, name) for name in _read_by(node, scope)))
+            for node in self._nodes
+        ]
+        self._ids: list[str] = []
+        self._readers: dict[str, list[int]] = {}
+        for k, names in enumerate(self._reads):
+            for name in names:
+                self._readers.setdefault(name, []).append(k)
+        self._shared = [name for name in scope.constants if self._is_shared(name)]
+        self._inputs = [name for name in scope.inputs if name in self._readers]
+
+    def operators(self) -> list[OperatorRow]:
+        first = [
+            *(self._standing(name, "input") for name in self._inputs),
+            *(self._standing(name, "parameter") for name in self._shared),
+        ]
+        taken = {row.id for row in first}
+        self._ids = [_distinct(node, taken) for node in self._nodes]
+        self._check()
+        own = set(self._scope.constants) - set(self._shared)
+        return [*first, *(self._operator(k, own) for k in range(len(self._nodes)))]
+
+    def tensors(self) -> Iterator[TensorRow]:
+        given = [(name, name, f"input {name!r}") for name in (*self._inputs, *self._shared)]
+        for k, node in enumerate(self._nodes):
+            given += [(name, self._ids[k], self._where[k]) for name in node.output if name]
+        for name, producer, where in given:
+            if readers := self._readers.get(name):
+                size = self._scope.value(name, where).bytes
+                yield TensorRow(producer, tuple(self._ids[k] for k in readers), size)
+
+    def _is_shared(self, name: str) -> bool:
+        several = len(self._readers.get(name, ())) > 1
+        return several and self._scope.value(name, "weights").bytes > SMALL_BYTES
+
+    def _standing(self, name: str, kind: str) -> OperatorRow:
+        value = self._scope.value(name, kind)
+        return OperatorRow(
+            id=name,
+            type=kind,
+            seconds={},
+            signature=f"{value.type}{list(value.shape)}",
+            weight_bytes=value.bytes,
+        )
+
+    def _operator(self, k: int, own: set[str]) -> OperatorRow:
+        node, where = self._nodes[k], self._where[k]
+        weights = [name for name in self._reads[k] if name in own]
+        outputs = [self._scope.value(name, where) for name in node.output if name]
+        views = node.op_type in VIEWS and node.domain in OWN_DOMAINS
+        cost = node_cost(node, self._scope, where)
+        return OperatorRow(
+            id=self._ids[k],
+            type=_type(node),
+            seconds={},
+            signature=" ".join(f"{value.type}{list(value.shape)}" for value in outputs),
+            weight_bytes=sum(self._scope.value(name, where).bytes for name in weights)
+            + _weights_of_bodies(node, self._scope, where),
+            activation_bytes=0 if views else sum(value.bytes for value in outputs),
+            flops=cost.flops,
+            traffic_bytes=cost.traffic_bytes,
+        )
+
+    def _check(self) -> None:
+        """Raises GraphError for an operator that ONNX does not have, and for a value that nothing
+        gives, or two nodes."""
+        from onnx import defs
+
+        for node, where in zip(self._nodes, self._where, strict=True):
+            if node.domain in OWN_DOMAINS and not defs.has(node.op_type):
+                raise GraphError(f"{where}: ONNX has no such operator")
+        given = dict.fromkeys((*self._scope.inputs, *self._scope.constants), "the graph")
+        for k, node in enumerate(self._nodes):
+            for name in filter(None, node.output):
+                if name in given:
+                    raise GraphError(f"{self._where[k]}: {name!r} is also given by {given[name]}")
+                given[name] = self._where[k]
+        for k, names in enumerate(self._reads):
+            for name in names:
+                if name not in given:
+                    raise GraphError(f"{self._where[k]}: reads {name!r}, which nothing gives")
+
+
+def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
+    """The nodes but for Identity ones of weights, with which exporters tie equal weights; and by
+    what these give, the weight that it is."""
+    constants = set(scope.constants)
+    same: dict[str, str] = {}
+    nodes = []
+    for node in scope.nodes:
+        given = [same.get(name, name) for name in node.input]
+        copies = node.op_type == "Identity" and node.domain in OWN_DOMAINS
+        if copies and len(given) == 1 and given[0] in constants:
+            same[node.output[0]] = given[0]
+        else:
+            nodes.append(node)
+    return nodes, same
+
+
+def _read_by(node: Any, scope: Scope) -> Iterator[str]:
+    """Values of the node's own graph that it or its bodies read; several times, maybe."""
+    yield from filter(None, node.input)
+    for _, body in bodies(node, scope):
+        inner = {*body.inputs, *body.constants, *(o for n in body.nodes for o in n.output)}
+        for name in (*(o.name for o in body.graph.output), *_read_inside(body)):
+            if name not in inner:
+                yield name
+
+
+def _read_inside(body: Scope) -> Iterator[str]:
+    for node in body.nodes:
+        yield from _read_by(node, body)
+
+
+def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
+    total = 0
+    for _, body in bodies(node, scope):
+        total += sum(body.value(name, where).bytes for name in body.constants)
+        total += sum(_weights_of_bodies(inner, body, where) for inner in body.nodes)
+    return total
+
+
+def _distinct(node: Any, taken: set[str]) -> str:
+    """The node's name, or that of its first result; numbered where it is taken."""
+    name = base = _called(node) or node.op_type
+    number = 1
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _called(node: Any) -> str:
+    name: str = node.name or next(filter(None, node.output), "")
+    return name
+
+
+def _type(node: Any) -> str:
+    return node.op_type if node.domain in OWN_DOMAINS else f"{node.domain}.{node.op_type}"

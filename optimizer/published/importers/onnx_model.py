@@ -1,0 +1,281 @@
+"""An ONNX file as nodes and sizes: decoded, its shapes inferred, its weights left where they are.
+
+Sizes follow from shapes and types alone, so that values of weights are never needed: those in the
+file are dropped before shapes are inferred, those in files beside it are not opened. Only what is
+small enough to be a shape or an axis is kept, or read, because other shapes follow from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from placewire.optimizer.graph.operator_graph import GraphError
+
+# A tensor of more bytes is no shape: its values are not looked at.
+SMALL_BYTES = 4096
+OWN_DOMAINS = ("", "ai.onnx")
+# Element types of less than a byte; numpy knows the size of the others.
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+_VALUE_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "uint64_data", "double_data",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the model. type: ONNX's name of its elements' type, like FLOAT16."""
+
+    type: str
+    shape: tuple[int, ...]
+    item_bits: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.elements * self.item_bits // 8)
+
+
+class Scope:
+    """A graph of the model: the one that runs, or a body of one of its nodes, which sees the values
+    of those around it."""
+
+    def __init__(self, graph: Any, outer: Scope | None = None) -> None:
+        self.graph = graph
+        self.outer = outer
+        self._stated = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+
+    @property
+    def nodes(self) -> list[Any]:
+        """All but Constant ones, which are weights."""
+        return [node for node in self.graph.node if not _is_constant(node)]
+
+    @property
+    def inputs(self) -> list[str]:
+        return [v.name for v in self.graph.input if v.name not in self._initializers]
+
+    @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """Initialisers, and what Constant nodes give."""
+        made = (node.output[0] for node in self.graph.node if _is_constant(node))
+        return (*self._initializers, *made)
+
+    def value(self, name: str, where: str) -> Value:
+        """Raises GraphError, beginning with `where`, for what has no size before it runs."""
+        if (tensor := self._initializers.get(name)) is not None:
+            return _sized(tensor.data_type, tuple(tensor.dims), f"{where}: {name!r}")
+        if (stated := self._stated.get(name)) is not None:
+            return _stated_value(stated, f"{where}: {name!r}")
+        if self.outer is not None:
+            return self.outer.value(name, where)
+        raise GraphError(
+            f"{where}: the shape of {name!r} is not in the file and does not follow from others; "
+            "have it written with the shapes of its values (value_info)"
+        )
+
+    def whole_number(self, name: str) -> int | None:
+        """What a constant holds that is one whole number; None of all else."""
+        tensor = self._initializers.get(name, self._constant_tensors.get(name))
+        if tensor is None:
+            return None if self.outer is None else self.outer.whole_number(name)
+        array = _onnx().numpy_helper.to_array(tensor)
+        return int(array.item()) if array.size == 1 else None
+
+    @cached_property
+    def _constant_tensors(self) -> Mapping[str, Any]:
+        return {
+            node.output[0]: attribute.t
+            for node in self.graph.node
+            if _is_constant(node)
+            for attribute in node.attribute
+            if attribute.name == "value"
+        }
+
+
+@dataclass(frozen=True)
+class Model:
+    """main: the graph that runs. producer and opset: what wrote it, against which operators."""
+
+    main: Scope
+    producer: str
+    opset: int
+
+
+def read_model(data: bytes, folder: Path, dimensions: Mapping[str, int]) -> Model:
+    """folder: where its external data would lie. dimensions: sizes of those that the file names
+    only. Raises GraphError for what is no model, and naming what has no size."""
+    model = _decoded(data)
+    for tensor in model.graph.initializer:
+        _lighten(tensor, folder)
+    found = _fill(model.graph, dimensions)
+    _refuse_open_inputs(model.graph)
+    model = _with_shapes(model)
+    if dimensions:  # among them may be what inference has named
+        found |= _fill(model.graph, dimensions)
+        model = _with_shapes(model)
+    if unknown := [name for name in dimensions if name not in found]:
+        raise GraphError(f"it has no dimension {unknown[0]!r} that has no size yet")
+    opset = max((s.version for s in model.opset_import if s.domain in OWN_DOMAINS), default=0)
+    producer = f"{model.producer_name} {model.producer_version}".strip()
+    return Model(Scope(model.graph), producer, opset)
+
+
+def _decoded(data: bytes) -> Any:
+    """Functions of the file's own are inlined."""
+    onnx = _onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise GraphError(f"no ONNX model: {error}") from error
+    if not model.HasField("graph") or not model.graph.node:
+        raise GraphError("no ONNX model: it has no graph, or one without nodes")
+    _refuse_broken_texts(model.graph)
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise GraphError(f"initializer {name!r} is sparse, which this release does not read")
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    return inliner.inline_local_functions(model)
+
+
+def _refuse_broken_texts(graph: Any) -> None:
+    """protobuf gives as bytes what is no UTF-8."""
+    named = (*graph.input, *graph.value_info, *graph.output, *graph.initializer)
+    texts = [value.name for value in named]
+    for node in graph.node:
+        texts += [node.op_type, node.domain, node.name, *node.input, *node.output]
+        for attribute in node.attribute:
+            texts.append(attribute.name)
+            if attribute.HasField("g"):
+                _refuse_broken_texts(attribute.g)
+    for text in texts:
+        if not isinstance(text, str):
+            raise GraphError(f"no ONNX model: the name {text!r} in it is no text")
+
+
+def _lighten(tensor: Any, folder: Path) -> None:
+    """Drops a large initialiser's values; reads a small one's that lie in a file."""
+    onnx = _onnx()
+    external = onnx.TensorProto.EXTERNAL
+    size = _sized(tensor.data_type, tuple(tensor.dims), f"initializer {tensor.name!r}").bytes
+    if size > SMALL_BYTES:
+        for field in _VALUE_FIELDS:
+            tensor.ClearField(field)
+        tensor.data_location = external
+    elif tensor.data_location == external:
+        from onnx.external_data_helper import load_external_data_for_tensor
+
+        try:
+            load_external_data_for_tensor(tensor, str(folder))
+        except Exception as error:
+            raise GraphError(f"initializer {tensor.name!r}: {_first_line(error)}") from error
+        tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _fill(graph: Any, dimensions: Mapping[str, int]) -> set[str]:
+    """Gives dimensions without a size that of their name. -> the names that there were."""
+    found = set()
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        for name, dimension in _open_dimensions(value):
+            if name in dimensions:
+                found.add(name)
+                dimension.dim_value = dimensions[name]
+    return found
+
+
+def _open_dimensions(value: Any) -> Iterator[tuple[str, Any]]:
+    """(name, dimension) of those without a size; `value.axis` where the file names none."""
+    for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+        if not dimension.HasField("dim_value") or dimension.dim_value < 0:
+            yield dimension.dim_param or f"{value.name}.{axis}", dimension
+
+
+def _refuse_open_inputs(graph: Any) -> None:
+    given = {tensor.name for tensor in graph.initializer}
+    for value in graph.input:
+        for name, _ in _open_dimensions(value):
+            if value.name not in given:
+                raise GraphError(
+                    f"input {value.name!r}: its dimension {name!r} has no size; give it with "
+                    f"--dimension {name}=SIZE"
+                )
+
+
+def _with_shapes(model: Any) -> Any:
+    onnx = _onnx()
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        )
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise GraphError(f"its shapes do not follow: {_first_line(error)}") from error
+
+
+def _stated_value(stated: Any, where: str) -> Value:
+    kind = stated.type.WhichOneof("value")
+    if kind is None:
+        raise GraphError(f"{where} has no type")
+    if kind != "tensor_type":
+        raise GraphError(
+            f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}, whose size is not known "
+            "before it runs"
+        )
+    tensor = stated.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise GraphError(f"{where} has no shape in the file, and none follows from others")
+    for name, _ in _open_dimensions(stated):
+        raise GraphError(
+            f"{where}: its dimension {name!r} depends on values; give what is to be planned for "
+            f"with --dimension {name}=SIZE"
+        )
+    return _sized(tensor.elem_type, tuple(d.dim_value for d in tensor.shape.dim), where)
+
+
+def _sized(element_type: int, shape: tuple[int, ...], where: str) -> Value:
+    onnx = _onnx()
+    types = onnx.TensorProto.DataType
+    name = types.Name(element_type) if element_type in types.values() else str(element_type)
+    if (bits := _PACKED_BITS.get(name)) is None:
+        try:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+        except KeyError:
+            raise GraphError(f"{where}: its elements are of no known type ({name})") from None
+        if dtype.hasobject:
+            raise GraphError(f"{where} holds texts, whose size is not known before it runs")
+        bits = dtype.itemsize * 8
+    if any(size < 0 for size in shape):
+        raise GraphError(f"{where}: its shape is {list(shape)}, with a negative size")
+    return Value(name, shape, bits)
+
+
+def _is_constant(node: Any) -> bool:
+    return node.op_type == "Constant" and node.domain in OWN_DOMAINS
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _onnx() -> Any:
+    """Raises GraphError without the package."""
+    try:
+        import onnx
+    except ImportError:
+        raise GraphError(
+            "format onnx needs the package onnx (pip install 'placewire[onnx]')"
+        ) from None
+    return onnx

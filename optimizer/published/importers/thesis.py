@@ -1,0 +1,55 @@
+"""The node-link JSON of the thesis' authors (and of QuickP).
+
+Top level `nodes` and `links` (newer networkx writes `edges`). A node: `id`, `op_type`, `mem` bytes,
+`comp_cost` {device name: microseconds}. A link: `source`, `target`, `tensor_size_in_bit`. Other
+keys are ignored.
+
+A device name becomes a device type. `mem` is held all the time: the thesis counts memory as the
+static sum of (3.2). Several links from one producer with equal sizes are one tensor with several
+readers, which is sent once to a device; links of unlike sizes are different outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, build_graph
+from placewire.optimizer.published.importers.imported import (
+    Imported,
+    Row,
+    TensorsByProducer,
+    distinct_ids,
+    edge_ends,
+    number,
+    rows,
+    whole_bytes,
+)
+
+
+def read_thesis(document: Any, name: str = "thesis") -> Imported:
+    """Raises GraphError naming the row and the key."""
+    nodes = distinct_ids(rows(document, "nodes"))
+    links = rows(document, "edges" if "edges" in document else "links")
+    tensors = TensorsByProducer()
+    for row in links:
+        source, target = edge_ends(row, nodes, "source", "target")
+        tensors.add(source, target, whole_bytes(row.number("tensor_size_in_bit") / 8))
+    operators = [_operator(identifier, row) for identifier, row in nodes.items()]
+    return Imported(build_graph(operators, list(tensors), name=name, notes={"format": "thesis"}))
+
+
+def _operator(identifier: str, row: Row) -> OperatorRow:
+    costs = row.value("comp_cost")
+    if not isinstance(costs, dict) or not costs:
+        raise GraphError(
+            f"{row.where}: comp_cost is {costs!r}, expected microseconds by device name"
+        )
+    return OperatorRow(
+        id=identifier,
+        type=row.text("op_type", "") or "operator",
+        seconds={
+            device: number(cost, f"{row.where}: comp_cost.{device}") / 1e6
+            for device, cost in costs.items()
+        },
+        weight_bytes=whole_bytes(row.number("mem", 0.0)),
+    )

@@ -1,0 +1,59 @@
+"""Longest paths taken out of a graph one after the other, compiled (linear clustering)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewire.optimizer.kernels.compiled import compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@compiled
+def take_longest_paths(
+    topological: IntArray,
+    outputs_start: IntArray,
+    outputs: IntArray,
+    consumers_start: IntArray,
+    consumers: IntArray,
+    own: FloatArray,
+    on_edge: FloatArray,
+    cluster: IntArray,
+    clusters: int,
+    at_most: int,
+) -> int:
+    """Up to at_most times the longest path through operators that are in no cluster (cluster
+    int64[n] is -1 there), own float64[n] and on_edge float64[m] seconds added up, becomes a cluster
+    of its own; returns how many there are then.
+
+    An operator that is taken takes its edges with it, so that no later path leads through it.
+    """
+    n = len(own)
+    tail = np.empty(n)
+    following = np.empty(n, dtype=np.int64)
+    for _ in range(at_most):
+        head = -1
+        for index in range(n - 1, -1, -1):
+            i = topological[index]
+            if cluster[i] >= 0:
+                continue
+            longest, after = 0.0, -1
+            for o in range(outputs_start[i], outputs_start[i + 1]):
+                e = outputs[o]
+                for k in range(consumers_start[e], consumers_start[e + 1]):
+                    c = consumers[k]
+                    if cluster[c] < 0 and (after < 0 or on_edge[e] + tail[c] > longest):
+                        longest, after = on_edge[e] + tail[c], c
+            tail[i] = own[i] + longest
+            following[i] = after
+            if head < 0 or tail[i] > tail[head] or (tail[i] == tail[head] and i < head):
+                head = i
+        if head < 0:
+            return clusters
+        while head >= 0:
+            cluster[head] = clusters
+            head = following[head]
+        clusters += 1
+    return clusters

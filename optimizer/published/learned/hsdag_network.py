@@ -1,0 +1,125 @@
+"""HSDAG's networks: what embeds nodes, scores edges, pools groups and chooses devices.
+
+T placements are taken at once; N nodes, H the hidden channel, D devices.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.learned.settings import HsdagSettings
+
+
+class HsdagPolicy(nn.Module):
+    """`forward` is not used: a placement needs a decision between its two halves."""
+
+    def __init__(self, columns: int, devices: int, settings: HsdagSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden_channel
+        self.transform = perceptron(columns, hidden, hidden, settings.layer_trans)
+        self.convolutions = nn.ModuleList(
+            nn.Linear(hidden, hidden, bias=False) for _ in range(settings.layer_gnn)
+        )
+        self.edge_score = perceptron(hidden, hidden, 1, settings.layer_parsingnet)
+        self.placer = perceptron(hidden, hidden, devices, settings.layer_parsingnet)
+
+    def first_state(self, features: Tensor) -> Tensor:
+        """float[N, columns] -> float[1, N, H]"""
+        state: Tensor = renewed(torch.relu(self.transform(features)))
+        return state[None]
+
+    def embed(self, state: Tensor, adjacency: Tensor) -> Tensor:
+        """Equation (6), once per layer, the activation after the last too (act_final).
+
+        state float[T, N, H], adjacency sparse [N, N] -> float[T, N, H].
+        """
+        for convolution in self.convolutions:
+            state = torch.relu(spread(adjacency, convolution(state)))
+        return state
+
+    def score(self, embedded: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Equation (7): float[T, N, H] at edges int64[..., E], -> float[T, E] within 0..1."""
+        ends = gathered(embedded, source) * gathered(embedded, target)
+        scores: Tensor = torch.sigmoid(self.edge_score(ends).squeeze(-1))
+        return scores
+
+    def logits(self, pooled: Tensor) -> Tensor:
+        """float[..., H] -> float[..., D]"""
+        found: Tensor = self.placer(pooled)
+        return found
+
+
+def perceptron(inputs: int, hidden: int, outputs: int, layers: int) -> nn.Sequential:
+    """relu between the layers, none after the last."""
+    sizes = [inputs, *[hidden] * (layers - 1), outputs]
+    parts: list[nn.Module] = []
+    for k in range(layers):
+        parts += [nn.ReLU()] if k else []
+        parts.append(nn.Linear(sizes[k], sizes[k + 1]))
+    return nn.Sequential(*parts)
+
+
+def normalised_adjacency(nodes: Nodes) -> Tensor:
+    """Sparse float[N, N]: D^-1/2 (A + I) D^-1/2 of (6), A in both directions: the neighbourhood
+    of (15)."""
+    n = nodes.count
+    loops = torch.arange(n)
+    source, target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
+    rows, columns = torch.cat([source, target, loops]), torch.cat([target, source, loops])
+    # Where two nodes send to each other the edge is one all the same.
+    pairs = torch.unique(rows * max(n, 1) + columns)
+    rows, columns = pairs // max(n, 1), pairs % max(n, 1)
+    scale = torch.bincount(rows, minlength=n).to(torch.float32).rsqrt()
+    values = scale[rows] * scale[columns]
+    index = torch.stack([rows, columns])
+    return sparse(index, values, n)
+
+
+def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
+    """float[count, count] with values at index int64[2, …]"""
+    size = (count, count)
+    return torch.sparse_coo_tensor(index, values, size, check_invariants=True).coalesce()
+
+
+def spread(adjacency: Tensor, values: Tensor) -> Tensor:
+    """[N, N] @ float[T, N, H] for every placement."""
+    t, n, h = values.shape
+    flat = values.permute(1, 0, 2).reshape(n, t * h)
+    heard: Tensor = torch.sparse.mm(adjacency, flat)
+    return heard.reshape(n, t, h).permute(1, 0, 2)
+
+
+def gathered(values: Tensor, index: Tensor) -> Tensor:
+    """float[T, N, H], int64[T, E] -> float[T, E, H]"""
+    return torch.take_along_dim(values, index[..., None], dim=1)
+
+
+def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tensor:
+    """The mean of each group's embeddings, each weighed by the score of its strongest edge: through
+    which the scores are learned.
+
+    float[T, N, H], float[T, N], group int64[T, N] in 0..count - 1 over all placements ->
+    float[count, H].
+    """
+    flat, hidden = group.reshape(-1), embedded.shape[-1]
+    total = torch.zeros(count, hidden).index_add(
+        0, flat, (embedded * weight[..., None]).reshape(-1, hidden)
+    )
+    size = torch.bincount(flat, minlength=count).clamp(min=1)
+    return total / size[:, None]
+
+
+def masked(logits: Tensor, able: NDArray[np.bool_]) -> Tensor:
+    """float[G, D] with -inf where able bool[G, D] is False."""
+    return logits.masked_fill(torch.from_numpy(~able), -math.inf)
+
+
+def renewed(state: Tensor) -> Tensor:
+    """Scaled to a mean square of 1 per node: sums of embeddings of embeddings would grow."""
+    return state * (state.square().mean(dim=-1, keepdim=True) + 1e-6).rsqrt()

@@ -1,0 +1,172 @@
+"""HSDAG's episodes: placements proposed one after the other, and the policy's updates by REINFORCE
+(section 2.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.published.learned.hsdag_network import (
+    HsdagPolicy,
+    masked,
+    normalised_adjacency,
+    pooled,
+    renewed,
+)
+from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.learned.parsing import groups, strongest_edges
+from placewire.optimizer.published.learned.settings import HsdagSettings
+from placewire.optimizer.published.learned.trials import Episode, Trials
+
+# Placements times nodes that an update takes through the networks at once.
+_ROWS = 40_000
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One placement as it came about: state float[1, N, H] (None: the first, made of the features);
+    strongest int64[N], the edge that each node kept; group int64[N]; able bool[groups, D]; choice
+    int64[groups]."""
+
+    state: Tensor | None
+    strongest: IntArray
+    group: IntArray
+    able: NDArray[np.bool_]
+    choice: IntArray
+    reward: float
+
+
+class HsdagTraining:
+    """Learns on one graph, by placements that `trials` judges."""
+
+    def __init__(
+        self,
+        policy: HsdagPolicy,
+        nodes: Nodes,
+        features: Tensor,
+        trials: Trials,
+        settings: HsdagSettings,
+        seed: int,
+    ) -> None:
+        """features float[N, columns]"""
+        self.policy, self.nodes, self.features, self.trials = policy, nodes, features, trials
+        self.settings = settings
+        self.memory_bytes = trials.search.problem.cluster.memory_bytes
+        self.adjacency = normalised_adjacency(nodes)
+        self.source, self.target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+
+    def run(self, said: Callable[[Episode], None]) -> None:
+        """Until the episodes, the placements, the time or the patience are at an end."""
+        for _ in range(self.settings.max_episodes):
+            if self.trials.is_over or self.trials.stale_for(self.settings.patience):
+                return
+            proposals = self.episode(explores=True)
+            if not proposals:
+                return
+            loss = math.nan if self.trials.until.is_over else self.update(proposals)
+            said(self.trials.close_episode(loss))
+
+    def episode(self, *, explores: bool) -> list[Proposal]:
+        """update_timestep placements, or as many as there is time for. Without exploring no edge is
+        left out, devices are the likeliest, and no limit but the clock's counts."""
+        made: list[Proposal] = []
+        state: Tensor | None = None
+        for _ in range(self.settings.update_timestep):
+            if (explores and self.trials.is_over) or (made and self.trials.until.is_over):
+                break
+            proposal, state = self._propose(state, explores)
+            made.append(proposal)
+        return made
+
+    @torch.no_grad()
+    def _propose(self, state: Tensor | None, explores: bool) -> tuple[Proposal, Tensor]:
+        """(the placement, the state after it)"""
+        held = self.policy.first_state(self.features) if state is None else state
+        embedded = self.policy.embed(held, self.adjacency)
+        strongest = self._parse(embedded, explores)
+        group = groups(self.nodes, strongest, self.memory_bytes)
+        able = np.ones((int(group.max(initial=-1)) + 1, self.nodes.able.shape[1]), dtype=np.bool_)
+        np.logical_and.at(able, group, self.nodes.able)
+        mean = self._pooled(embedded, strongest[None], group[None], len(able))
+        odds = masked(self.policy.logits(mean), able)
+        choice = odds.argmax(dim=1)
+        if explores:
+            chances = torch.softmax(odds, dim=1)
+            choice = torch.multinomial(chances, 1, generator=self.generator).squeeze(1)
+        device = choice.numpy()[group]
+        seconds = self.trials.cost(device, len(choice), in_training=explores)
+        after = renewed(embedded + mean[torch.from_numpy(group)][None])
+        reward = self.trials.search.costing.reference / seconds if seconds > 0 else 0.0
+        return Proposal(state, strongest, group, able, choice.numpy(), reward), after
+
+    def _parse(self, embedded: Tensor, explores: bool) -> IntArray:
+        kept = np.arange(len(self.nodes.source))
+        if explores:
+            kept = kept[self._survives(len(kept), self.settings.dropout_network)]
+        index = torch.from_numpy(kept)[None]
+        score = self.policy.score(embedded, self.source[index], self.target[index])[0]
+        strongest = strongest_edges(self.nodes, score.numpy(), kept)
+        if explores:
+            survives = self._survives(len(strongest), self.settings.dropout_parsing)
+            strongest = np.where(survives, strongest, -1)
+        return strongest
+
+    def _survives(self, count: int, dropout: float) -> NDArray[np.bool_]:
+        if dropout <= 0.0:
+            return np.ones(count, dtype=np.bool_)
+        found: NDArray[np.bool_] = (torch.rand(count, generator=self.generator) >= dropout).numpy()
+        return found
+
+    def _pooled(self, embedded: Tensor, strongest: IntArray, group: IntArray, count: int) -> Tensor:
+        """float[count, H]; strongest, group int64[T, N]."""
+        edge = torch.from_numpy(np.maximum(strongest, 0))
+        has_edge = torch.from_numpy(strongest >= 0)
+        weight = torch.ones(edge.shape)
+        if len(self.source):
+            score = self.policy.score(embedded, self.source[edge], self.target[edge])
+            weight = torch.where(has_edge, score, weight)
+        return pooled(embedded, weight, torch.from_numpy(group), count)
+
+    def update(self, proposals: list[Proposal]) -> float:
+        """k_epochs steps of Adam along (14); the loss before the first."""
+        discount, turns = self.settings.discount, enumerate(proposals, start=1)
+        worth = torch.tensor([discount**i * p.reward for i, p in turns])
+        size = max(1, _ROWS // max(self.nodes.count, 1))
+        first = math.nan
+        for epoch in range(self.settings.k_epochs):
+            self.optimizer.zero_grad()
+            loss = 0.0
+            for k in range(0, len(proposals), size):
+                if self.trials.until.is_over:
+                    return first
+                part = -(self._log_chances(proposals[k : k + size]) * worth[k : k + size]).sum()
+                part.backward()
+                loss += float(part.detach())
+            self.optimizer.step()
+            first = loss if epoch == 0 else first
+        return first
+
+    def _log_chances(self, proposals: list[Proposal]) -> Tensor:
+        """float[T]: log p(P | G') of each placement under the policy as it is now."""
+        first = self.policy.first_state(self.features)
+        state = torch.cat([first if p.state is None else p.state for p in proposals])
+        counts = [len(p.choice) for p in proposals]
+        before = np.cumsum([0, *counts])
+        group = np.stack([p.group + base for p, base in zip(proposals, before, strict=False)])
+        embedded = self.policy.embed(state, self.adjacency)
+        strongest = np.stack([p.strongest for p in proposals])
+        mean = self._pooled(embedded, strongest, group, int(before[-1]))
+        odds = masked(self.policy.logits(mean), np.concatenate([p.able for p in proposals]))
+        choice = torch.from_numpy(np.concatenate([p.choice for p in proposals]))
+        chosen = torch.log_softmax(odds, dim=1).gather(1, choice[:, None]).squeeze(1)
+        which = torch.from_numpy(np.repeat(np.arange(len(proposals)), counts))
+        return torch.zeros(len(proposals)).index_add(0, which, chosen)

@@ -1,0 +1,105 @@
+"""Placeto's networks: messages along the graph, pools around one node, its device.
+
+T decisions are taken at once; N nodes, H the hidden length, D devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
+from placewire.optimizer.published.learned.hsdag_network import perceptron, sparse, spread
+from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.learned.settings import PlacetoSettings
+
+# Where a node's pools lie: before it, behind it, and beside it on no path with it.
+POOLS = 3
+
+
+class PlacetoPolicy(nn.Module):
+    def __init__(self, columns: int, devices: int, settings: PlacetoSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden
+        self.rounds = settings.rounds
+        self.first = nn.Linear(columns, hidden)
+        # One of each for messages that come from producers, and from consumers.
+        self.messages = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
+        self.updates = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
+        self.into_pool = nn.ModuleList(
+            perceptron(2 * hidden, hidden, hidden, 2) for _ in range(POOLS)
+        )
+        self.out_of_pool = nn.ModuleList(
+            perceptron(hidden, hidden, hidden, 2) for _ in range(POOLS)
+        )
+        self.placer = perceptron((2 + POOLS) * hidden, hidden, devices, 2)
+
+    def forward(
+        self, features: Tensor, current: Tensor, heard: tuple[Tensor, Tensor], pools: Tensor
+    ) -> Tensor:
+        """features float[T, N, columns], current int64[T], heard sparse [N, N] twice (from
+        producers, from consumers), pools float[T, POOLS, N], rows that sum to 1 or 0 -> logits
+        float[T, D]."""
+        begun = torch.relu(self.first(features))
+        sides = []
+        for message, update, adjacency in zip(self.messages, self.updates, heard, strict=True):
+            state = begun
+            for _ in range(self.rounds):
+                state = begun + update(spread(adjacency, message(state)))
+            sides.append(state)
+        embedded = torch.cat(sides, dim=-1)
+        parts = [embedded[torch.arange(len(current)), current]]
+        for k in range(POOLS):
+            gathered = pools[:, k, None, :] @ self.into_pool[k](embedded)
+            parts.append(self.out_of_pool[k](gathered.squeeze(1)))
+        logits: Tensor = self.placer(torch.cat(parts, dim=-1))
+        return logits
+
+
+def heard_from(nodes: Nodes) -> tuple[Tensor, Tensor]:
+    """Sparse float[N, N] twice: the mean over a node's producers, and over its consumers."""
+    return _mean(nodes.target, nodes.source, nodes.count), _mean(
+        nodes.source, nodes.target, nodes.count
+    )
+
+
+def _mean(rows: IntArray, columns: IntArray, count: int) -> Tensor:
+    values = 1.0 / np.bincount(rows, minlength=count)[rows]
+    index = torch.from_numpy(np.stack([rows, columns]))
+    weights = torch.from_numpy(values.astype(np.float32))
+    return sparse(index, weights, count)
+
+
+def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> NDArray[np.bool_]:
+    """bool[N, N]: row v has the nodes with an operator on a path to one of v's. Its transpose has
+    those behind."""
+    count = nodes.count
+    node = nodes.of_operator.tolist()
+    source, target, _ = graph.edges
+    readers: list[list[int]] = [[] for _ in node]
+    for i, j in zip(source.tolist(), target.tolist(), strict=True):
+        readers[i].append(j)
+    above = [0] * len(node)  # sets of nodes, as the bits of whole numbers
+    merged = [0] * count
+    for i in graph.topological_order.tolist():
+        merged[node[i]] |= above[i]
+        passed = above[i] | (1 << node[i])
+        for j in readers[i]:
+            above[j] |= passed
+    size = -(-max(count, 1) // 8)
+    packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in merged), dtype=np.uint8)
+    bits = np.unpackbits(packed.reshape(count, size), axis=1, bitorder="little")[:, :count]
+    found = bits.astype(np.bool_)
+    np.fill_diagonal(found, False)
+    return found
+
+
+def pools_of(before: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """float32[N, POOLS, N]: the mean over the nodes before a node, behind it, and beside it."""
+    beside = ~(before | before.T)
+    np.fill_diagonal(beside, False)
+    pools = np.stack([before, before.T, beside], axis=1).astype(np.float32)
+    pools /= np.maximum(pools.sum(axis=2, keepdims=True), 1.0)
+    return pools

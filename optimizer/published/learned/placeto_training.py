@@ -1,0 +1,188 @@
+"""Placeto's episodes: one node after the other gets a device, and the policy is updated by
+REINFORCE with a baseline for every step of an episode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from placewire.optimizer.engines.refusals import EngineRefusedError
+from placewire.optimizer.engines.units import typical_transfer_seconds
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.learned.hsdag_network import masked
+from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.learned.placeto_network import (
+    PlacetoPolicy,
+    before_and_behind,
+    heard_from,
+    pools_of,
+)
+from placewire.optimizer.published.learned.settings import PlacetoSettings
+from placewire.optimizer.published.learned.trials import Episode, Trials
+
+# What lies before, behind and beside every node is kept as three tables of nodes by nodes.
+MOST_NODES = 4_000
+# Decisions times nodes that an update takes through the networks at once.
+_ROWS = 20_000
+# A step that never ends counts as so many times the start's.
+_WORST = 100.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """device int64[N] before it; node, choice: what was decided; reward: how much of the start's
+    step it saved."""
+
+    device: IntArray
+    node: int
+    choice: int
+    reward: float
+
+
+def node_costs(problem: Problem, nodes: Nodes) -> NDArray[np.float32]:
+    """float32[N, D + 1]: log(1 + seconds on each device) and of the transfer of its outputs, in
+    mean seconds of a node."""
+    count, devices = nodes.able.shape
+    taken = np.zeros((count, devices + 1))
+    runs = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+    np.add.at(taken[:, :devices], nodes.of_operator, runs)
+    producer = nodes.of_operator[problem.graph.tensor_producer]
+    np.add.at(taken[:, devices], producer, typical_transfer_seconds(problem))
+    mean = taken[:, :devices].mean() if count else 1.0
+    return np.log1p(taken / max(float(mean), 1e-12)).astype(np.float32)
+
+
+class PlacetoTraining:
+    """Learns on one graph, by placements that `trials` judges."""
+
+    def __init__(
+        self,
+        policy: PlacetoPolicy,
+        nodes: Nodes,
+        trials: Trials,
+        settings: PlacetoSettings,
+        seed: int,
+    ) -> None:
+        """Raises EngineRefusedError for more nodes than it takes."""
+        if nodes.count > MOST_NODES:
+            raise EngineRefusedError(
+                f"placeto goes through {nodes.count:,} nodes one by one, each with all others in "
+                f"view, and takes {MOST_NODES:,} at most; reduce the graph (--reduction placeto)"
+            )
+        problem = trials.search.problem
+        self.policy, self.nodes, self.trials, self.settings = policy, nodes, trials, settings
+        self.costs = node_costs(problem, nodes)
+        self.heard = heard_from(nodes)
+        self.pools = pools_of(before_and_behind(problem.graph, nodes))
+        self.movable = np.flatnonzero(nodes.able.sum(axis=1) > 1)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+        self.start, self.start_seconds = self._start()
+        self._returned = np.zeros(len(self.movable))
+        self._episodes = 0
+
+    def run(self, said: Callable[[Episode], None]) -> None:
+        """Until the episodes, the placements, the time or the patience are at an end."""
+        for _ in range(self.settings.max_episodes if len(self.movable) else 0):
+            if self.trials.is_over or self.trials.stale_for(self.settings.patience):
+                return
+            decisions = self.episode(explores=True)
+            whole = len(decisions) == len(self.movable) and not self.trials.until.is_over
+            loss = self.update(decisions) if whole else math.nan
+            if decisions:
+                said(self.trials.close_episode(loss))
+
+    @torch.no_grad()
+    def episode(self, *, explores: bool) -> list[Decision]:
+        """From the start, every movable node once, in topological order, or as many as there is
+        time for. Without exploring devices are the likeliest."""
+        device, seconds = self.start, self.start_seconds
+        made: list[Decision] = []
+        for node in self.movable.tolist():
+            if self.trials.until.is_over or (explores and self.trials.is_over):
+                break
+            odds = self._odds([Decision(device, node, -1, 0.0)])
+            choice = int(odds.argmax())
+            if explores:
+                chances = torch.softmax(odds, dim=1)
+                choice = int(torch.multinomial(chances, 1, generator=self.generator))
+            after = device.copy()
+            after[node] = choice
+            took = self._capped(self.trials.cost(after, len(self.movable), in_training=explores))
+            reward = (seconds - took) / max(self.start_seconds, 1e-12)
+            made.append(Decision(device, node, choice, reward))
+            device, seconds = after, took
+        return made
+
+    def update(self, decisions: list[Decision]) -> float:
+        """One step of Adam; the loss before it."""
+        returns = np.cumsum([d.reward for d in decisions][::-1])[::-1]
+        baseline = self._returned / max(self._episodes, 1)
+        self._returned, self._episodes = self._returned + returns, self._episodes + 1
+        gained = returns - baseline
+        worth = torch.from_numpy((gained / (gained.std() + 1e-8)).astype(np.float32))
+        part = 1.0 - len(self.trials.curve) / self.settings.max_episodes
+        entropy_weight = self.settings.entropy * max(part, 0.0)
+        size = max(1, _ROWS // max(self.nodes.count, 1))
+        self.optimizer.zero_grad()
+        loss = 0.0
+        for k in range(0, len(decisions), size):
+            if self.trials.until.is_over:
+                return math.nan
+            held = decisions[k : k + size]
+            logs = torch.log_softmax(self._odds(held), dim=1)
+            choice = torch.tensor([d.choice for d in held])
+            chosen = logs.gather(1, choice[:, None]).squeeze(1)
+            entropy = -(logs.exp() * logs.masked_fill(logs.isinf(), 0.0)).sum(dim=1)
+            part_loss = -(chosen * worth[k : k + size] + entropy_weight * entropy).sum()
+            part_loss = part_loss / len(decisions)
+            part_loss.backward()
+            loss += float(part_loss.detach())
+        self.optimizer.step()
+        return loss
+
+    def _odds(self, decisions: list[Decision]) -> Tensor:
+        """float[T, D]: logits of each decision, -inf for devices that cannot have the node."""
+        current = np.array([d.node for d in decisions])
+        features = np.stack([self._features(d) for d in decisions])
+        logits = self.policy(
+            torch.from_numpy(features),
+            torch.from_numpy(current),
+            self.heard,
+            torch.from_numpy(self.pools[current]),
+        )
+        return masked(logits, self.nodes.able[current])
+
+    def _features(self, decision: Decision) -> NDArray[np.float32]:
+        """float32[N, 2 D + 3]: costs, the device it is on, whether it is its turn, whether that has
+        been."""
+        count, devices = self.nodes.able.shape
+        rows = np.zeros((count, 2 * devices + 3), dtype=np.float32)
+        rows[:, : devices + 1] = self.costs
+        rows[np.arange(count), devices + 1 + decision.device] = 1.0
+        rows[decision.node, -2] = 1.0
+        rows[: decision.node, -1] = 1.0  # nodes are numbered in the order of the visits
+        return rows
+
+    def _start(self) -> tuple[IntArray, float]:
+        """Everything on the device that it costs least on; what cannot run there on the first that
+        can."""
+        able = self.nodes.able
+        starts = [
+            np.where(able[:, d], d, able.argmax(axis=1)).astype(np.int64)
+            for d in range(able.shape[1])
+        ]
+        costs = [self.trials.cost(device, 1, in_training=False) for device in starts]
+        best = int(np.argmin(costs))
+        seconds = costs[best]
+        return starts[best], seconds if math.isfinite(seconds) else 1.0
+
+    def _capped(self, seconds: float) -> float:
+        return min(seconds, _WORST * self.start_seconds)

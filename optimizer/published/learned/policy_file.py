@@ -1,0 +1,123 @@
+"""A trained policy's file: a header in JSON and plain arrays, in numpy's npz form.
+
+It is read without pickle, so that a file from elsewhere can run nothing; what is not as the header
+says is refused before a network is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewire.optimizer.engines.refusals import EngineRefusedError
+
+FORMAT, VERSION = "placewire policy", 1
+# Of all arrays together, unpacked: many times the largest policy that the engines make.
+MOST_BYTES = 2**28
+_HEADER = "header"
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+class PolicyFileError(EngineRefusedError):
+    """A file that is no policy, or none that serves here: says what it is, and what would."""
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """facts: what the engine needs to make the networks again, as JSON; trained: on what, in
+    words."""
+
+    engine: str
+    devices: int
+    facts: Mapping[str, Any]
+    trained: str
+    arrays: Arrays
+
+
+def save_policy(policy: PolicyFile, path: Path) -> None:
+    header = {
+        "format": FORMAT, "version": VERSION, "engine": policy.engine, "devices": policy.devices,
+        "facts": policy.facts, "trained": policy.trained,
+    }  # fmt: skip
+    arrays: dict[str, Any] = {f"array.{name}": array for name, array in policy.arrays.items()}
+    arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def load_policy(path: Path, engine: str, devices: int) -> PolicyFile:
+    """Raises OSError, and PolicyFileError for a file that is no policy of this engine, version and
+    number of devices."""
+    try:
+        held = _read(path)
+        header = json.loads(held.pop(_HEADER).tobytes())
+        if header["format"] != FORMAT:
+            raise ValueError("another format")
+        found = PolicyFile(
+            engine=str(header["engine"]),
+            devices=int(header["devices"]),
+            facts=dict(header["facts"]),
+            trained=str(header["trained"]),
+            arrays={name.removeprefix("array."): array for name, array in held.items()},
+        )
+        version = int(header["version"])
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise not_a_policy(path, engine) from error
+    if version != VERSION:
+        raise PolicyFileError(
+            f"{path}: is a policy of version {version}, and version {VERSION} is read here; train "
+            "it anew"
+        )
+    if found.engine != engine:
+        raise PolicyFileError(
+            f"{path}: is a policy of engine {found.engine}, and {engine} was asked for"
+        )
+    if found.devices != devices:
+        raise PolicyFileError(
+            f"{path}: is a policy for {found.devices} devices, and the cluster has {devices}; a "
+            "policy chooses among as many devices as it was trained with"
+        )
+    return found
+
+
+def not_a_policy(path: Path, engine: str) -> PolicyFileError:
+    return PolicyFileError(
+        f"{path}: is no trained policy; --save-policy with engine {engine} writes one"
+    )
+
+
+def refuse_other_arrays(path: Path, wanted: Mapping[str, tuple[int, ...]], arrays: Arrays) -> None:
+    """wanted: the shape of each array of the networks that the header describes. Raises
+    PolicyFileError."""
+    for name in (*wanted, *arrays):
+        has = arrays[name].shape if name in arrays else None
+        if has != wanted.get(name):
+            raise PolicyFileError(
+                f"{path}: array {name} has the shape {has}, and the network of its header has "
+                f"{wanted.get(name)}; the file was changed, or cut short"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise PolicyFileError(f"{path}: array {name} has numbers that are not finite")
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    with path.open("rb") as file:
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+                raise ValueError("larger than any policy")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            held = {name: arrays[name] for name in arrays.files}
+    for name, array in held.items():
+        if array.dtype != (np.uint8 if name == _HEADER else np.float32):
+            raise ValueError(f"{name} is of type {array.dtype}")
+    return held

@@ -1,0 +1,97 @@
+"""The placements that a training tries: what each costs, the best of them, when it is enough."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.engines.shared.deadline import Deadline
+from placewire.optimizer.published.engines.shared.reassignment import Reassignment
+from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+
+# What counts as a gain: of the best step, and of an episode's mean.
+_GAIN = 1e-3
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One row of the training curve. Steps are simulated seconds, with the charge for memory;
+    groups is the mean number of decisions per placement; loss is nan where nothing was learned."""
+
+    number: int
+    placements: int
+    wall_seconds: float
+    mean_step_seconds: float
+    best_step_seconds: float
+    best_so_far_seconds: float
+    groups: float
+    loss: float
+
+
+class Trials:
+    """most: placements that training may try, None for as many as its episodes have. count: those
+    that were tried, trained: those of them in training."""
+
+    def __init__(self, problem: Problem, nodes: Nodes, most: int | None, until: Deadline) -> None:
+        self.nodes, self.until = nodes, until
+        self.search = Reassignment(problem, by_remaining_path)
+        self.most = math.inf if most is None else most
+        self.count = self.trained = 0
+        self.best: Found | None = None
+        self.curve: list[Episode] = []
+        self._began = time.monotonic()
+        self._costs: list[float] = []
+        self._groups: list[int] = []
+        self._gained, self._lowest_mean = 0, math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """No more placements to train with, or no time for any."""
+        return self.trained >= self.most or self.until.is_over
+
+    def cost(self, device: IntArray, groups: int, *, in_training: bool = True) -> float:
+        """Seconds of the placement with nodes on device int64[N], inf where something is never
+        delivered. groups: how many decisions it took."""
+        found = self.search.cost(device[self.nodes.of_operator])
+        if self.best is None or found.key < self.best.key:
+            self.best = found
+        self.count += 1
+        if in_training:
+            self.trained += 1
+            self._costs.append(found.cost)
+            self._groups.append(groups)
+        return found.cost
+
+    def close_episode(self, loss: float) -> Episode:
+        """What was tried since the last one."""
+        assert self.best is not None and self._costs
+        finite = [cost for cost in self._costs if math.isfinite(cost)]
+        before = self.curve[-1].best_so_far_seconds if self.curve else math.inf
+        row = Episode(
+            number=len(self.curve) + 1,
+            placements=self.trained,
+            wall_seconds=time.monotonic() - self._began,
+            mean_step_seconds=float(np.mean(finite)) if finite else math.inf,
+            best_step_seconds=min(self._costs),
+            best_so_far_seconds=self.best.cost,
+            groups=float(np.mean(self._groups)),
+            loss=loss,
+        )
+        self.curve.append(row)
+        self._costs, self._groups = [], []
+        if row.best_so_far_seconds < before * (1 - _GAIN):
+            self._gained = row.number
+        if row.mean_step_seconds < self._lowest_mean * (1 - _GAIN):
+            self._lowest_mean, self._gained = row.mean_step_seconds, row.number
+        return row
+
+    def stale_for(self, episodes: int) -> bool:
+        """Neither the best step nor the lowest mean of an episode fell in so many."""
+        return len(self.curve) - self._gained >= episodes

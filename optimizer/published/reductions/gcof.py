@@ -1,0 +1,137 @@
+"""GCOF, graph coarsening with operator fusion: Moirai, section III-B, algorithm 1.
+
+Depth first from the roots, an operator and its successor are fused where their kinds together are a
+rule of the backend (fusion_rules.py), and bound where they are part of one; what is only bound in
+the end is released. Fusing needs a direct or a multi-input connection: the first of the two has no
+other successor (figure 6). The edge is then the only path between the two, so that no cycle can
+arise.
+
+Beyond the paper: several roots are taken in the recorded order; an item of a tuple counts as part
+of the operator that made the tuple, as the graphs of the paper have no such operators; and what is
+fused must fit a device and holds one co-location key at most.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, OperatorGraph
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.reductions.fusion_rules import (
+    EIGEN,
+    INDUCTOR,
+    FusionRules,
+    Kinds,
+)
+from placewire.optimizer.reductions.contract import Reduced, contract
+from placewire.optimizer.reductions.merging import MergingGraph, distinct_edges
+from placewire.optimizer.reductions.refusals import ReductionRefusedError
+
+
+def reduce_as_eigen(problem: Problem) -> Reduced:
+    return coarsen_by_fusion(problem, EIGEN)
+
+
+def reduce_as_inductor(problem: Problem) -> Reduced:
+    return coarsen_by_fusion(problem, INDUCTOR)
+
+
+def coarsen_by_fusion(problem: Problem, rules: FusionRules) -> Reduced:
+    """Raises ReductionRefusedError where no operator has a type that the rules know."""
+    from placewire.optimizer.published.kernels.pairs import merge_pairs
+
+    graph = problem.graph
+    if not any(rules.kind(one) for one in set(graph.types)):
+        raise ReductionRefusedError(
+            f"GCOF fuses by operator types, and {rules.backend}'s rules know none of this graph's "
+            f"({', '.join(sorted(set(graph.types))[:3])}); it takes graphs with types of ATen, "
+            "ONNX or TensorFlow"
+        )
+    pairs = [pair for group in fused_groups(graph, rules) for pair in pairwise(group)]
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    merging = MergingGraph(problem)
+    merge_pairs(merging.tables, np.ascontiguousarray(first), np.ascontiguousarray(second))
+    return contract(problem, merging.groups())
+
+
+def fused_groups(graph: OperatorGraph, rules: FusionRules) -> list[list[int]]:
+    """Operators that algorithm 1 fuses, in the order of their rule; groups of several only."""
+    return _Search(graph, rules).groups()
+
+
+class _Search:
+    """The coarsened graph while algorithm 1 runs. A vertex is named by the first of its operators
+    that was reached; `parts` is what it is released into: one part where it is fused."""
+
+    def __init__(self, graph: OperatorGraph, rules: FusionRules) -> None:
+        self._rules = rules
+        self._base = base = _with_tuple_items(graph)
+        self._home = list(range(graph.operator_count))
+        self._parts: dict[int, list[list[int]]] = {}
+        for i in graph.topological_order.tolist():
+            self._parts.setdefault(base[i], [[]])[0].append(i)
+        self._kinds: dict[int, Kinds] = {
+            i: (rules.kind(graph.types[i]) or "",) for i in self._parts
+        }
+        # By vertex, the operators that read what the last of its operators gives.
+        self._following: dict[int, dict[int, None]] = {i: {} for i in self._parts}
+        source, target, _ = distinct_edges(graph)
+        for i, j in zip(source.tolist(), target.tolist(), strict=True):
+            if base[i] != base[j]:
+                self._following[base[i]][base[j]] = None
+        read = {j for after in self._following.values() for j in after}
+        self._roots = [i for i in self._parts if i not in read]
+
+    def groups(self) -> list[list[int]]:
+        """Runs the search; only once."""
+        waiting, done = self._roots[::-1], set[int]()
+        while waiting:
+            vertex = self._vertex(waiting.pop())
+            if vertex in done:
+                continue
+            while (after := self._successors(vertex)) and self._joins(vertex, after):
+                pass
+            done.add(vertex)
+            waiting.extend(reversed(after))
+        parts = [part for parts in self._parts.values() for part in parts]
+        # A tuple with its items alone is no rule's doing.
+        return [part for part in parts if len({self._base[i] for i in part}) > 1]
+
+    def _joins(self, vertex: int, after: list[int]) -> bool:
+        """fuse() or bind() of the vertex and its only successor, or False."""
+        if len(after) > 1:
+            return False
+        (successor,) = after
+        kinds = self._kinds[vertex] + self._kinds[successor]
+        if not self._rules.is_part(kinds):
+            return False
+        parts = self._parts[vertex] + self._parts.pop(successor)
+        fused = self._rules.is_rule(kinds)
+        self._parts[vertex] = [[i for part in parts for i in part]] if fused else parts
+        self._kinds[vertex] = kinds
+        self._following[vertex] = self._following.pop(successor)
+        self._home[successor] = vertex
+        return True
+
+    def _successors(self, vertex: int) -> list[int]:
+        return list(dict.fromkeys(self._vertex(j) for j in self._following[vertex]))
+
+    def _vertex(self, i: int) -> int:
+        while self._home[i] != i:
+            self._home[i] = self._home[self._home[i]]
+            i = self._home[i]
+        return i
+
+
+def _with_tuple_items(graph: OperatorGraph) -> list[int]:
+    """By operator, itself, or for an item of a tuple what made the tuple."""
+    base = list(range(graph.operator_count))
+    source, target, _ = distinct_edges(graph)
+    inputs = np.bincount(target, minlength=graph.operator_count)
+    producer = dict(zip(target.tolist(), source.tolist(), strict=True))
+    for i in graph.topological_order.tolist():
+        if graph.types[i] == TUPLE_ITEM and inputs[i] == 1:
+            base[i] = base[producer[i]]
+    return base

@@ -1,0 +1,34 @@
+"""Placeto's merging to a target size, as the thesis describes it (sections 2.3 and 5.3).
+
+The operator of the lowest cost is merged into one of its successors, or where it has none into one
+of its predecessors, until the graph has the target size; the thesis sets that to the size that its
+own reduction leaves (table 5.1).
+
+The descriptions leave open what cost is, which neighbour is taken, and cycles. Here cost is the
+computing delay, ties go by the recorded topological sort, and of the successors the first in
+topological order is taken (of the predecessors the last): no other path can lead there, so no cycle
+arises. Where memory, devices or co-location keys forbid it, the next one is.
+"""
+
+from __future__ import annotations
+
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.reductions.iterate import reduce_as_thesis
+from placewire.optimizer.reductions.contract import Reduced, contract
+from placewire.optimizer.reductions.merging import MergingGraph
+
+
+def reduce_as_placeto(problem: Problem) -> Reduced:
+    """To the number of operators that the thesis' reduction leaves of this graph."""
+    return merge_cheapest(problem, max(1, reduce_as_thesis(problem)[0].graph.operator_count))
+
+
+def merge_cheapest(problem: Problem, target_operators: int) -> Reduced:
+    """More are left where no merge is allowed any more. Raises ValueError for a target below 1."""
+    from placewire.optimizer.published.kernels import pairs
+
+    if target_operators < 1:
+        raise ValueError(f"target_operators is {target_operators}; at least 1 can be left")
+    graph = MergingGraph(problem)
+    pairs.merge_cheapest(graph.tables, problem.graph.topological_order, target_operators)
+    return contract(problem, graph.groups())

@@ -1,0 +1,277 @@
+"""The convex program of bandwidth for one placement with its orders (thesis, P2 with x fixed).
+
+Variables, scaled to about 1: the step; the start of each operator that sends or receives; the
+arrival of each message; the rate of each (source, destination, rail); and for each rate, or sum of
+a pair's rates, that a message waits for, its slowness y >= 1 / rate. That last, convex, row is kept
+as tangents, more of them in every round where the answer bends below the curve.
+
+Under `contended` the messages of a device pair queue in their known order. The pair's fastest rail
+carries a part of every message, so its queue is the one that decides; it is held fixed here. Under
+`thesis` nothing queues, and only transmission is limited (3.7).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewire.optimizer.network.sharing import (
+    cuts_equally,
+    limits_receiving,
+    paths,
+    worthwhile_rates,
+)
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.simulation.simulate import Timeline
+
+_ROUNDS = 10
+_TANGENT_TOLERANCE = 1e-4
+_FIRST_TANGENTS = tuple(2.0**-k for k in range(8))
+STEP = 0  # the variable that is minimised
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Terms = list[tuple[int, float]]
+
+
+def best_rates(
+    problem: Problem,
+    device: IntArray,
+    timeline: Timeline,
+    rates: FloatArray,
+    floors: FloatArray,
+    until: float = math.inf,
+) -> FloatArray | None:
+    """float64[S, S, R], at least floors and within every NIC; None where the solver finds nothing,
+    or nothing before time.monotonic() is `until`.
+
+    timeline is of the placement as it stands under `rates`; its orders are kept.
+    """
+    program = _Program(problem, device, timeline, rates, floors)
+    values = program.solve(until)
+    if values is None:
+        return None
+    found = floors.copy()
+    for key, variable in program.rate.items():
+        found[key] = max(values[variable] * program.rate_unit, floors[key])
+    return _within_nics(problem, found)
+
+
+def _within_nics(problem: Problem, rates: FloatArray) -> FloatArray:
+    """Takes off what the solver's tolerance put on top."""
+    nics = problem.usable_nic_rates
+    for axis in (1, 0) if limits_receiving(problem) else (1,):
+        total = rates.sum(axis=axis)
+        over = np.maximum(np.divide(total, nics, out=np.ones_like(total), where=nics > 0), 1.0)
+        rates = rates / np.expand_dims(over, axis)
+    return rates
+
+
+@dataclass
+class _Rows:
+    """A x <= b, in coordinates."""
+
+    row: list[int] = field(default_factory=list)
+    column: list[int] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+    limit: list[float] = field(default_factory=list)
+
+    def add(self, terms: Terms, limit: float) -> None:
+        for column, value in terms:
+            self.row.append(len(self.limit))
+            self.column.append(column)
+            self.value.append(value)
+        self.limit.append(limit)
+
+
+class _Program:
+    def __init__(
+        self,
+        problem: Problem,
+        device: IntArray,
+        timeline: Timeline,
+        rates: FloatArray,
+        floors: FloatArray,
+    ) -> None:
+        self.problem, self.device, self.timeline = problem, device, timeline
+        self.current, self.floors = rates, floors
+        self.server = problem.cluster.server_of_device
+        step = timeline.step_seconds
+        self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
+        self.rate_unit = float(problem.usable_nic_rates.max())
+        self.path_setup, self.path_rate = paths(problem)
+        self.rows = _Rows()
+        self.variables = STEP + 1
+        self.rate: dict[tuple[int, int, int], int] = {}
+        self.slowness: dict[tuple[tuple[int, int, int], ...], int] = {}
+        self.start: dict[int, int] = {}
+        self._rates()
+        self._operators()
+        self._orderings()
+        self._messages()
+
+    def _new(self) -> int:
+        self.variables += 1
+        return self.variables - 1
+
+    def _after(self, later: int, earlier: Terms, seconds: float) -> None:
+        self.rows.add([*earlier, (later, -1.0)], -seconds / self.time_unit)
+
+    def _rates(self) -> None:
+        """One variable per pair and rail that is used, and what each NIC has left for them. Where
+        messages are cut equally, all rails that serve a pair have one variable in common."""
+        widest = worthwhile_rates(self.problem)
+        pairs = {
+            (int(self.server[m.source]), int(self.server[m.destination]))
+            for m in self.timeline.messages
+            if m.rails
+        }
+        transmit: dict[tuple[int, int], Terms] = defaultdict(list)
+        receive: dict[tuple[int, int], Terms] = defaultdict(list)
+        for s, t in sorted(pairs):
+            served = np.flatnonzero(widest[s, t]).tolist()
+            common = self._new() if cuts_equally(self.problem) else None
+            for r in served:
+                self.rate[s, t, r] = self._new() if common is None else common
+                transmit[s, r].append((self.rate[s, t, r], 1.0))
+                receive[t, r].append((self.rate[s, t, r], 1.0))
+        fixed = self.floors.copy()
+        for key in self.rate:
+            fixed[key] = 0.0
+        nics = self.problem.usable_nic_rates
+        for (s, r), terms in transmit.items():
+            self.rows.add(terms, float(nics[s, r] - fixed[s, :, r].sum()) / self.rate_unit)
+        if limits_receiving(self.problem):
+            for (t, r), terms in receive.items():
+                self.rows.add(terms, float(nics[t, r] - fixed[:, t, r].sum()) / self.rate_unit)
+
+    def _operators(self) -> None:
+        """Between two operators that talk, a device's own sequence is a constant."""
+        graph, seconds = self.problem.graph, self.problem.seconds
+        source, target, _ = graph.edges
+        crossing = self.device[source] != self.device[target]
+        talks = set(source[crossing].tolist()) | set(target[crossing].tolist())
+        for d, order in enumerate(self.timeline.order):
+            earlier: Terms = []
+            gap = 0.0
+            for i in order:
+                if i in talks:
+                    self.start[i] = self._new()
+                    self._after(self.start[i], earlier, gap)
+                    earlier, gap = [(self.start[i], 1.0)], 0.0
+                gap += float(seconds[i, d])
+            self._after(STEP, earlier, gap)
+
+    def _seconds(self, operator: int) -> float:
+        return float(self.problem.seconds[operator, self.device[operator]])
+
+    def _orderings(self) -> None:
+        """Tensors of 0 bytes between devices: the consumer waits, nothing is sent."""
+        graph = self.problem.graph
+        source, target, tensor = graph.edges
+        silent = (self.device[source] != self.device[target]) & (graph.tensor_bytes[tensor] == 0)
+        for i, j in zip(source[silent].tolist(), target[silent].tolist(), strict=True):
+            self._after(self.start[j], [(self.start[i], 1.0)], self._seconds(i))
+
+    def _messages(self) -> None:
+        graph = self.problem.graph
+        place = {i: k for order in self.timeline.order for k, i in enumerate(order)}
+        in_use: dict[tuple[int, int], int] = defaultdict(int)
+        for a, b in {(m.source, m.destination) for m in self.timeline.messages if m.rails}:
+            in_use[int(self.server[a]), int(self.server[b])] += 1
+        queue: dict[tuple[int, int], int] = {}
+        for message in sorted(
+            self.timeline.messages,
+            key=lambda m: (place[int(graph.tensor_producer[m.tensor])], m.tensor),
+        ):
+            producer = int(graph.tensor_producer[message.tensor])
+            a, b = message.source, message.destination
+            bits = float(graph.tensor_bytes[message.tensor]) * 8.0
+            took, slow = self._duration(a, b, bits, in_use)
+            arrival = self._new()
+            self._after(
+                arrival, [(self.start[producer], 1.0), *slow], self._seconds(producer) + took
+            )
+            if self.problem.model == "contended":
+                if (a, b) in queue:
+                    self._after(arrival, [(queue[a, b], 1.0), *slow], took)
+                queue[a, b] = arrival
+            for c in graph.tensor_consumers(message.tensor).tolist():
+                if self.device[c] == b:
+                    self._after(self.start[c], [(arrival, 1.0)], 0.0)
+
+    def _duration(
+        self, a: int, b: int, bits: float, in_use: Mapping[tuple[int, int], int]
+    ) -> tuple[float, Terms]:
+        """(seconds that are fixed, terms in a slowness)"""
+        if self.path_rate[a, b] > 0:
+            return float(self.path_setup[a, b] + bits / self.path_rate[a, b]), []
+        s, t = int(self.server[a]), int(self.server[b])
+        rails = tuple(key for key in self.rate if key[:2] == (s, t))
+        scale = bits / self.rate_unit / self.time_unit
+        if self.problem.model == "contended":
+            scale *= in_use[s, t]
+            if bits < CUT_THRESHOLD_BYTES * 8.0:
+                rails = ((s, t, int(self.current[s, t].argmax())),)
+        if rails not in self.slowness:
+            self.slowness[rails] = self._new()
+            for fraction in _FIRST_TANGENTS:
+                self._tangent(rails, fraction * len(rails))
+        return self.problem.cluster.setup_latency_seconds, [(self.slowness[rails], scale)]
+
+    def _tangent(self, rails: tuple[tuple[int, int, int], ...], at: float) -> None:
+        """1 / x touches 2 / at - x / at^2 at x = at, and lies above it everywhere else."""
+        terms: Terms = [(self.slowness[rails], -1.0)]
+        terms += [(self.rate[key], -1.0 / at**2) for key in rails]
+        self.rows.add(terms, -2.0 / at)
+
+    def solve(self, until: float) -> FloatArray | None:
+        values: FloatArray | None = None
+        for _ in range(_ROUNDS):
+            found = self._linear_program(until)
+            if found is None:
+                return values
+            values = found
+            added = False
+            for rails, variable in self.slowness.items():
+                rate = sum(float(values[self.rate[key]]) for key in rails)
+                if values[variable] * rate < 1.0 - _TANGENT_TOLERANCE:
+                    self._tangent(rails, rate)
+                    added = True
+            if not added:
+                break
+        return values
+
+    def _linear_program(self, until: float) -> FloatArray | None:
+        left = until - time.monotonic()
+        if left <= 0.0:
+            return None
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array
+
+        rows = self.rows
+        shape = (len(rows.limit), self.variables)
+        matrix = coo_array((rows.value, (rows.row, rows.column)), shape=shape).tocsr()
+        objective = np.zeros(self.variables)
+        objective[STEP] = 1.0
+        low, high = np.zeros(self.variables), np.full(self.variables, np.inf)
+        widest = worthwhile_rates(self.problem)  # the thesis' model limits no sum at a receiver
+        for key, variable in self.rate.items():
+            low[variable] = self.floors[key] / self.rate_unit
+            high[variable] = min(high[variable], widest[key] / self.rate_unit)
+        result: Any = linprog(
+            objective,
+            A_ub=matrix,
+            b_ub=np.array(rows.limit),
+            bounds=np.stack([low, high], axis=1),
+            method="highs",
+            options={"time_limit": left} if math.isfinite(left) else {},
+        )
+        return np.asarray(result.x, dtype=np.float64) if result.status == 0 else None

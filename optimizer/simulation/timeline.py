@@ -1,0 +1,220 @@
+"""What a simulation found, as the one noun that figures and reports are drawn from."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.network.sharing import cuts_equally, paths
+from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+
+Order = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class TimelineMessage:
+    """rails: share of the bytes per rail of the cluster, () past the NICs. queued: the producer's
+    finish; start: its first part's; rank: 0 is the most urgent of the step."""
+
+    tensor: int
+    source: int
+    destination: int
+    rank: int
+    rails: tuple[float, ...]
+    queued_seconds: float
+    start_seconds: float
+    finish_seconds: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """start, finish float64[n]; order: operators per device; part_start_seconds,
+    part_finish_seconds float64[M, R]: of messages[M] on each rail that has a share of it, on rail 0
+    for what travels past the NICs, else without meaning; peak_memory_bytes int64[D];
+    transmit_busy_seconds, receive_busy_seconds float64[S, R]: how long each NIC would need at its
+    full rate for what it carries; background_bits float64[S, R]: what others transmitted and
+    received on it during the step. step_seconds is inf where a used pair has no rate."""
+
+    start: FloatArray
+    finish: FloatArray
+    order: Order
+    messages: tuple[TimelineMessage, ...]
+    part_start_seconds: FloatArray
+    part_finish_seconds: FloatArray
+    step_seconds: float
+    peak_memory_bytes: IntArray
+    transmit_busy_seconds: FloatArray
+    receive_busy_seconds: FloatArray
+    background_bits: FloatArray
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the compiled loops found: operators by index, messages in one row each.
+
+    order int64[n]: operators grouped by device, in the order of running. part_start, part_finish
+    float64[M, R]: each message's part on each rail, -1 where it has none; slot 0 stands for a path
+    past the NICs. peak float64[D] bytes. background_bits None: to be worked out from the parts.
+    """
+
+    start: FloatArray
+    finish: FloatArray
+    order: IntArray
+    tensor: IntArray
+    destination: IntArray
+    part_start: FloatArray
+    part_finish: FloatArray
+    peak: FloatArray
+    background_bits: FloatArray | None
+
+
+def messages_needed(problem: Problem, device: IntArray) -> tuple[IntArray, IntArray]:
+    """(tensor, destination device) of every message, each once, sorted."""
+    graph = problem.graph
+    source, target, tensor = graph.edges
+    crossing = (device[source] != device[target]) & (graph.tensor_bytes[tensor] > 0)
+    pairs = np.unique(np.stack([tensor[crossing], device[target[crossing]]], axis=1), axis=0)
+    return pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
+
+
+def device_offsets(device: IntArray, devices: int) -> IntArray:
+    """int64[D + 1]: where each device's operators begin when grouped by device."""
+    offsets = np.zeros(devices + 1, dtype=np.int64)
+    np.cumsum(np.bincount(device, minlength=devices), out=offsets[1:])
+    return offsets
+
+
+def arrival_seconds(part_finish: FloatArray) -> FloatArray:
+    """float64[M]: the last part's finish; inf where no rail served the message."""
+    arrived = part_finish.max(axis=1, initial=-1.0)
+    return np.where(arrived < 0, np.inf, arrived)
+
+
+def make_timeline(problem: Problem, device: IntArray, rates: FloatArray, run: Run) -> Timeline:
+    """rates float64[S, S, R]: those in force, which cut messages."""
+    nics = problem.cluster.nic_rates
+    source = device[problem.graph.tensor_producer[run.tensor]]
+    shares = _shares(problem, source, run.destination, run.tensor, rates)
+    transmit, receive = _bits_carried(problem, source, run, shares)
+    full = np.where(nics > 0, nics, np.inf)
+    background = run.background_bits
+    if background is None:
+        background = _background_bits(problem, source, run, shares)
+    bounds = device_offsets(device, len(problem.cluster.devices)).tolist()
+    order = run.order.tolist()
+    return Timeline(
+        start=run.start,
+        finish=run.finish,
+        order=tuple(tuple(order[a:b]) for a, b in itertools.pairwise(bounds)),
+        messages=_messages(problem, device, source, run, shares),
+        part_start_seconds=run.part_start,
+        part_finish_seconds=run.part_finish,
+        step_seconds=float(run.finish.max(initial=0.0)),
+        peak_memory_bytes=np.ceil(run.peak).astype(np.int64),
+        transmit_busy_seconds=transmit / full,
+        receive_busy_seconds=receive / full,
+        background_bits=background[:, : nics.shape[1]],
+    )
+
+
+def _shares(
+    problem: Problem, source: IntArray, destination: IntArray, tensor: IntArray, rates: FloatArray
+) -> FloatArray:
+    """float64[M, R]: share of a message's bytes per rail, by the same rule as the compiled loops;
+    all 0 past the NICs."""
+    server = problem.cluster.server_of_device
+    row = rates[server[source], server[destination]]
+    total = row.sum(axis=1, keepdims=True)
+    weight = (row > 0).astype(np.float64) if cuts_equally(problem) else row
+    shares = weight / np.where(total > 0, weight.sum(axis=1, keepdims=True), 1.0)
+    whole = total[:, 0] <= 0
+    if problem.model == "contended":
+        whole |= problem.graph.tensor_bytes[tensor] < CUT_THRESHOLD_BYTES
+    shares[whole] = np.eye(row.shape[1])[row[whole].argmax(axis=1)]
+    shares[_past_the_nics(problem, source, destination)] = 0.0
+    return shares
+
+
+def _past_the_nics(problem: Problem, source: IntArray, destination: IntArray) -> IntArray:
+    """bool[M]"""
+    _, rate = paths(problem)
+    return np.asarray(rate[source, destination] > 0)
+
+
+def _messages(
+    problem: Problem, device: IntArray, source: IntArray, run: Run, shares: FloatArray
+) -> tuple[TimelineMessage, ...]:
+    began = np.where(run.part_start < 0, np.inf, run.part_start).min(axis=1, initial=np.inf)
+    arrived = arrival_seconds(run.part_finish)
+    queued = run.finish[problem.graph.tensor_producer[run.tensor]]
+    rails = [tuple(row) if any(row) else () for row in shares.tolist()]
+    columns = (
+        run.tensor, source, run.destination, _ranks(problem, device, run), queued, began, arrived
+    )  # fmt: skip
+    return tuple(
+        TimelineMessage(e, a, b, rank, row, ready, start, finish)
+        for row, e, a, b, rank, ready, start, finish in zip(
+            rails, *(column.tolist() for column in columns), strict=True
+        )
+    )
+
+
+def _ranks(problem: Problem, device: IntArray, run: Run) -> IntArray:
+    """int64[M]: by urgency, ties by tensor and then by destination device."""
+    from placewire.optimizer.kernels.simulation.urgency import number_messages
+    from placewire.optimizer.kernels.tables import make_tables
+
+    tables = make_tables(problem)
+    edges = len(tables.consumers)
+    urgency = np.empty(edges)
+    number_messages(tables, device, np.empty(edges, dtype=np.int64), urgency)
+    tensor, destination = messages_needed(problem, device)
+    rank = np.empty(len(tensor), dtype=np.int64)
+    by_urgency = np.lexsort((np.arange(len(tensor)), -urgency[: len(tensor)]))
+    rank[by_urgency] = np.arange(len(tensor))
+    devices = len(problem.cluster.devices)
+    place = np.searchsorted(tensor * devices + destination, run.tensor * devices + run.destination)
+    return rank[place]
+
+
+def _bits_carried(
+    problem: Problem, source: IntArray, run: Run, shares: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Transmitted and received bits of the job float64[S, R]."""
+    nics = problem.cluster.nic_rates
+    server = problem.cluster.server_of_device
+    bits = problem.graph.tensor_bytes[run.tensor, None] * 8.0 * shares[:, : nics.shape[1]]
+    transmit, receive = np.zeros_like(nics), np.zeros_like(nics)
+    np.add.at(transmit, server[source], bits)
+    np.add.at(receive, server[run.destination], bits)
+    return transmit, receive
+
+
+def _background_bits(
+    problem: Problem, source: IntArray, run: Run, shares: FloatArray
+) -> FloatArray:
+    """float64[S, R]: at each moment others have what they want, as far as the job leaves it. A
+    part's rate is constant from the end of its set-up to its finish. 0 for a step without end."""
+    cluster = problem.cluster
+    step = float(run.finish.max(initial=0.0))
+    found = np.zeros_like(cluster.nic_rates)
+    if not np.isfinite(step):
+        return found
+    for s, r in np.argwhere(cluster.background > 0).tolist():
+        for end in (source, run.destination):
+            mine = (cluster.server_of_device[end] == s) & (shares[:, r] > 0)
+            begin = run.part_start[mine, r] + cluster.setup_latency_seconds
+            until = run.part_finish[mine, r]
+            bits = problem.graph.tensor_bytes[run.tensor[mine]] * 8.0 * shares[mine, r]
+            rate = np.divide(bits, until - begin, out=np.zeros_like(bits), where=until > begin)
+            at = np.concatenate([begin, until, [0.0, step]])
+            change = np.concatenate([rate, -rate, [0.0, 0.0]])
+            by_time = np.argsort(at, kind="stable")
+            used = np.cumsum(change[by_time])[:-1]
+            left = np.maximum(cluster.nic_rates[s, r] - used, 0.0)
+            lasted = np.diff(np.clip(at[by_time], 0.0, step))
+            found[s, r] += float((np.minimum(left, cluster.background[s, r]) * lasted).sum())
+    return found

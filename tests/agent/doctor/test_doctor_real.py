@@ -1,0 +1,125 @@
+"""`agent doctor` on a server in namespaces with things planted in its way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent import keeping
+from tests.agent.controller_double import write_certificates
+from tests.agent.server_under_test import ServerUnderTest
+from tests.agent.states import desired_state
+from tests.agent.test_agent import agent_command
+
+pytestmark = pytest.mark.network
+
+NFTABLES = (
+    "add table inet guard; "
+    "add chain inet guard arriving { type filter hook input priority 0; policy drop; }"
+)
+
+
+def examined(server: ServerUnderTest) -> dict[str, Any]:
+    done = agent_command(server, "doctor", "--json")
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["exit_code"] == done.returncode, done.stderr
+    return document
+
+
+def places(document: dict[str, Any], severity: str) -> set[tuple[str, str]]:
+    found = document["findings"]
+    return {(one["where"], one["what"]) for one in found if one["severity"] == severity}
+
+
+@pytest.mark.slow
+def test_what_is_planted_is_found_and_nothing_is_changed(
+    server: ServerUnderTest, tmp_path: Path
+) -> None:
+    write_certificates(server.directory)
+    clean = examined(server)
+    assert places(clean, "error") == set()
+    # Of the machine that runs this test, not of the server.
+    assert {where for where, _ in places(clean, "warning")} <= {"clock", "net.core.wmem_default"}
+
+    server.sh("tc qdisc add dev nic0 root tbf rate 10mbit burst 10k latency 50ms")
+    server.sh("ip link add br9 type bridge && ip link set nic1 master br9")
+    server.sh("ip rule add priority 18001 from 10.7.0.1 lookup main")
+    server.sh("ip route add 10.99.0.0/24 dev nic0 table 8003")
+    server.sh("sysctl -qw net.ipv4.conf.all.arp_ignore=8")
+    server.vsctl("add-br pw-other -- set Bridge pw-other datapath_type=netdev")
+    server.sh(f"nft '{NFTABLES}'")
+    shutil.copy("/bin/sleep", tmp_path / "NetworkManager")
+    server.popen(str(tmp_path / "NetworkManager"), "60")
+    before = server.snapshot()
+    document = examined(server)
+    assert server.snapshot() == before
+    assert document["exit_code"] == 1
+    warnings = places(document, "warning")
+    for where, what in (
+        ("NIC nic0", "has a tbf queueing discipline"),
+        ("rules 18001", "is not ours"),
+        ("routes table 8003 10.99.0.0/24", "is not ours"),
+        ("net.ipv4.conf.all.arp_ignore", "is 8"),
+        ("bridges pw-other", "is not ours"),
+        ("nftables inet guard arriving", "drops"),
+        ("NetworkManager", "runs"),
+    ):
+        assert any(w == where and t.startswith(what) for w, t in warnings), (where, warnings)
+    assert ("NIC nic1", "is already a port of br9") in places(document, "note")
+
+    (server.directory / "agent.key").unlink()
+    server.processes[0].terminate()  # ovsdb-server
+    server.processes[0].wait(10)
+    document = examined(server)
+    assert document["exit_code"] == 2
+    errors = {where for where, _ in places(document, "error")}
+    assert str(server.directory / "agent.key") in errors
+    assert errors & {"Open vSwitch", f"{server.directory}/db.sock"}
+
+
+@pytest.mark.slow
+def test_what_an_earlier_agent_left_is_named_with_what_removes_it(server: ServerUnderTest) -> None:
+    write_certificates(server.directory)
+    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    before = server.snapshot()
+    ((agent, what),) = places(examined(server), "error")
+    assert agent == "agent" and "generation 1 is staged, and no agent runs" in what
+    (server.directory / "state" / "state.json").unlink()
+    remedies = left_behind(server)
+    assert server.snapshot() == before
+    assert "ovs-vsctl del-br pw-nic0; ip address add 10.7.0.1/24 dev nic0" in remedies
+    # Rows of the database are in use until their bridge is gone.
+    for remedy in remedies:
+        obey(server, remedy)
+    for remedy in left_behind(server):
+        obey(server, remedy)
+    assert left_behind(server) == []
+    assert "10.7.0.1/24" in server.sh("ip -o address show dev nic0")
+
+
+def left_behind(server: ServerUnderTest) -> list[str]:
+    return [one["remedy"] for one in examined(server)["findings"] if one["where"] == "ours"]
+
+
+def obey(server: ServerUnderTest, remedy: str) -> None:
+    server.sh(remedy.replace("ovs-vsctl", f"ovs-vsctl --db={server.config.ovsdb_remote}"))
+
+
+def test_the_table_fits_a_hundred_columns(server: ServerUnderTest) -> None:
+    done = agent_command(server, "doctor")
+    assert done.returncode == 2, "it has no certificates"
+    # Its path may be folded.
+    assert "nic0" in done.stdout and "controller authority issue" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_help_is_quick_to_import() -> None:
+    code = "import sys, placewire.agent.main\n"
+    code += "sys.exit('rich' in sys.modules or 'pyroute2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,52 @@
+"""Settings of an interface whose name has dots: the kernel's own files, in a namespace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from placewire.agent.drivers.sysctl import path_of
+
+NAME = "eth0.100"
+# Through the driver alone: written, read back, and seen where the kernel has it.
+IN_THE_NAMESPACE = f"""
+import subprocess
+from pathlib import Path
+from placewire.agent.contract.entries import Sysctl
+from placewire.agent.drivers.sysctl import change_sysctls, read_sysctls
+from placewire.agent.reconcile.steps import EntryStep
+
+subprocess.run(["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "{NAME}"], check=True)
+wanted = Sysctl(name="net.ipv4.conf.{NAME}.arp_ignore", value="1")
+change_sysctls([EntryStep(None, wanted)])
+assert read_sysctls([wanted.name]) == [wanted]
+assert Path("/proc/sys/net/ipv4/conf/{NAME}/arp_ignore").read_text() == "1\\n"
+assert Path("/proc/sys/net/ipv4/conf/eth0/arp_ignore").read_text() == "0\\n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("net.ipv4.conf.nic0.rp_filter", "net/ipv4/conf/nic0/rp_filter"),
+        (f"net.ipv4.conf.{NAME}.rp_filter", f"net/ipv4/conf/{NAME}/rp_filter"),
+        ("net.ipv4.conf.a.b.c.rp_filter", "net/ipv4/conf/a.b.c/rp_filter"),
+        ("net.core.rmem_max", "net/core/rmem_max"),
+    ],
+)
+def test_dots_of_an_interface_are_part_of_its_name(name: str, path: str) -> None:
+    assert str(path_of(name)) == f"/proc/sys/{path}"
+
+
+@pytest.mark.network
+def test_the_interface_with_a_dot_is_set_and_no_other() -> None:
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", IN_THE_NAMESPACE],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

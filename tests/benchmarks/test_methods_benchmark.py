@@ -1,0 +1,102 @@
+"""What `make bench-methods` concludes from rows: marks, reasons, lateness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.methods import claims, grand, promises
+from placewire.optimizer.published.comparison.cases import ComparedGraph
+from tests.optimizer.published.test_comparison import row
+
+
+def auto(**changed):
+    return row(key="a", engine="auto", search_seconds=20.0, limit_seconds=20.0, **changed)
+
+
+def tables(module, rows, monkeypatch):
+    monkeypatch.setattr(module, "rows_of", lambda cases: rows)
+    monkeypatch.setattr(module, "grand_cases", list)
+    return list(module.tables(None))
+
+
+def test_auto_is_the_best_or_marked_with_the_method_that_is(monkeypatch):
+    rows = [
+        auto(contended_seconds=2.01, found=((0.2, 2.01),)),
+        row(contended_seconds=2.0, search_seconds=0.5),
+        auto(graph="h", operators=2000, contended_seconds=2.2, found=((3.0, 2.2),)),
+        row(graph="h", operators=2000, contended_seconds=2.0, search_seconds=0.5),
+        auto(graph="i", operators=2000, contended_seconds=2.0, found=((3.0, 2.0),)),
+        row(graph="i", operators=2000, contended_seconds=2.0, search_seconds=0.5),
+        auto(graph="j", operators=2000, outcome="infeasible", contended_seconds=None, fits=None,
+             why="no placement was found. The graph holds 3 MiB."),
+    ]  # fmt: skip
+    against, everything = tables(grand, rows, monkeypatch)
+    assert [one[-1] for one in against.rows] == ["", "worse", "later", "no fit"]
+    assert against.rows[0][4:6] == ["heft 0.5", "0.2"]
+    said = " ".join(against.notes)
+    assert "on 2 of the 3 graphs that any method places (4 were tried); of the 2 with" in said
+    assert "j: no method places it. auto: no placement was found." in said
+    assert "h: heft found 2000 ms in 0.5 s" in said
+    assert "i: before auto came heft (0.5 s)" in said
+    assert len(everything.rows) == 11
+
+
+def test_reasons_are_told_once_however_their_figures_differ(monkeypatch):
+    rows = [auto()] + [
+        row(key=f"{k}", engine="peft", outcome="refused", contended_seconds=None, fits=None,
+            why=f"it has {k}00 rows", graph=f"g{k}")
+        for k in (1, 2)
+    ] + [auto(graph=f"g{k}") for k in (1, 2)]  # fmt: skip
+    _, everything = tables(grand, rows, monkeypatch)
+    assert [one[1] for one in everything.rows if one[0] == "  peft"] == ["refused (1)"] * 2
+    assert everything.notes[1:] == ("(1) g1, peft: it has 100 rows",)
+
+
+def test_what_is_late_or_broken_is_named(monkeypatch):
+    late = row(engine="metis", search_seconds=11.1)
+    broken = row(
+        engine="dsc", outcome="broken", contended_seconds=None, why="a rule", checked=False
+    )
+    (table,) = tables(promises, [row(), late, broken], monkeypatch)
+    assert {one[0]: (one[1], one[2], one[-1]) for one in table.rows} == {
+        "heft": ("1", "1", "0"), "metis": ("1", "1", "1"), "dsc": ("0", "0", "0"),
+    }  # fmt: skip
+    assert "g, metis: placed, 11.1 s. " in table.notes
+    assert "g, dsc: broken, 0.5 s. a rule" in table.notes
+
+
+def test_a_claim_says_on_how_many_graphs_it_holds():
+    assert claims._verdict("So", []) == "So: nothing here can tell."
+    assert claims._verdict("So", [True, True]) == "So: holds on all 2 that can tell."
+    assert claims._verdict("So", [True, False]) == "So: holds on 1 of 2 that can tell."
+
+
+def test_a_program_that_its_time_stopped_does_not_say_how_long_it_takes(monkeypatch):
+    def moirai(seconds, step):
+        return row(engine="moirai", limit_seconds=60.0, search_seconds=seconds, step_seconds=step)
+
+    solved = {
+        "mlp": [moirai(9.0, 1.0), moirai(4.0, 1.0), moirai(12.0, 1.0)],
+        "two_towers": [moirai(52.0, 1.0), moirai(30.0, 1.0), moirai(52.5, 0.9)],
+        "alexnet": [moirai(52.0, 1.0), moirai(52.5, 0.9), moirai(51.0, 1.1)],
+        "vgg16": [moirai(52.0, None), moirai(51.0, 1.0), moirai(51.0, 1.0)],
+    }
+    graphs = {name: ComparedGraph(name, Path(name), 1, name, name) for name in solved}
+    monkeypatch.setattr(claims, "captured_graph", graphs.get)
+    monkeypatch.setattr(claims, "rows_of", lambda cases: solved[cases[0].graph.name])
+    table = claims._coarsening()
+    assert table.notes[1].endswith("sooner with GCOF: holds on 2 of 3 that can tell.")
+    assert table.notes[2].endswith("in that time: holds on 2 of 3 that can tell.")
+
+
+def test_mcmc_is_held_against_when_auto_was_as_short(monkeypatch):
+    sooner = [auto(contended_seconds=2.0, found=((0.4, 2.1), (3.0, 2.0)))]
+    sooner.append(row(engine="mcmc", contended_seconds=2.08, search_seconds=9.0))
+    later = [auto(graph="h", contended_seconds=2.0, found=((12.0, 2.0),))]
+    later.append(row(graph="h", engine="mcmc", contended_seconds=2.0, search_seconds=9.0))
+    unplaced = [auto(graph="i"), row(graph="i", engine="mcmc", fits=None, outcome="refused")]
+    monkeypatch.setattr(claims, "rows_of", lambda cases: [*sooner, *later, *unplaced])
+    monkeypatch.setattr(claims, "grand_cases", list)
+    table = claims._random_walks()
+    assert [one[2:] for one in table.rows] == [["1.040", "9.0", "0.4"], ["1.000", "9.0", "12.0"]]
+    assert table.notes[-1].endswith("holds on 1 of 2 that can tell.")

@@ -1,0 +1,293 @@
+"""The agent link over real TLS sockets, with an agent of the test's own at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import placewire.controller.agents.agents
+from placewire.agent.contract.messages import (
+    POLL_SECONDS,
+    Envelopes,
+    Hello,
+    Observe,
+    Poll,
+    Renew,
+    Reply,
+    Verified,
+    Verify,
+    Welcome,
+)
+from placewire.agent.contract.state import LeaseState, Refusal
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority, client_context
+from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, UsageError
+from tests.controller.plans import capabilities
+
+pytestmark = pytest.mark.timed
+
+VERIFIED = Verified(deviations=(), problems=("canary gone",))
+LEASE = LeaseState(phase="idle", generation=3)
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority.load(directory / "ca")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+
+    def listening(self) -> Any:
+        return Agents.listening("127.0.0.1", self.port, self.authority)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+class TestAgent:
+    """Answers by `answer(body) -> result model or Refusal or None (never)`."""
+
+    __test__ = False
+
+    def __init__(self, site: Site, server: str, answer: Callable[[Any], Any], pid: int = 1) -> None:
+        self.site, self.server, self.answer, self.pid = site, server, answer, pid
+        self.claims = server
+        self.version = 1
+        self.received: list[str] = []
+
+    @asynccontextmanager
+    async def http(self) -> AsyncIterator[aiohttp.ClientSession]:
+        issued = self.site.authority.issue(
+            self.server, "agent", self.site.directory / "agents", lifetime_seconds=60
+        )
+        context = client_context(self.site.authority.certificate_file, issued)
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            yield http
+
+    async def post(self, http: aiohttp.ClientSession, path: str, message: Any) -> tuple[int, str]:
+        async with http.post(
+            f"https://127.0.0.1:{self.site.port}/v1/{path}",
+            data=message.model_dump_json(),
+            server_hostname="controller",
+        ) as response:
+            return response.status, await response.text()
+
+    async def hello(self, http: aiohttp.ClientSession) -> tuple[int, str]:
+        return await self.post(
+            http,
+            "hello",
+            Hello(
+                version=self.version,
+                server=self.claims,
+                agent_pid=self.pid,
+                capabilities=capabilities(),
+                lease=LEASE,
+            ),
+        )
+
+    async def serve(self) -> None:
+        async with self.http() as http:
+            status, text = await self.hello(http)
+            assert status == 200, text
+            session = Welcome.model_validate_json(text).session
+            while True:
+                status, text = await self.post(http, "poll", Poll(session=session))
+                assert status == 200, text
+                for envelope in Envelopes.model_validate_json(text).envelopes:
+                    self.received.append(envelope.body.request)
+                    answer = self.answer(envelope.body)
+                    if answer is not None:
+                        await self.post(http, "replies", self.reply(session, envelope.id, answer))
+
+    @staticmethod
+    def reply(session: str, identifier: str, answer: Any) -> Reply:
+        if isinstance(answer, Refusal):
+            return Reply(session=session, id=identifier, refusal=answer)
+        return Reply(session=session, id=identifier, result=answer.model_dump(mode="json"))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.serve())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError):
+                await task
+
+
+def answers(what: Any) -> Callable[[Any], Any]:
+    return lambda body: what
+
+
+REFUSAL = Refusal(what="the NIC is gone", where="nic0", remedy="put it back")
+
+
+async def test_a_question_and_its_answer(site: Site) -> None:
+    async with site.listening() as agents, TestAgent(site, "s1", answers(VERIFIED)).running():
+        await agents.wait_for(["s1"], timeout_seconds=5)
+        assert agents.hello["s1"].lease == LEASE
+        started = time.monotonic()
+        assert await agents.ask("s1", Verify(generation=1), Verified, 5) == VERIFIED
+        waited = time.monotonic() - started
+        assert waited < POLL_SECONDS / 2, "an open poll hands a request over at once"
+
+
+async def test_a_refusal_says_what_the_agent_said(site: Site) -> None:
+    async with site.listening() as agents, TestAgent(site, "s1", answers(REFUSAL)).running():
+        await agents.wait_for(["s1"], timeout_seconds=5)
+        with pytest.raises(AgentRefused, match="s1 nic0: the NIC is gone\n  put it back"):
+            await agents.ask("s1", Observe(), Verified, 5)
+
+
+async def test_an_answer_of_another_kind_is_a_problem_of_that_server(site: Site) -> None:
+    async with site.listening() as agents, TestAgent(site, "s1", answers(LEASE)).running():
+        await agents.wait_for(["s1"], timeout_seconds=5)
+        with pytest.raises(AgentProblem, match="s1: its answer to verify is not understood"):
+            await agents.ask("s1", Verify(generation=1), Verified, 5)
+
+
+async def test_all_missing_agents_are_named(site: Site) -> None:
+    async with site.listening() as agents, TestAgent(site, "s2", answers(VERIFIED)).running():
+        with pytest.raises(AgentUnreachable) as problem:
+            await agents.wait_for(["s1", "s2", "s3"], timeout_seconds=1)
+        assert problem.value.servers == ("s1", "s3")
+        with pytest.raises(AgentUnreachable, match="not dialled in"):
+            await agents.ask("s1", Observe(), Verified, 5)
+
+
+async def test_every_outcome_is_collected_before_one_is_raised(site: Site) -> None:
+    async with (
+        site.listening() as agents,
+        TestAgent(site, "s1", answers(VERIFIED)).running(),
+        TestAgent(site, "s2", answers(REFUSAL)).running(),
+        TestAgent(site, "s3", answers(None)).running(),
+    ):
+        await agents.wait_for(["s1", "s2", "s3"], timeout_seconds=5)
+        ask = dict.fromkeys(["s1", "s2"], Verify(generation=1))
+        with pytest.raises(AgentRefused) as refused:
+            await agents.ask_all(ask, Verified, 5)
+        assert refused.value.answered == {"s1": VERIFIED}
+        with pytest.raises(AgentUnreachable, match=r"no answer in 0\.5 s") as unreachable:
+            await agents.ask_all({**ask, "s3": Verify(generation=1)}, Verified, 0.5)
+        assert unreachable.value.servers == ("s3",)
+        assert unreachable.value.answered == {"s1": VERIFIED}
+
+
+async def test_questions_to_all_go_out_at_once(site: Site) -> None:
+    names = [f"s{k}" for k in range(6)]
+    async with site.listening() as agents, contextlib.AsyncExitStack() as stack:
+        for name in names:
+            await stack.enter_async_context(TestAgent(site, name, answers(VERIFIED)).running())
+        await agents.wait_for(names, timeout_seconds=5)
+        started = time.monotonic()
+        found = await agents.ask_all(dict.fromkeys(names, Verify(generation=1)), Verified, 5)
+        assert found == dict.fromkeys(names, VERIFIED)
+        assert time.monotonic() - started < POLL_SECONDS / 2
+
+
+async def test_an_agent_is_not_who_it_claims_to_be(site: Site) -> None:
+    agent = TestAgent(site, "s1", answers(VERIFIED))
+    agent.claims = "s2"
+    async with site.listening() as agents, agent.http() as http:
+        status, text = await agent.hello(http)
+        assert status == 403
+        assert "certificate of 's1'" in Refusal.model_validate_json(text).where
+        assert not agents.present("s2")
+        assert not agents.present("s1")
+
+
+async def test_another_protocol_version_is_refused_by_name(site: Site) -> None:
+    agent = TestAgent(site, "s1", answers(VERIFIED))
+    agent.version = 2
+    async with site.listening(), agent.http() as http:
+        status, text = await agent.hello(http)
+        assert status == 403
+        assert "version 2" in text
+
+
+async def test_a_session_cannot_be_used_with_another_s_certificate(site: Site) -> None:
+    first, second = (TestAgent(site, name, answers(VERIFIED)) for name in ("s1", "s2"))
+    async with site.listening(), first.http() as http, second.http() as other:
+        session = Welcome.model_validate_json((await first.hello(http))[1]).session
+        status, _ = await second.post(other, "poll", Poll(session=session))
+        assert status == 410
+
+
+async def test_a_silent_agent_is_unreachable_long_before_the_timeout(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placewire.controller.agents.agents, "SILENCE_SECONDS", 0.5)
+    async with site.listening() as agents:
+        async with TestAgent(site, "s1", answers(VERIFIED)).running():
+            await agents.wait_for(["s1"], timeout_seconds=5)
+        started = time.monotonic()
+        with pytest.raises(AgentUnreachable, match="silent"):
+            await agents.ask("s1", Verify(generation=1), Verified, 30)
+        assert time.monotonic() - started < 15
+        assert not agents.present("s1")
+
+
+async def test_the_same_agent_is_asked_again_after_a_broken_connection(site: Site) -> None:
+    """It takes the request and its connection breaks: as if the response had been lost."""
+    deaf, hearing = (TestAgent(site, "s1", answers(a), pid=7) for a in (None, VERIFIED))
+    async with site.listening() as agents:
+        async with deaf.running():
+            await agents.wait_for(["s1"], timeout_seconds=5)
+            question = asyncio.create_task(agents.ask("s1", Verify(generation=1), Verified, 10))
+            while not deaf.received:
+                await asyncio.sleep(0.01)
+        async with hearing.running():
+            assert await question == VERIFIED
+
+
+async def test_an_agent_that_restarted_is_not_asked_again(site: Site) -> None:
+    deaf = TestAgent(site, "s1", answers(None), pid=7)
+    restarted = TestAgent(site, "s1", answers(LEASE), pid=8)
+    async with site.listening() as agents:
+        async with deaf.running():
+            await agents.wait_for(["s1"], timeout_seconds=5)
+            question = asyncio.create_task(
+                agents.ask("s1", Renew(generation=1, lease_seconds=9), LeaseState, 10)
+            )
+            while not deaf.received:
+                await asyncio.sleep(0.01)
+        async with restarted.running():
+            with pytest.raises(AgentUnreachable, match="restarted"):
+                await question
+            assert restarted.received == []
+            ask = agents.ask("s1", Renew(generation=1, lease_seconds=9), LeaseState, 5)
+            assert await ask == LEASE
+
+
+async def test_closing_does_not_wait_for_long_polls(site: Site) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with site.listening() as agents:
+            for name in ("s1", "s2"):
+                agent = TestAgent(site, name, answers(VERIFIED))
+                task = asyncio.create_task(agent.serve())
+                stack.callback(task.cancel)
+            await agents.wait_for(["s1", "s2"], timeout_seconds=5)
+            await asyncio.sleep(0.1)
+            closing = time.monotonic()
+        assert time.monotonic() - closing < POLL_SECONDS / 2
+
+
+async def test_two_controllers_do_not_listen_at_one_address(site: Site) -> None:
+    async with site.listening():
+        with pytest.raises(UsageError, match="another controller may be running"):
+            async with site.listening():
+                pass

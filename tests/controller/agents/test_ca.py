@@ -1,0 +1,124 @@
+"""Certificates over real sockets: who gets in, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.agents.authority import (
+    Authority,
+    Issued,
+    client_context,
+    peer_name,
+    server_context,
+)
+
+
+async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str | None:
+    """The client's name as the server sees it. Raises what either side raises."""
+    seen: list[str | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(peer_name(writer.get_extra_info("peercert")))
+        writer.write(b"welcome\n")
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name), 5
+        )
+        try:
+            # In TLS 1.3 a client learns only by reading that it was turned away.
+            if await asyncio.wait_for(reader.readline(), 5) != b"welcome\n":
+                raise ConnectionResetError("turned away")
+        finally:
+            writer.close()
+    return seen[0]
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority.load(directory / "ca")
+        controller = self.issue("controller", "controller")
+        self.server = server_context(self.authority.certificate_file, controller)
+
+    def issue(self, name: str, kind: str, lifetime_seconds: float = 60) -> Issued:
+        folder = self.directory / kind
+        return self.authority.issue(name, kind, folder, lifetime_seconds=lifetime_seconds)  # type: ignore[arg-type]
+
+    def dial(self, issued: Issued) -> ssl.SSLContext:
+        return client_context(self.authority.certificate_file, issued)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+async def test_an_agent_is_who_its_certificate_says(site: Site) -> None:
+    client = site.dial(site.issue("s1", "agent"))
+    assert await handshake(site.server, client, "controller") == "s1"
+
+
+async def test_another_authority_s_agent_is_turned_away(site: Site, tmp_path: Path) -> None:
+    stranger = Authority.load(tmp_path / "other")
+    issued = stranger.issue("s1", "agent", tmp_path / "x", lifetime_seconds=60)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await handshake(site.server, site.dial(issued), "controller")
+
+
+async def test_an_agent_does_not_dial_another_authority_s_controller(
+    site: Site, tmp_path: Path
+) -> None:
+    other = Site(tmp_path / "other")
+    client = site.dial(site.issue("s1", "agent"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await handshake(other.server, client, "controller")
+
+
+async def test_the_controller_must_have_the_expected_name(site: Site) -> None:
+    client = site.dial(site.issue("s1", "agent"))
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"[Hh]ostname"):
+        await handshake(site.server, client, "s2")
+
+
+async def test_an_expired_certificate_is_turned_away(site: Site) -> None:
+    client = site.dial(site.issue("s1", "agent", lifetime_seconds=-1))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await handshake(site.server, client, "controller")
+
+
+async def test_no_certificate_no_entry(site: Site) -> None:
+    client = ssl.create_default_context(cafile=str(site.authority.certificate_file))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await handshake(site.server, client, "controller")
+
+
+async def test_an_agent_cannot_pose_as_the_controller(site: Site) -> None:
+    posing = server_context(site.authority.certificate_file, site.issue("controller", "agent"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await handshake(posing, site.dial(site.issue("s1", "agent")), "controller")
+
+
+async def test_a_controller_s_certificate_does_not_dial(site: Site) -> None:
+    client = site.dial(site.issue("s1", "controller"))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await handshake(site.server, client, "controller")
+
+
+def test_the_authority_is_kept_and_its_files_are_private(tmp_path: Path) -> None:
+    first = Authority.load(tmp_path / "ca")
+    before = first.certificate_file.read_bytes()
+    issued = Authority.load(tmp_path / "ca").issue(
+        "s1", "agent", tmp_path / "s1", lifetime_seconds=60
+    )
+    assert first.certificate_file.read_bytes() == before
+    for file in (tmp_path / "ca/authority.key", issued.key_file, issued.certificate_file):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600

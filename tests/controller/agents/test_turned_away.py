@@ -1,0 +1,534 @@
+"""Who and what the link turns away, at both ends: refused, told and noted, and nothing is changed.
+
+Real sockets, certificates, link, service, keeper and files; the server is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+import placewire.agent.connection.link
+import placewire.controller.agents.http_link
+import placewire.controller.agents.tls_listener
+from placewire.agent.contract.messages import (
+    Commit,
+    FindNeighbours,
+    Hello,
+    Neighbours,
+    Poll,
+    Preview,
+    Renew,
+    Reply,
+    Restore,
+    Stage,
+    Verified,
+    Verify,
+    Welcome,
+)
+from placewire.agent.contract.state import ApplyReport, LeaseState
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority, Issued, client_context, server_context
+from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.errors import AgentProblem, AgentRefused
+from tests.agent.states import desired_state
+from tests.controller.memory_agents import MemoryAgent
+from tests.controller.memory_cluster import MemoryCluster
+from tests.controller.plans import capabilities
+
+LEASE = LeaseState(phase="idle", generation=0)
+GENERATION = 5
+PATIENCE_SECONDS = 20.0
+
+
+class Site:
+    """A controller, and s1 with generation 5 for good; s2 has a certificate too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cluster = MemoryCluster(folder, servers=2)
+        self.authority, self.port = self.cluster.authority, self.cluster.port
+        self.notes_file = folder / "refused.jsonl"
+        self.said: list[str] = []
+        self.agent = MemoryAgent(self.cluster.members[0])
+        self.agent.keeper.stage(desired_state(GENERATION), 30)
+        self.agent.keeper.commit(GENERATION, None)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Agents]:
+        turned_away = TurnedAway(self.notes_file, self.said.append)
+        async with Agents.listening("127.0.0.1", self.port, self.authority, turned_away) as agents:
+            yield agents
+
+    @asynccontextmanager
+    async def linked(self) -> AsyncIterator[Agents]:
+        async with self.listening() as agents, running(self.agent):
+            await agents.wait_for(["s1"], timeout_seconds=PATIENCE_SECONDS)
+            yield agents
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.notes_file.exists():
+            return []
+        return [json.loads(line)["why"] for line in self.notes_file.read_text().splitlines()]
+
+    def issue(
+        self,
+        server: str,
+        *,
+        kind: str = "agent",
+        seconds: float = 3600,
+        by: Authority | None = None,
+    ) -> Issued:
+        folder = self.folder / f"{kind} {server} {seconds} {by is None}"
+        authority = by or self.authority
+        return authority.issue(server, kind, folder, lifetime_seconds=seconds)  # type: ignore[arg-type]
+
+    def dial(self, issued: Issued | None = None) -> ssl.SSLContext:
+        """As an agent with this certificate does; by default s2's own."""
+        issued = issued or self.issue("s2")
+        return client_context(self.authority.certificate_file, issued)
+
+    async def post(
+        self, path: str, body: bytes, context: ssl.SSLContext | None = None
+    ) -> tuple[int, str]:
+        connector = aiohttp.TCPConnector(ssl=context or self.dial())
+        async with aiohttp.ClientSession(connector=connector) as http:
+            return await self.post_with(http, path, body)
+
+    async def post_with(
+        self, http: aiohttp.ClientSession, path: str, body: bytes
+    ) -> tuple[int, str]:
+        url = f"https://127.0.0.1:{self.port}/v1/{path}"
+        async with http.post(url, data=body, server_hostname="controller") as response:
+            return response.status, await response.text()
+
+    async def write(self, data: bytes) -> bytes:
+        """With s2's certificate, byte for byte; the first line of the answer."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.dial(), server_hostname="controller"
+        )
+        writer.write(data)
+        line = await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
+        writer.close()
+        return line
+
+
+@asynccontextmanager
+async def running(one: MemoryAgent) -> AsyncIterator[None]:
+    task = asyncio.create_task(one.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(placewire.agent.connection.link, "RECONNECT_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(placewire.agent.connection.link, "REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(placewire.controller.agents.agents, "_ALL_DIAL_SECONDS", 0.2)
+    return Site(tmp_path)
+
+
+def hello(server: str = "s2", **changes: Any) -> bytes:
+    said = Hello(server=server, agent_pid=1, capabilities=capabilities(), lease=LEASE)
+    document = said.model_dump(mode="json") | changes
+    return json.dumps({k: v for k, v in document.items() if v is not None}).encode()
+
+
+async def not_let_in(site: Site, issued: Issued | None) -> None:
+    if issued is None:
+        context = ssl.create_default_context(cafile=str(site.authority.certificate_file))
+    else:
+        context = site.dial(issued)
+    with pytest.raises((aiohttp.ClientError, OSError)):
+        await site.post("hello", hello(), context)
+
+
+async def of_another_authority(site: Site) -> None:
+    stranger = Authority.load(site.folder / "stranger")
+    await not_let_in(site, site.issue("s1", by=stranger))
+
+
+async def expired(site: Site) -> None:
+    await not_let_in(site, site.issue("s1", seconds=-1))
+
+
+async def without_a_certificate(site: Site) -> None:
+    await not_let_in(site, None)
+
+
+async def with_the_controllers(site: Site) -> None:
+    await not_let_in(site, site.issue("controller", kind="controller"))
+
+
+async def with_former_tls(site: Site) -> None:
+    context = site.dial()
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((aiohttp.ClientError, OSError)):
+        await site.post("hello", hello(), context)
+
+
+async def without_tls(site: Site) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(b"POST /v1/hello HTTP/1.1\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def denied(site: Site) -> None:
+    context = site.dial()
+    assert site.authority.revocations.deny("s2") >= 1
+    assert (await site.post("hello", hello(), context))[0] == 403
+
+
+async def denied_while_linked(site: Site) -> None:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=site.dial())) as http:
+        status, text = await site.post_with(http, "hello", hello())
+        session = Welcome.model_validate_json(text).session
+        assert status == 200 and site.authority.revocations.deny("s2") >= 1
+        poll = Poll(session=session).model_dump_json().encode()
+        assert (await site.post_with(http, "poll", poll))[0] == 403
+
+
+async def expired_while_linked(site: Site) -> None:
+    """The connection was made while it was valid, and is not made again by itself."""
+    context, now = site.dial(site.issue("s2", seconds=600)), time.time
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
+        assert (await site.post_with(http, "hello", hello()))[0] == 200
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(placewire.controller.agents.http_link.time, "time", lambda: now() + 900)
+            assert (await site.post_with(http, "hello", hello()))[0] == 403
+
+
+async def as_another_server(site: Site) -> None:
+    assert (await site.post("hello", hello("s1")))[0] == 403
+
+
+async def of_version_0(site: Site) -> None:
+    assert (await site.post("hello", hello(version=0)))[0] == 403
+
+
+async def of_no_version(site: Site) -> None:
+    assert (await site.post("hello", hello(version=None)))[0] == 403
+
+
+async def oversized(site: Site) -> None:
+    assert (await site.post("hello", hello() + b" " * 2**20))[0] == 413
+
+
+async def oversized_as_it_says(site: Site) -> None:
+    head = b"POST /v1/replies HTTP/1.1\r\nHost: c\r\nContent-Length: 99999999\r\n\r\n"
+    assert b" 413 " in await site.write(head)
+
+
+async def of_unknown_length(site: Site) -> None:
+    head = b"POST /v1/poll HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert b" 413 " in await site.write(head)
+
+
+async def slow(site: Site) -> None:
+    head = b"POST /v1/hello HTTP/1.1\r\nHost: c\r\nContent-Length: 900\r\n\r\n{"
+    assert b" 408 " in await site.write(head)
+
+
+async def slow_from_the_start(site: Site) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+    writer.close()
+
+
+async def not_understood(site: Site) -> None:
+    assert (await site.post("hello", hello(secret="opensesame")))[0] == 400
+
+
+Attack = Callable[[Site], Awaitable[None]]
+ATTACKS: Mapping[Attack, str] = {
+    of_another_authority: "does not hold: self-signed certificate in certificate chain",
+    expired: "does not hold: certificate has expired",
+    without_a_certificate: "it shows no certificate",
+    with_the_controllers: "does not hold: unsuitable certificate purpose",
+    with_former_tls: "it speaks no TLS 1.3",
+    without_tls: "it speaks no TLS",
+    denied: "s2: its certificate is denied",
+    denied_while_linked: "s2: its certificate is denied",
+    expired_while_linked: "s2: its certificate has expired",
+    as_another_server: "certificate of 's2': claims to be 's1'",
+    of_version_0: "s2: speaks version 0 of the protocol",
+    of_no_version: "s2: speaks version None of the protocol",
+    oversized: "/v1/hello: 10",
+    oversized_as_it_says: "/v1/replies: 99999999 bytes",
+    of_unknown_length: "/v1/poll: a message of unknown length",
+    slow: "/v1/hello: its message was not whole within 2 s",
+    slow_from_the_start: "no TLS handshake within 2 s",
+    not_understood: "/v1/hello: what it sent is not understood: secret",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+async def test_it_is_refused_noted_and_changes_nothing(
+    site: Site, attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "slow" in attack.__name__:
+        monkeypatch.setattr(placewire.controller.agents.http_link, "READ_SECONDS", 2.0)
+        monkeypatch.setattr(placewire.controller.agents.tls_listener, "HANDSHAKE_SECONDS", 2.0)
+    async with site.linked() as agents:
+        before = site.agent.picture()
+        await attack(site)
+        await until(lambda: site.notes)
+        (note,) = site.notes
+        assert ATTACKS[attack] in note and "opensesame" not in note
+        assert site.said == [f"turned away: 127.0.0.1: {note}"]
+        assert stat.S_IMODE(site.notes_file.stat().st_mode) == 0o600
+        assert await agents.ask("s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS)
+        assert site.agent.picture() == before
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_who_only_looks_whether_somebody_listens_is_no_matter(site: Site) -> None:
+    async with site.linked():
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.close()
+            await writer.wait_closed()
+        await asyncio.sleep(0.3)
+        assert site.notes == [] and site.said == []
+
+
+async def test_an_error_for_want_of_an_agent_says_who_was_turned_away(site: Site) -> None:
+    async with site.listening() as agents:
+        await expired(site)
+        with pytest.raises(AgentProblem, match=r"turned away: 127\.0\.0\.1: .* has expired"):
+            await agents.wait_for(["s2"], timeout_seconds=0.5)
+
+
+def test_what_strangers_say_cannot_fill_a_disk_or_a_terminal(tmp_path: Path) -> None:
+    said: list[str] = []
+    turned_away = TurnedAway(tmp_path / "refused.jsonl", said.append)
+    for number in range(2000):
+        turned_away.note("10.0.0.1", f"claims to be \x1b[2J{number}" + "x" * 10_000)
+        turned_away.note("10.0.0.1", "the same again")
+    assert (tmp_path / "refused.jsonl").stat().st_size < 200_000
+    assert len(said) < 300 and not any("\x1b" in line for line in said)
+    assert sum("the same again" in line for line in said) == 1
+
+
+# -- a controller that is none, or that says what must not be done ---------------------------------
+
+
+class Impostor:
+    """At the controller's address: answers every path, and counts what it is sent."""
+
+    def __init__(self, site: Site, issued: Issued, *, former_tls: bool = False) -> None:
+        self.site, self.asked = site, 0
+        self.context = server_context(site.authority.certificate_file, issued)
+        if former_tls:
+            self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+            self.context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        if request.path == "/v1/hello":
+            return web.json_response({"session": "x"})
+        endless = web.StreamResponse()
+        await endless.prepare(request)
+        while True:
+            await endless.write(b" " * 65_536)
+            await asyncio.sleep(0)  # writing alone lets nobody else run
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        application = web.Application()
+        application.router.add_post("/{path:.*}", self.answer)
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.05)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", self.site.port, ssl_context=self.context).start()
+            yield
+        finally:
+            await runner.cleanup()
+
+
+def impostor(site: Site, kind: str) -> Impostor:
+    if kind == "of another authority":
+        issued = site.issue(
+            "controller", kind="controller", by=Authority.load(site.folder / "stranger")
+        )
+    elif kind == "expired":
+        issued = site.issue("controller", kind="controller", seconds=-1)
+    elif kind == "an agent":
+        issued = site.issue("controller")
+    elif kind == "of another name":
+        issued = site.issue("s2", kind="controller")
+    else:
+        issued = site.issue("controller", kind="controller")
+    return Impostor(site, issued, former_tls=kind == "of former TLS")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("of another authority", "CERTIFICATE_VERIFY_FAILED"),
+        ("expired", "certificate has expired"),
+        ("an agent", "unsuitable certificate purpose"),
+        ("of another name", "Hostname mismatch"),
+        ("of former TLS", "no controller"),
+    ],
+)
+async def test_an_agent_sends_nothing_to_a_controller_that_is_none(
+    site: Site, kind: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before, false = site.agent.picture(), impostor(site, kind)
+    async with false.listening(), running(site.agent):
+        await until(lambda: said in caplog.text)
+    assert false.asked == 0 and site.agent.picture() == before
+    # Without a version in common neither side says why.
+    assert ("not spoken to" in caplog.text) == (kind != "of former TLS")
+
+
+async def test_an_answer_without_end_is_ended(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placewire.agent.connection.link, "LARGEST_ANSWER_BYTES", 10**6)
+    before = site.agent.picture()
+    async with impostor(site, "the real one").listening(), running(site.agent):
+        await until(lambda: "has more than 1000000 bytes" in caplog.text)
+    assert site.agent.picture() == before
+
+
+async def test_an_old_generation_is_refused_and_told(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As somebody would send who has recorded what a controller said before."""
+    async with site.linked() as agents:
+        before = site.agent.picture()
+        for generation, rates in ((4, (10_000_000, 30_000_000)), (5, (1_000_000, 2_000_000))):
+            staged = desired_state(generation, rates)
+            report = await agents.ask(
+                "s1", Stage(desired=staged, lease_seconds=30), ApplyReport, PATIENCE_SECONDS
+            )
+            assert not report.verified and "not above 5" in report.refusals[0].what
+            assert f"generation {generation} is not above 5" in caplog.text
+            caplog.clear()
+        for request in (
+            Commit(generation=4, lease_seconds=None),
+            Renew(generation=4, lease_seconds=9),
+            Restore(generation=4),
+        ):
+            with pytest.raises(AgentRefused, match="generation 5"):
+                await agents.ask("s1", request, LeaseState, PATIENCE_SECONDS)
+            assert "refused: " in caplog.text
+            caplog.clear()
+        assert site.agent.picture() == before
+
+
+async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: Site) -> None:
+    """Whoever could send it twice would do so with what it says: it is the same message."""
+    async with site.linked() as agents:
+        stage = Stage(desired=desired_state(6, (1_000_000, 2_000_000)), lease_seconds=30)
+        given: list[Any] = []
+        begin = placewire.controller.agents.http_link.Conversation.begin
+
+        def recorded(conversation: Any, asked: Any) -> None:
+            given.append(asked)
+            begin(conversation, asked)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(placewire.controller.agents.http_link.Conversation, "begin", recorded)
+            assert (await agents.ask("s1", stage, ApplyReport, PATIENCE_SECONDS)).verified
+        assert (
+            await agents.ask("s1", Restore(generation=6), ApplyReport, PATIENCE_SECONDS)
+        ).verified
+        after = site.agent.picture()
+        conversation = agents._link.conversations["s1"]
+        again = placewire.controller.agents.http_link.Asked(
+            given[0].envelope, asyncio.get_running_loop().create_future()
+        )
+        conversation.begin(again)
+        reply: Reply = await asyncio.wait_for(again.answer, PATIENCE_SECONDS)
+        assert reply.result is not None and reply.result["verified"], "as it was answered then"
+        assert site.agent.picture() == after
+
+
+async def test_neighbours_are_asked_through_our_own_bridges_only(site: Site) -> None:
+    async with site.linked() as agents:
+        ask = FindNeighbours(interfaces=("pw-nic0", "mgmt"), addresses=("10.7.0.2",))
+        with pytest.raises(AgentRefused, match="mgmt: no bridge of what is in force here"):
+            await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)
+        ask = FindNeighbours(interfaces=("pw-nic0",), addresses=("10.7.0.2", "10.7.1.2"))
+        (found,) = (await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)).found
+        assert (found.interface, found.address) == ("pw-nic0", "10.7.0.2")
+
+
+# -- two agents of one name ------------------------------------------------------------------------
+
+
+async def test_a_copy_of_a_server_is_turned_away_and_nobody_is_asked_to_change(site: Site) -> None:
+    copy = MemoryAgent(site.cluster.copy_of("s1", 9))
+    async with site.linked() as agents:
+        before = site.agent.picture(), copy.picture()
+        async with running(copy):
+            await until(lambda: agents.rivals)
+            (note,) = site.notes
+            assert "is a second 's1': the first, at 127.0.0.1, is linked" in note
+            assert "`controller authority deny s1`" not in note, "that is the agent's to read"
+            desired = desired_state(6)
+            for request in (Preview(desired=desired), Stage(desired=desired, lease_seconds=9)):
+                with pytest.raises(AgentProblem, match="two agents say that they are this") as told:
+                    await agents.ask_all({"s1": request}, ApplyReport, PATIENCE_SECONDS)
+                assert told.value.exit_code == 5 and told.value.where == "s1"
+            verified = await agents.ask(
+                "s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS
+            )
+            assert not verified.deviations, "the first is still heard, to be undone if need be"
+        assert (site.agent.picture(), copy.picture()) == before
+    async with site.linked() as agents:  # The other one may be late next time.
+        assert agents.rivals == {"s1": ("127.0.0.1", "127.0.0.1")}
+        site.authority.revocations.deny("s1")
+    issued = site.issue("s1")
+    pem = issued.key_file.read_bytes() + issued.certificate_file.read_bytes()
+    Path(site.agent.config.certificate_file).write_bytes(pem)
+    async with site.linked() as agents:
+        assert agents.rivals == {}, "with another certificate it is itself again"
+
+
+async def test_an_agent_that_starts_again_is_no_rival_of_its_former_self(site: Site) -> None:
+    """Not even where its server lost its power, and left a poll open."""
+    async with site.listening() as agents:
+        context = site.dial(site.issue("s1"))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
+            _, text = await site.post_with(http, "hello", hello("s1", instance="former"))
+            poll = Poll(session=Welcome.model_validate_json(text).session)
+            dead = asyncio.create_task(
+                site.post_with(http, "poll", poll.model_dump_json().encode())
+            )
+            await until(lambda: agents._link.conversations["s1"].open_polls)
+            async with running(site.agent):
+                await until(lambda: agents.hello["s1"].instance == site.agent.member.folder)
+                assert await agents.ask(
+                    "s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS
+                )
+            await dead
+    assert agents.rivals == {} and site.notes == []

@@ -1,0 +1,332 @@
+"""One change over many servers, against agents that answer, refuse, or fall silent as told."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import placewire.controller.change.change as change_module
+from placewire.agent.contract.messages import Commit, Renew, Restore, Stage
+from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.errors import (
+    AGENT_UNIT,
+    AgentProblem,
+    AgentRefused,
+    AgentUnreachable,
+    JobFailed,
+    RestoreFailed,
+)
+from placewire.controller.records.journal import Journal
+from tests.paths import ROOT
+
+Answer = Callable[[str, Any], Any]
+
+
+class ToldAgents:
+    """`answer(server, request)` returns a reply or raises an AgentProblem; asked holds requests."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.asked: list[tuple[str, Any]] = []
+
+    async def ask_all(
+        self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+    ) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        answered, problem = {}, None
+        for server, request in requests.items():
+            self.asked.append((server, request))
+            try:
+                answered[server] = self._answer(server, request)
+            except AgentProblem as error:
+                problem = error
+        if problem is not None:
+            problem.answered = answered
+            raise problem
+        return answered
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(request, kind) for _, request in self.asked)
+
+
+def answer(server: str, request: Any) -> Any:
+    if isinstance(request, Stage | Restore):
+        generation = request.desired.generation if isinstance(request, Stage) else 0
+        return ApplyReport(
+            server=server, generation=generation, changes=(), verified=True, wall_seconds=0.1
+        )
+    return LeaseState(phase="committed", generation=request.generation)
+
+
+def states() -> dict[str, DesiredState]:
+    return {
+        name: DesiredState(server=name, plan_name="p", plan_digest="d", generation=3)
+        for name in ("s1", "s2")
+    }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_module, "_RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(change_module, "_RESTORE_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(change_module, "_RESTORE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(change_module, "LEASE_SECONDS", 0.2)
+
+
+def phases(journal: Journal) -> list[str]:
+    return [phase.name for phase in journal.decisions()[-1].phases]
+
+
+async def test_what_is_not_kept_is_restored(tmp_path: Path) -> None:
+    agents = ToldAgents(answer)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await change.commit()
+        assert agents.count(Restore) == 2
+        assert phases(journal)[-1] == "restored"
+
+
+async def test_what_is_kept_stays_and_has_no_lease(tmp_path: Path) -> None:
+    agents = ToldAgents(answer)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await change.keep()
+        assert agents.count(Restore) == 0
+        leases = [r.lease_seconds for _, r in agents.asked if isinstance(r, Commit)]
+        assert leases == [None, None]
+        # The journal knows of the keep before any server does.
+        assert phases(journal)[-2:] == ["keep decided", "kept"]
+
+
+async def test_a_server_that_cannot_stage_restores_all(tmp_path: Path) -> None:
+    def told(server: str, request: Any) -> Any:
+        reply = answer(server, request)
+        if server == "s2" and isinstance(request, Stage):
+            refusal = Refusal(what="no such NIC", where="nic0", remedy="look")
+            return reply.model_copy(update={"verified": False, "refusals": (refusal,)})
+        return reply
+
+    agents = ToldAgents(told)
+    with Journal.open(tmp_path) as journal, pytest.raises(AgentRefused, match="no such NIC"):
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+    assert agents.count(Restore) == 2
+
+
+async def test_a_missed_renewal_is_no_lost_lease(tmp_path: Path) -> None:
+    missed: list[str] = []
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew) and not missed:
+            missed.append(server)
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    agents = ToldAgents(told)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            assert await change.while_held(asyncio.sleep(0.3, result="done")) == "done"
+    assert missed and agents.count(Renew) > 4
+
+
+@pytest.mark.parametrize("how", ["silent", "refused"])
+async def test_a_lost_lease_ends_the_work_at_once(tmp_path: Path, how: str) -> None:
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew) and server == "s2":
+            if how == "silent":
+                raise AgentUnreachable([server])
+            raise AgentRefused(server, Refusal(what="no lease", where="lease", remedy=""))
+        return answer(server, request)
+
+    agents = ToldAgents(told)
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    with Journal.open(tmp_path) as journal, pytest.raises(AgentProblem):
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await asyncio.wait_for(change.while_held(work()), 5)
+    assert ended == ["cancelled"]
+    assert agents.count(Restore) == 2
+
+
+async def test_an_interrupt_while_staging_restores(tmp_path: Path) -> None:
+    agents = ToldAgents(answer)
+    staged = asyncio.Event()
+
+    async def story(journal: Journal) -> None:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            staged.set()
+            await asyncio.sleep(60)
+
+    with Journal.open(tmp_path) as journal:
+        task = asyncio.create_task(story(journal))
+        await staged.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert agents.count(Restore) == 2 and phases(journal)[-1] == "restored"
+
+
+class SlowToRestore(ToldAgents):
+    """restoring: set when the first Restore is under way."""
+
+    def __init__(self) -> None:
+        super().__init__(answer)
+        self.restoring = asyncio.Event()
+
+    async def ask_all(
+        self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+    ) -> dict[str, Any]:
+        if isinstance(next(iter(requests.values())), Restore):
+            self.restoring.set()
+            await asyncio.sleep(0.1)
+        return await super().ask_all(requests, reply_type, timeout_seconds)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_an_interrupt_while_restoring_changes_nothing_of_its_end(
+    tmp_path: Path, failing: bool
+) -> None:
+    agents = SlowToRestore()
+
+    async def story(journal: Journal) -> str:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            if failing:
+                raise JobFailed("rank 0 ended with 1", where="s1")
+        return "reported"
+
+    with Journal.open(tmp_path) as journal:
+        task = asyncio.create_task(story(journal))
+        await agents.restoring.wait()
+        task.cancel()
+        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(ended, JobFailed) if failing else ended == "reported"
+        assert agents.count(Restore) == 2 and phases(journal)[-1] == "restored"
+
+
+async def test_an_interrupt_waits_for_what_a_lost_lease_ends(tmp_path: Path) -> None:
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew):
+            raise AgentRefused(server, Refusal(what="no lease", where="", remedy="apply again"))
+        return answer(server, request)
+
+    agents, ending, ended = ToldAgents(told), asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ending.set()
+            await asyncio.sleep(0.1)
+            ended.append(agents.count(Restore))
+
+    async def story(journal: Journal) -> None:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await change.while_held(work())
+
+    with Journal.open(tmp_path) as journal:
+        task = asyncio.create_task(story(journal))
+        await ending.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert ended == [0] and agents.count(Restore) == 2, "restored beside work that still ran"
+
+
+async def test_a_journal_that_cannot_be_written_hides_no_end(tmp_path: Path) -> None:
+    def told(server: str, request: Any) -> Any:
+        if server == "s2" and isinstance(request, Restore):
+            raise AgentUnreachable(["s2"])
+        return answer(server, request)
+
+    with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:
+        async with NetworkChange(ToldAgents(told), journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            journal.decide = full  # type: ignore[method-assign]
+    assert raised.value.where == "s2"
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+async def test_an_agent_that_is_silent_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+    silent = [True, True, True]
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Restore) and server == "s1" and silent:
+            silent.pop()
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    agents = ToldAgents(told)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+        assert phases(journal)[-1] == "restored"
+    # The one that had answered is not asked again.
+    assert sum(s == "s2" for s, r in agents.asked if isinstance(r, Restore)) == 1
+
+
+@pytest.mark.parametrize("keeping", [False, True])
+async def test_what_is_left_is_said_truly(tmp_path: Path, keeping: bool) -> None:
+    def told(server: str, request: Any) -> Any:
+        if server == "s2" and isinstance(request, Restore | Commit):
+            raise AgentUnreachable(["s2"])
+        return answer(server, request)
+
+    agents = ToldAgents(told)
+    with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            if keeping:
+                await change.keep()
+    assert raised.value.exit_code == 8 and raised.value.where == "s2"
+    words = "controller destroy" if keeping else "when the lease ends"
+    assert words in raised.value.remedy
+
+
+async def test_restoring_by_hand_is_advised_so_that_it_works(tmp_path: Path) -> None:
+    """`agent restore` is refused while the daemon runs, which systemd starts again when it ends."""
+
+    def told(server: str, request: Any) -> Any:
+        report = answer(server, request)
+        if server == "s2" and isinstance(request, Restore):
+            left = Refusal(what="nic0 is still in pw-nic0", where="nic0", remedy="look")
+            return report.model_copy(update={"verified": False, "refusals": (left,)})
+        return report
+
+    with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:
+        async with NetworkChange(ToldAgents(told), journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+    assert "nic0 is still in pw-nic0" in raised.value.what
+    advice = raised.value.remedy
+    stop, restore, start = (
+        advice.index(f"`{words}`")
+        for words in (
+            f"systemctl stop {AGENT_UNIT}",
+            "agent restore",
+            f"systemctl start {AGENT_UNIT}",
+        )
+    )
+    assert advice.startswith("on s2") and stop < restore < start
+    unit = ROOT / "deploy" / f"{AGENT_UNIT}.service"
+    assert "Restart=always" in unit.read_text()

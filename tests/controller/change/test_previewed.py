@@ -1,0 +1,113 @@
+"""A preview as a file: what applying it holds to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from placewire.agent.contract.messages import Previewed
+from placewire.agent.contract.state import Change, DesiredState, LeaseState
+from placewire.controller.apply import Proposal
+from placewire.controller.change.preview_file import (
+    preview_of,
+    read_preview,
+    require_as_previewed,
+    write_preview,
+)
+from placewire.controller.errors import StalePreview, UsageError
+from tests.controller.plans import ROOT, plan_document
+
+
+def change(key: str, after: str = "{}") -> Change:
+    return Change(action="add", collection="bridges", key=key, before=None, after=after)
+
+
+def proposal(changes: dict[str, tuple[Change, ...]], *, generation: int = 1) -> Proposal:
+    desired = {
+        server: DesiredState(
+            server=server, generation=generation, plan_name="small", plan_digest="d"
+        )
+        for server in changes
+    }
+    lease = LeaseState(phase="idle", generation=0)
+    previewed = {
+        server: Previewed(changes=some, refusals=(), lease=lease)
+        for server, some in changes.items()
+    }
+    decision = SimpleNamespace(predicted_step_seconds=0.5)
+    return Proposal(cast(Any, decision), desired, previewed)
+
+
+SHOWN = {"s1": (change("pw-nic0"), change("pw-nic1")), "s2": ()}
+
+
+def test_a_preview_is_read_as_it_was_written_and_is_its_owners(tmp_path: Path) -> None:
+    file = tmp_path / "shown.json"
+    file.touch(mode=0o644)
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    write_preview(preview, file)
+    assert read_preview(file) == preview
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert preview.parsed().name == "small"
+
+
+def test_the_values_of_variables_are_the_plan_files_own(tmp_path: Path) -> None:
+    """A preview is shown to others; a variable may be a password."""
+    document, file = plan_document(), tmp_path / "plan.yaml"
+    document["job"]["env"] = {"TOKEN": "opensesame", "PYTHONHASHSEED": "0"}
+    file.write_text(yaml.safe_dump(document))
+    preview = preview_of(document, file, proposal(SHOWN))
+    write_preview(preview, tmp_path / "shown.json")
+    assert "opensesame" not in (tmp_path / "shown.json").read_text()
+    assert preview.parsed().job.env == document["job"]["env"]
+    document["job"]["env"]["TOKEN"] = "another"
+    file.write_text(yaml.safe_dump(document))
+    assert preview.parsed().job.env["TOKEN"] == "another"
+    del document["job"]["env"]["TOKEN"]
+    file.write_text(yaml.safe_dump(document))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="others than when it was previewed"):
+            preview.parsed()
+        file.unlink(missing_ok=True)
+
+
+def test_what_is_no_preview_may_be_a_plan(tmp_path: Path) -> None:
+    for text in ("version: 1\n", "{}", "[1]", '{"kind": "other"}', ""):
+        (tmp_path / "file").write_text(text)
+        assert read_preview(tmp_path / "file") is None
+    assert read_preview(tmp_path / "none") is None
+    (tmp_path / "file").write_text('{"kind": "preview", "version": 2}')
+    with pytest.raises(UsageError, match="no preview that this version can read"):
+        read_preview(tmp_path / "file")
+
+
+def test_the_same_changes_may_be_made_under_a_later_generation() -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    require_as_previewed(preview, proposal(SHOWN, generation=7))
+
+
+def test_what_differs_is_named_by_server() -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    now = {"s1": (change("pw-nic0", after="{1}"),), "s2": (change("pw-nic0"),)}
+    with pytest.raises(StalePreview) as caught:
+        require_as_previewed(preview, proposal(now))
+    assert caught.value.differing == {
+        "s1": ("bridges pw-nic0", "bridges pw-nic1"), "s2": ("bridges pw-nic0",),
+    }  # fmt: skip
+    assert caught.value.exit_code == 5
+    many = {"s1": tuple(change(f"b{k}") for k in range(9)), "s2": ()}
+    with pytest.raises(StalePreview, match="and 7 more"):
+        require_as_previewed(preview, proposal(many))
+
+
+def test_another_state_behind_the_same_changes_is_stale() -> None:
+    """As where two servers have it already, and it came from another plan."""
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal({"s1": ()}))
+    other = proposal({"s1": ()})
+    other.desired["s1"] = other.desired["s1"].model_copy(update={"plan_digest": "e"})
+    with pytest.raises(StalePreview, match="another"):
+        require_as_previewed(preview, other)

@@ -1,0 +1,81 @@
+"""Which decision is gone back to, and when none can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placewire.agent.contract.state import DesiredState
+from placewire.controller.change.rollback import choose, states_of
+from placewire.controller.errors import UsageError
+from placewire.controller.records.journal import Journal
+from tests.controller.plans import plan, plan_document
+
+PLAN = plan(plan_document(2))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path) as journal:
+        yield journal
+
+
+def decided(journal: Journal, digest: str, *, kept: bool = True, name: str = "small") -> int:
+    number = len(journal.decisions()) + 1
+    states = {
+        server: DesiredState(server=server, plan_name=name, plan_digest=digest, generation=number)
+        for server in ("s1", "s2")
+    }
+    decision = journal.begin(name, digest, dict.fromkeys(states, number))
+    if kept:
+        journal.keep(decision, {s: state.model_dump_json() for s, state in states.items()})
+        journal.decide(decision, "kept")
+    return decision
+
+
+def test_the_last_other_network_that_was_kept(journal: Journal) -> None:
+    with pytest.raises(UsageError, match="nothing else was kept"):
+        choose(journal, PLAN, None)
+    first = decided(journal, "a")
+    with pytest.raises(UsageError, match="nothing else was kept"):
+        choose(journal, PLAN, None)
+    second = decided(journal, "b")
+    decided(journal, "b")
+    decided(journal, "c", kept=False)
+    decided(journal, "d", name="another")
+    assert choose(journal, PLAN, None).id == first
+    assert choose(journal, PLAN, second).id == second
+
+
+@pytest.mark.parametrize("number", [2, 3, 99])
+def test_what_was_not_kept_or_is_another_plans_cannot_be_gone_back_to(
+    journal: Journal, number: int
+) -> None:
+    decided(journal, "a")
+    decided(journal, "b", kept=False)
+    decided(journal, "c", name="another")
+    with pytest.raises(UsageError, match=f"decision {number} is none") as caught:
+        choose(journal, PLAN, number)
+    assert "history" in caught.value.remedy
+
+
+def test_states_are_as_they_were_decided(journal: Journal) -> None:
+    number = decided(journal, "a")
+    states = states_of(journal, choose(journal, PLAN, number), PLAN)
+    assert {s: state.plan_digest for s, state in states.items()} == {"s1": "a", "s2": "a"}
+
+
+def test_other_servers_than_the_plans_are_refused(journal: Journal) -> None:
+    number = decided(journal, "a")
+    with pytest.raises(UsageError, match="was for s1, s2, the plan is for s1, s2, s3"):
+        states_of(journal, choose(journal, PLAN, number), plan(plan_document(3)))
+
+
+def test_a_decision_of_another_version_is_refused(journal: Journal) -> None:
+    number = journal.begin("small", "a", {"s1": 1})
+    journal.keep(number, {"s1": '{"unheard": 1}'})
+    journal.decide(number, "kept")
+    with pytest.raises(UsageError, match="another version"):
+        states_of(journal, choose(journal, PLAN, number), PLAN)

@@ -1,0 +1,134 @@
+"""What the command line refuses: one line that says what would do, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import yaml
+
+from placewire.controller.agents.authority import Authority
+from placewire.controller.cli import main
+from placewire.controller.commands import apply
+from placewire.controller.errors import UsageError
+from tests.controller.plans import plan_document
+
+
+def _run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[object, str]:
+    """(exit code, standard error) of the command with these arguments."""
+    with pytest.raises(SystemExit) as raised:
+        main([str(word) for word in words])
+    return raised.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "place", ["127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "h:²", "h:-1", "h:" + "9" * 5000, ""]
+)
+def test_a_port_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    plan_file = tmp_path / "plan.yaml"
+    plan_file.write_text(yaml.safe_dump(plan_document()))
+    code, error = _run(
+        capsys, "preview", plan_file, "--no-lab", "--state-dir", tmp_path / "s", "--listen", place
+    )
+    assert code == 2 and "give HOST:PORT" in error and "65535" in error
+    assert not (tmp_path / "s").exists(), "nothing is made before the arguments are right"
+
+
+@pytest.mark.parametrize("days", ["-1", "0", "nan", "inf", "1e300", "3651", "soon"])
+def test_days_that_no_certificate_can_live_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    words = ("authority", "issue", "s1", "--out", tmp_path / "o", "--state-dir", tmp_path / "s")
+    code, error = _run(capsys, *words, f"--days={days}")
+    assert code == 2 and "number of days" in error
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("server", ["../../x", "..", "/etc/x", "S1", "", "a" * 21, "a.b", "a\n"])
+def test_what_is_no_server_gets_no_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], server: str
+) -> None:
+    out = tmp_path / "a" / "b"
+    code, error = _run(
+        capsys, "authority", "issue", "--out", out, "--state-dir", tmp_path / "s", "--", server
+    )
+    assert code == 2 and "is not a name" in error
+    assert sorted(p.name for p in tmp_path.rglob("*.crt")) == ["authority.crt"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "s/ca"])
+def test_a_folder_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    (tmp_path / "file").write_text("theirs")
+    Authority.load(tmp_path / "s/ca")
+    words = ("authority", "issue", "s1", "--state-dir", tmp_path / "s", "--out", tmp_path / out)
+    code, error = _run(capsys, *words)
+    assert code == 2 and str(tmp_path / out) in error
+    assert (tmp_path / "file").read_text() == "theirs"
+
+
+def test_a_certificate_is_issued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("authority", "issue", "gpu-node-1", "--state-dir", tmp_path / "s")
+    code, error = _run(capsys, *words, "--out", tmp_path / "o", "--days", "3650")
+    assert (code, error) == (0, "")
+    assert {p.name for p in (tmp_path / "o").iterdir()} == {
+        "gpu-node-1.crt", "gpu-node-1.key", "authority.crt",
+    }  # fmt: skip
+
+
+def test_what_a_command_tells_can_be_a_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str) -> Any:
+        with pytest.raises(SystemExit) as raised:
+            main([*words, "--json"])
+        assert raised.value.code == 0
+        return json.loads(capsys.readouterr().out)
+
+    state, out = ("--state-dir", str(tmp_path / "s")), tmp_path / "o"
+    issued = told("authority", "issue", "s1", "--out", str(out), *state)
+    assert issued["server"] == "s1" and all(Path(file).exists() for file in issued["files"])
+    assert told("authority", "deny", "s1", *state) == {"server": "s1", "denied": 1}
+    assert isinstance(told("lab", "list")["labs"], list)
+
+
+def test_an_authority_whose_key_is_broken_is_told(tmp_path: Path) -> None:
+    Authority.load(tmp_path)
+    (tmp_path / "authority.key").write_text("no key")
+    with pytest.raises(UsageError, match="certificate authority cannot be used"):
+        Authority.load(tmp_path)
+
+
+def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "placewire.controller.cli", "apply", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_file = tmp_path / "plan.yaml"
+    plan_file.write_text(yaml.safe_dump(plan_document()))
+    state = ("--state-dir", tmp_path / "s")
+    code, error = _run(capsys, "apply", plan_file, "--yes", "--out", tmp_path, *state)
+    assert code == 2 and "is a folder" in error and not (tmp_path / "s").exists()
+    report, tools = MagicMock(), MagicMock()
+    report.model_dump_json.return_value = "{}"
+    tools.journal.record_run.side_effect = sqlite3.OperationalError("disk is full")
+    apply._keep(report, tools, Path("/dev/full"))
+    told = capsys.readouterr().err
+    assert "disk is full" in told and "/dev/full: not written: No space left on device" in told

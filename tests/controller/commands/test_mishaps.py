@@ -1,0 +1,133 @@
+"""What goes wrong with a cluster while it is used: what a user is told, the exit code, and that
+nothing stays half done. Real commands; servers in memory. In the lab: tests/end_to_end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controller.memory_cluster import MemoryCluster, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
+
+APPLY = ("--network-only", "--yes")
+# As outside of tests: the second must be there when the first is asked.
+DIAL = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 1.0}
+SILENCE = {"placewire.controller.agents.agents.SILENCE_SECONDS": 1.0}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
+    built = MemoryCluster(tmp_path)
+    with built.running():
+        yield built
+
+
+def phases(cluster: MemoryCluster) -> set[str]:
+    return {lease.phase for lease in cluster.leases.values()}
+
+
+def wait_until_idle(cluster: MemoryCluster) -> None:
+    deadline = time.monotonic() + 20
+    while phases(cluster) != {"idle"} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert phases(cluster) == {"idle"}
+
+
+def test_a_preview_that_is_stale_by_now(cluster: MemoryCluster) -> None:
+    slow, shown = cluster.plan("slow", "40Mbit"), cluster.folder / "shown.json"
+    assert cluster.run("preview", slow, "--out", shown).code == 0
+    assert cluster.run("apply", cluster.plan("fast"), *APPLY).code == 0
+    before = cluster.leases
+    stale = cluster.run("apply", shown, *APPLY)
+    assert stale.code == 5 and "not as it was previewed; nothing was changed" in stale.output
+    assert all(f"{server}: " in stale.output for server in before)
+    assert cluster.leases == before
+
+
+def test_a_second_change_is_told_who_makes_the_first(cluster: MemoryCluster) -> None:
+    plan = cluster.plan()
+    cluster.leave("s2", "stage", 3)
+    with cluster.start("apply", plan, *APPLY) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if "staging" in line:
+                break
+        second = cluster.run("apply", plan, *APPLY)
+        assert second.code == 2, second.output
+        assert f"another change is under way: process {first.pid}, since" in second.output
+        assert "wait for it to end" in second.output
+        elsewhere = cluster.run("destroy", plan, "--yes", "--listen", f"127.0.0.1:{free_port()}")
+        assert elsewhere.code == 2, elsewhere.output
+        rest = first.communicate(timeout=60)[0]
+    assert first.returncode == 0, rest
+    assert phases(cluster) == {"committed"}
+
+
+def test_a_server_that_is_away_for_a_moment_is_waited_for(cluster: MemoryCluster) -> None:
+    cluster.leave("s2", "stage", 1.5)
+    done = cluster.run("apply", cluster.plan(), *APPLY)
+    assert done.code == 0, done.output
+    assert phases(cluster) == {"committed"}
+
+
+@pytest.mark.parametrize("request_", ["preview", "stage", "run_transfers", "commit"])
+def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
+    cluster: MemoryCluster, request_: str
+) -> None:
+    """It comes back while the others are being restored."""
+    cluster.leave("s2", request_, 4)
+    done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE)
+    assert done.code == 5, done.output
+    assert "s2: no answer from the agent: silent for" in done.output
+    assert "check that the agent runs there" in done.output
+    wait_until_idle(cluster)
+    assert "recover" not in cluster.run("status", cluster.plan()).output
+
+
+def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryCluster) -> None:
+    cluster.leave("s2", "run_transfers", 6)
+    short = {"placewire.controller.change.change._RESTORE_TIMEOUT_SECONDS": 0.5}
+    done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE | short)
+    assert done.code == 8, done.output
+    assert "not every server is back on its former state: s2: no answer" in done.output
+    assert "restores it within" in done.output
+    status = cluster.run("status", cluster.plan())
+    assert status.code == 5 and "unreachable" in status.output
+    assert "decision 1 could not be undone everywhere" in status.output
+    time.sleep(6)
+    assert cluster.run("recover", cluster.plan(), "--yes").code == 0
+    wait_until_idle(cluster)
+
+
+def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path)
+    cluster.members[1] = dataclasses.replace(cluster.members[1], speeds={"nic1": 10_000_000})
+    with cluster.running():
+        done = cluster.run("apply", cluster.plan(), *APPLY)
+        assert done.code == 5, done.output
+        assert "s2 NIC nic1: runs at 10 Mbit/s, less than the 50 Mbit/s" in done.output
+        assert "look at its cable" in done.output and "staging" not in done.output
+        assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
+
+
+def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path)
+    cluster.members.append(cluster.copy_of("s1", 9))
+    with cluster.running():
+        for command in (("preview",), ("apply", *APPLY), ("destroy", "--yes")):
+            done = cluster.run(command[0], cluster.plan(), *command[1:], patches=DIAL)
+            assert done.code == 5, done.output
+            assert "s1: two agents say that they are this server" in done.output
+            assert "`controller authority deny s1`, then `controller enrol`" in done.output
+        assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
+        doctor = cluster.run("doctor", cluster.plan(), "--json")
+        assert doctor.code == 5
+        assert "is said by two agents" in doctor.document["s1"][0]["what"], doctor.output
+    noted = [json.loads(line) for line in (cluster.state / "refused.jsonl").open()]
+    assert any("is a second 's1'" in one["why"] for one in noted)

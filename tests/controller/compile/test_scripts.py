@@ -1,0 +1,85 @@
+"""Scripts in a plan: which rails their collectives take, and what each server is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from placewire.controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
+from placewire.controller.compile.scripts import planned_shares, script_specs
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.plan import Plan
+from placewire.controller.verify.rail_use import ENOUGH_BYTES, complaints, rail_rows
+from placewire.job.contract.specification import Carried
+from tests.controller.plans import plan, plan_document
+
+
+def with_script(servers: int = 3, **more: Any) -> Plan:
+    document = plan_document(servers)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py", **more}
+    return plan(document)
+
+
+def test_two_equal_rails_take_turns_by_thue_and_morse() -> None:
+    assert rail_pattern((0.5, 0.5)) == (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
+    assert rail_pattern((1.0,)) == (0,)
+
+
+@pytest.mark.parametrize("rails", [2, 3, 4])
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7])
+def test_whatever_comes_every_so_often_meets_every_rail_alike(rails: int, period: int) -> None:
+    """Each collective of a step, over all steps: no rail gets all the large ones."""
+    pattern = rail_pattern((1 / rails,) * rails)
+    assert len(pattern) <= MOST_CONTEXTS
+    for first in range(period):
+        met = [pattern[(first + period * k) % len(pattern)] for k in range(len(pattern) * period)]
+        counts = [met.count(rail) for rail in range(rails)]
+        assert max(counts) == min(counts), (period, first)
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.7, 0.3), (2 / 3, 1 / 3), (0.25, 0.75), (0.5, 0.25, 0.25), (5 / 7, 2 / 7)]
+)
+def test_unequal_rails_get_their_shares(shares: tuple[float, ...]) -> None:
+    pattern = rail_pattern(shares)
+    assert len(pattern) <= MOST_CONTEXTS and len(pattern) % 2 == 1
+    assert pattern_shares(pattern, len(shares)) == pytest.approx(shares, rel=0.1)
+
+
+def test_a_rail_too_slow_for_one_place_gets_none() -> None:
+    pattern = rail_pattern((0.99, 0.01))
+    assert pattern_shares(pattern, 2) == (1.0, 0.0)
+
+
+def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
+    of = with_script(processes=2, arguments=["--steps", "3"])
+    assert isinstance(of.job, TorchrunJob)
+    specs = script_specs(of, of.job)
+    assert [(one.rank, one.world_size, one.device) for one in specs] == [
+        (0, 3, "s1/0"), (1, 3, "s2/0"), (2, 3, "s3/0"),
+    ]  # fmt: skip
+    assert {one.rail_pattern for one in specs} == {rail_pattern((0.5, 0.5))}
+    assert {one.master_address for one in specs} == {of.cluster.servers[0].management}
+    assert [r.interface for r in specs[1].rail_interfaces] == ["pw-nic0", "pw-nic1"]
+    assert specs[2].rail_interfaces[0].address == "10.7.0.3"
+    assert specs[2].rail_interfaces[0].peers == ("10.7.0.1", "10.7.0.2")
+    assert specs[0].processes == 2 and specs[0].arguments == ("--steps", "3")
+
+
+@pytest.mark.parametrize(("sent", "right"), [((52, 48), True), ((60, 40), False), ((3, 1), True)])
+def test_a_nic_that_is_off_its_share_is_named(sent: tuple[int, int], right: bool) -> None:
+    """Too little to tell is told as right."""
+    of = with_script()
+    unit = ENOUGH_BYTES // 50 if sum(sent) == 100 else 1000
+    carried = {rail: number * unit for rail, number in zip("ab", sent, strict=True)}
+    events = [
+        Carried(rank=1, seconds=1.0, sent_bytes={"a": 10**9, "b": 0}),
+        Carried(rank=1, seconds=2.0, sent_bytes=carried),
+    ]
+    rows = rail_rows(of, events)
+    assert [(row.server, row.nic, row.sent_bytes) for row in rows] == [
+        ("s2", "nic0", carried["a"]), ("s2", "nic1", carried["b"]),
+    ]  # fmt: skip
+    assert [row.planned_share for row in rows] == list(planned_shares(of).values()) == [0.5, 0.5]
+    assert bool(complaints(rows)) is not right

@@ -1,0 +1,99 @@
+"""What was calibrated: what of it is reported, what is kept, and what a plan is decided with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.compile.ranks import calibration_specs
+from placewire.controller.decide.measured.calibration import (
+    ASSUMED_SETUP_SECONDS,
+    calibrated_rows,
+    keep,
+    kept_setup_seconds,
+    wants_calibration,
+    with_setup_latency,
+)
+from placewire.controller.errors import PlanError
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.report import CalibratedRow
+from placewire.job.contract.specification import Calibrated, MeasuredPath
+from tests.controller.plans import placement, plan, plan_document
+
+
+def measured_plan() -> Plan:
+    document = plan_document()
+    document["cluster"]["setup_latency"] = "measured"
+    return plan(document)
+
+
+def path(source: str, destination: str, rail: str, setup: float, rate: float) -> MeasuredPath:
+    return MeasuredPath(
+        source=source,
+        destination=destination,
+        rails=(rail,),
+        setup_seconds=setup,
+        bits_per_second=rate,
+    )
+
+
+def rows(*setups: float) -> tuple[CalibratedRow, ...]:
+    paths = tuple(path("s1", "s2", rail, s, 19e6) for rail, s in zip("abc", setups, strict=False))
+    of = placement(plan(), (("s1", "s2", "a", 20e6),))
+    return calibrated_rows(of, [Calibrated(rank=0, paths=paths)])
+
+
+def test_a_path_is_shown_beside_what_was_predicted_with() -> None:
+    first, second = rows(0.0004, 0.0006)
+    assert (first.rail, first.promised_bits_per_second, first.bits_per_second) == ("a", 20e6, 19e6)
+    assert (first.planned_setup_seconds, first.setup_seconds) == (pytest.approx(200e-6), 0.0004)
+    assert second.promised_bits_per_second is None, "nothing was allocated to it"
+
+
+def test_a_measured_latency_is_assumed_then_kept_for_this_cluster_only(tmp_path: Path) -> None:
+    of, said = measured_plan(), list[str]()
+    assert wants_calibration(of, tmp_path)
+    assumed = with_setup_latency(of, tmp_path, said.append)
+    assert assumed.payload_cluster.setup_latency_seconds == ASSUMED_SETUP_SECONDS
+    assert "assumed" in said[-1]
+    assert keep(of, rows(0.0004, 0.0006, 0.0009), tmp_path) == 0.0006
+    assert not wants_calibration(of, tmp_path)
+    known = with_setup_latency(of, tmp_path, said.append)
+    assert known.payload_cluster.setup_latency_seconds == 0.0006
+    assert "as measured" in said[-1]
+    document = plan_document(rate="40Mbit")
+    document["cluster"]["setup_latency"] = "measured"
+    assert kept_setup_seconds(plan(document), tmp_path) is None, "other NICs"
+
+
+def test_a_latency_of_the_plans_own_is_left_alone(tmp_path: Path) -> None:
+    keep(measured_plan(), rows(0.0004), tmp_path)
+    assert with_setup_latency(
+        plan(), tmp_path, print
+    ).cluster.setup_latency_seconds == pytest.approx(200e-6)
+    assert not wants_calibration(plan(), tmp_path)
+    document = plan_document()
+    document["network"]["calibrate"] = True
+    assert wants_calibration(plan(document), tmp_path)
+
+
+def test_a_replay_emulates_a_latency_that_it_must_be_told(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text("{}")
+    document = plan_document()
+    document["job"] = {"kind": "replay", "graph": str(tmp_path / "g.json"), "steps": 1}
+    document["cluster"]["setup_latency"] = "measured"
+    with pytest.raises(PlanError, match=r"cluster\.setup_latency: measured is for kind: placed"):
+        plan(document)
+
+
+def test_there_is_one_rank_a_server_on_the_rails_that_all_are_on() -> None:
+    document = plan_document(3)
+    del document["cluster"]["servers"][2]["nics"][1]
+    of = plan(document)
+    specs = calibration_specs(of, placement(of, ()), Path("placement.json"))
+    assert [spec.device for spec in specs] == ["s1/0", "s2/0", "s3/0"]
+    assert {tuple(one.rail for one in spec.rail_interfaces) for spec in specs} == {("a",)}
+    assert {spec.master_address for spec in specs} == {"10.9.0.1"}
+    alone = plan(plan_document(1))
+    assert calibration_specs(alone, placement(alone, ()), Path("p")) == ()

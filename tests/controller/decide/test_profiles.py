@@ -1,0 +1,230 @@
+"""Operators measured on the servers: which server measures, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.controller.decide.measured.profiles import STANDING_PROGRAM, profiled_graph
+from placewire.controller.errors import JobFailed, PlacewireError, PlanError
+from placewire.controller.launch.launcher import LeftRank, NoLauncher, RankProcess
+from placewire.controller.launch.programs import Ended
+from placewire.controller.plan.job import PlacedJob
+from placewire.controller.plan.plan import Plan
+from placewire.job.contract.specification import RankSpec
+from placewire.optimizer.graph.graph_file import graph_to_json, load_graph
+from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
+from tests.controller.plans import plan, plan_document
+
+SECONDS = {"cpu": 0.01, "cpu:slow": 0.03}
+
+
+def answer(device_type: str, second: str, known: bytes) -> bytes:
+    """What a profile of two operators says; `second`: the id of the second."""
+    seconds = {device_type: SECONDS[device_type]}
+    rows = [OperatorRow(id=i, type="any", seconds=seconds, signature="f4") for i in ("p", second)]
+    notes = {"torch": "2.13.0", "processor": "one", "loss": second, "sources": {"m.py": "0"}}
+    graph = build_graph(rows, [TensorRow("p", (second,), 8)], notes=notes)
+    profile = {"key": {"device_type": device_type, "threads": 1}}
+    name = f"profile-{device_type.encode().hex()[:16].ljust(16, '0')}.json"
+    added = {} if name in json.loads(known) else {name: profile}
+    return json.dumps({"graph": graph_to_json(graph), "profiles": added}).encode()
+
+
+class Servers:
+    """A launcher whose servers say what a test wants; `ran`: what was run where."""
+
+    on_servers = True
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, str]] = []
+        self.known: dict[str, Any] = {}
+        self.changed: dict[str, list[str]] = {}
+        self.second: dict[str, str] = {}
+        self.failing: dict[str, Ended] = {}
+        self.occupied: set[str] = set()
+        self.measuring: list[str] = []
+        self.most_at_once = 0
+        # Until so many measure at once, none ends.
+        self.waits_for_others = 0
+        self.together = asyncio.Event()
+
+    async def run(
+        self,
+        server: str,
+        words: Sequence[str],
+        *,
+        given: bytes = b"",
+        on_line: Callable[[str], None],
+    ) -> Ended:
+        if tuple(words) == STANDING_PROGRAM:
+            assert json.loads(given)["server"]
+            return Ended(0, json.dumps(self.changed.get(server, [])).encode(), ())
+        device_type = words[list(words).index("--device-type") + 1]
+        self.ran.append((server, device_type))
+        self.known = json.loads(given)
+        self.measuring.append(server)
+        self.most_at_once = max(self.most_at_once, len(self.measuring))
+        for _ in range(self.waits_for_others):
+            if len(self.measuring) == self.waits_for_others:
+                self.together.set()
+            await asyncio.wait_for(self.together.wait(), 60)
+        self.measuring.remove(server)
+        if server in self.failing:
+            return self.failing[server]
+        on_line("capture: done")
+        return Ended(0, answer(device_type, self.second.get(server, "q"), given), ())
+
+    def busy(self, server: str) -> tuple[LeftRank, ...]:
+        ours = server in self.occupied or server in self.measuring
+        return (LeftRank(server, 4711, 12.0),) if ours else ()
+
+    def require_ready(self) -> None: ...
+    async def start(self, spec: RankSpec) -> RankProcess:
+        raise NotImplementedError
+
+    def left(self) -> tuple[LeftRank, ...]:
+        return ()
+
+    def end_left(self, ranks: Sequence[LeftRank]) -> None: ...
+
+
+def of_types(*types: str) -> Plan:
+    document = plan_document(len(types))
+    for server, device_type in zip(document["cluster"]["servers"], types, strict=True):
+        server["devices"][0]["type"] = device_type
+    return plan(document)
+
+
+class Asking:
+    def __init__(self, of: Plan, cache: Path) -> None:
+        self.plan, self.cache, self.said = of, cache, list[str]()
+        self.servers = Servers()
+
+    async def __call__(self) -> Path:
+        assert isinstance(self.plan.job, PlacedJob)
+        return await profiled_graph(
+            self.plan, self.plan.job, Path("plan.yaml"), self.servers, self.cache, self.said.append
+        )
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Asking:
+    return Asking(of_types("cpu", "cpu:slow", "cpu"), tmp_path)
+
+
+async def test_each_type_is_measured_on_a_server_that_has_it(asking: Asking) -> None:
+    graph = load_graph(await asking())
+    assert sorted(asking.servers.ran) == [("s1", "cpu"), ("s2", "cpu:slow")]
+    assert graph.device_types == ("cpu", "cpu:slow")
+    assert graph.seconds.tolist() == [[0.01, 0.03], [0.01, 0.03]]
+    assert graph.notes["profiles"]["cpu:slow"]["server"] == "s2"
+    assert graph.notes["loss"] == "q"
+    assert sorted(line for line in asking.said if "profile on" in line) == [
+        f"{name}: profile on {server} ({name}): placewire.examples.models.mlp:training_step, "
+        "batch 16"
+        for server, name in (("s1", "cpu"), ("s2", "cpu:slow"))
+    ]
+
+
+async def test_types_are_measured_at_once_but_one_at_a_time_on_a_server(asking: Asking) -> None:
+    asking.servers.waits_for_others = 2
+    await asking()
+    assert asking.servers.most_at_once == 2
+    document = plan_document(1)
+    document["cluster"]["servers"][0]["devices"] = [
+        {"type": name, "memory": "1GiB"} for name in SECONDS
+    ]
+    both = Asking(plan(document), asking.cache / "both")
+    both.cache.mkdir()
+    await both()
+    assert sorted(both.servers.ran) == [("s1", "cpu"), ("s1", "cpu:slow")]
+    assert both.servers.most_at_once == 1
+
+
+async def test_what_still_stands_is_not_measured_again(asking: Asking) -> None:
+    first = await asking()
+    asking.servers.ran.clear()
+    assert await asking() == first and asking.servers.ran == []
+    asking.servers.changed["s2"] = ["torch is 2.14, it was 2.13"]
+    await asking()
+    assert asking.servers.ran == [("s2", "cpu:slow")]
+    assert "profile for cpu:slow: measured again, because torch is 2.14" in " ".join(asking.said)
+    # It is told what was measured of its type, and nothing of another.
+    assert [p["key"]["device_type"] for p in asking.servers.known.values()] == ["cpu:slow"]
+
+
+async def test_servers_that_capture_different_steps_are_both_named(asking: Asking) -> None:
+    asking.servers.second["s2"] = "other"
+    with pytest.raises(PlanError) as refused:
+        await asking()
+    ((path, what),) = refused.value.mistakes
+    assert path == "job.model"
+    assert "s1 (cpu)" in what and "s2 (cpu:slow)" in what and "'q'" in what and "'other'" in what
+
+
+@pytest.mark.parametrize(("status", "how"), [(1, "ended with 1"), (-9, "was killed by signal 9")])
+async def test_a_profile_that_fails_is_named(asking: Asking, status: int, how: str) -> None:
+    asking.servers.failing["s2"] = Ended(status, b"", ("out of", "memory"))
+    with pytest.raises(PlacewireError) as failed:
+        await asking()
+    assert failed.value.where == "s2, device type cpu:slow"
+    assert how in failed.value.what and failed.value.what.endswith("out of\n    memory")
+
+
+async def test_a_model_that_cannot_be_captured_is_the_plans_mistake(asking: Asking) -> None:
+    asking.servers.failing["s1"] = Ended(3, b"", ("error: model.py:7 looks at data",))
+    with pytest.raises(PlanError, match=r"(?s)job\.model: on s1, .* cpu: .*model.py:7 looks"):
+        await asking()
+
+
+async def test_nothing_is_measured_beside_something_of_ours(asking: Asking) -> None:
+    asking.servers.occupied = {"s1"}
+    await asking()
+    assert ("s3", "cpu") in asking.servers.ran, "another server of the type"
+    asking.servers.occupied = {"s2"}
+    asking.servers.changed["s2"] = ["model.py has changed"]
+    with pytest.raises(JobFailed, match=r"s2: .*cpu:slow cannot be measured in isolation.*4711"):
+        await asking()
+
+
+async def test_without_a_way_to_the_servers_one_cpu_type_is_measured_here(tmp_path: Path) -> None:
+    of = of_types("cpu", "cpu:slow")
+    assert isinstance(of.job, PlacedJob)
+    with pytest.raises(PlanError, match=r"device types cpu, cpu:slow: .*launch: {kind: ssh}"):
+        await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
+    of = of_types("rtx4080s")
+    assert isinstance(of.job, PlacedJob)
+    refused = r"servers\[0\]\.devices\[0\]\.type: device type .rtx4080s. is measured on a server"
+    with pytest.raises(PlanError, match=refused):
+        await profiled_graph(of, of.job, Path("plan.yaml"), NoLauncher(), tmp_path, print)
+
+
+@pytest.mark.thorough
+async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) -> None:
+    asking = Asking(of_types("cpu"), tmp_path)
+    of, said = asking.plan, list[str]()
+    assert isinstance(of.job, PlacedJob)
+
+    async def graph() -> Path:
+        job = of.job
+        assert isinstance(job, PlacedJob)
+        return await profiled_graph(of, job, Path("plan.yaml"), NoLauncher(), tmp_path, said.append)
+
+    file = await graph()
+    measured = load_graph(file)
+    assert measured.device_types == ("cpu",) and measured.seconds.sum() > 0
+    assert len(list(tmp_path.glob("profile-*.json"))) == 1
+    said.clear()
+    assert await graph() == file and said == [
+        "profile for cpu: placewire.examples.models.mlp:training_step, from the cache"
+    ]
+    # As after an edit that leaves the step what it was: captured again, and not measured.
+    file.unlink()
+    assert (load_graph(await graph()).seconds == measured.seconds).all()
+    assert [line for line in said if "profile: from" in line]

@@ -1,0 +1,41 @@
+"""`controller evaluate`: does a step that no device holds run on two, and become a profile?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.cli import main
+from placewire.optimizer.graph.graph_file import load_graph
+
+MODEL = "placewire.examples.models.mlp:training_step"
+ASKED = ["evaluate", MODEL, "--batch", "1024", "--small-batches", "64", "128", "--devices", "3"]
+
+
+@pytest.mark.thorough
+def test_what_one_device_cannot_hold_is_measured_on_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "graph.json.gz"
+    more = ["--device-memory", "28MiB", "--samples", "2", "--out", str(out)]
+    with pytest.raises(SystemExit) as done:
+        main([*ASKED, *more])
+    said = capsys.readouterr().err
+    assert done.value.code == 0, said
+    assert "run: 2 ranks, 8 steps of batch 1024" in said
+    assert "memory: the estimate is off by" in said
+    graph = load_graph(out)
+    dropout = [i for i, kind in enumerate(graph.types) if kind == "aten.native_dropout.default"]
+    # A mask of one byte an element and more, made beside the results.
+    assert (graph.workspace_bytes[dropout] >= 1024 * 512).all()
+    assert (graph.seconds[dropout] > 0).all()
+    assert graph.notes["estimated_from_batches"] == [64, 128] and graph.notes["batch"] == 1024
+
+
+def test_too_little_memory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        out = str(tmp_path / "graph.json")
+        main([*ASKED, "--samples", "2", "--device-memory", "1MiB", "--out", out])
+    assert done.value.code == 4
+    assert "add devices or memory" in capsys.readouterr().err

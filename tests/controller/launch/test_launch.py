@@ -1,0 +1,351 @@
+"""Ranks of real processes: followed, blamed and ended. Small programs stand in for the rank's own
+where a rank must misbehave; one test runs the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.errors import JobFailed, UsageError
+from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.record import LabRecord, ServerRecord
+from placewire.controller.launch.lab import LabLauncher
+from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.launch.ranks import run_ranks
+from placewire.job.contract.specification import Finished, RankEvent, RankSpec, StepDone
+
+pytestmark = pytest.mark.network
+
+# What every stand-in begins with: its specification, and words to say.
+PRELUDE = """
+import json, os, signal, sys, time
+spec = json.load(open(sys.argv[1]))
+rank = spec["rank"]
+def say(**event): print(json.dumps({"rank": rank, **event}), flush=True)
+def step(k): say(event="step", step=k, seconds=0.5)
+def finish(): say(event="finished", traffic=[], peak_memory_bytes=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two namespaces and nothing in them: as much of a lab as a rank sees."""
+    name = f"launch{os.getpid()}"
+    servers = tuple(
+        ServerRecord(name=s, namespace=f"pw-{name}-{s}", management_address="10.9.0.1")
+        for s in ("s1", "s2")
+    )
+    spaces = tuple(server.namespace for server in servers)
+    try:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "add", space], check=True)
+            subprocess.run(["ip", "-n", space, "link", "set", "lo", "up"], check=True)
+        yield Lab(
+            LabRecord(
+                name=name,
+                servers=servers,
+                controller_namespace=spaces[0],
+                controller_address="10.9.0.254",
+                namespaces=spaces,
+            )
+        )
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "delete", space])
+
+
+def specs(count: int = 2) -> list[RankSpec]:
+    return [
+        RankSpec(
+            kind="placed",
+            rank=rank,
+            world_size=count,
+            device=f"s{rank % 2 + 1}/{rank // 2}",
+            master_address="127.0.0.1",
+            master_tcp_port=29400,
+            rail_interfaces=(),
+            placement_file="none",
+            model="placewire.examples.models.mlp:training_step",
+            steps=2,
+        )
+        for rank in range(count)
+    ]
+
+
+class Stage:
+    """Runs stand-ins of this source and keeps what they said."""
+
+    def __init__(self, lab: Lab, folder: Path, source: str) -> None:
+        self.file = folder / "stand_in.py"
+        self.file.write_text(PRELUDE + source)
+        self.launcher = LabLauncher(lab, program=(str(self.file),), workdir=folder)
+        self.seen: list[RankEvent] = []
+        self.printed: list[tuple[int, str, bool]] = []
+
+    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
+        return await run_ranks(
+            self.launcher,
+            specs(count),
+            self.seen.append,
+            on_line=lambda *line: self.printed.append(line),
+            silence_seconds=silence_seconds,
+        )
+
+    def left(self) -> list[int]:
+        """Living processes that run this file."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    line = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.file).encode() in line:
+                    found.append(int(entry.name))
+        return found
+
+
+async def test_events_come_back_in_order_beside_what_the_model_prints(
+    lab: Lab, tmp_path: Path
+) -> None:
+    source = "print('hello'); step(0); print('what', file=sys.stderr); step(1); finish()"
+    stage = Stage(lab, tmp_path, source)
+    events = await stage.run()
+    said = [(rank, *line) for rank in (0, 1) for line in (("hello", False), ("what", True))]
+    assert sorted(stage.printed) == said
+    assert events == stage.seen
+    for rank in (0, 1):
+        own = [event for event in events if event.rank == rank]
+        assert [type(event) for event in own] == [StepDone, StepDone, Finished]
+
+
+async def test_a_rank_is_on_its_server_s_network_without_privileges(
+    lab: Lab, tmp_path: Path
+) -> None:
+    source = """
+ns = os.stat("/proc/self/ns/net").st_ino
+lines = open("/proc/self/status").read().splitlines()
+status = dict(line.split(":", 1) for line in lines)
+held = sum(int(status[key], 16) for key in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
+say(event="step", step=ns, seconds=held + 1 - int(status["NoNewPrivs"]))
+import subprocess
+assert subprocess.run(["ip", "link", "add", "x", "type", "bridge"], capture_output=True).returncode
+finish()
+"""
+    events = await Stage(lab, tmp_path, source).run()
+    steps = {event.rank: event for event in events if isinstance(event, StepDone)}
+    for rank, server in enumerate(lab.record.servers):
+        assert steps[rank].step == Path(f"/run/netns/{server.namespace}").stat().st_ino
+        assert steps[rank].seconds == 0, "no capability, and no way to gain one"
+
+
+async def test_a_killed_rank_is_named_and_its_peers_are_ended(lab: Lab, tmp_path: Path) -> None:
+    """The peer fails because of the killed one, and louder; the killed one is to blame."""
+    flag = tmp_path / "killed"
+    source = f"""
+print("working", file=sys.stderr, flush=True)
+if rank == 1:
+    open({str(flag)!r}, "w").close(); os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0:
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+    say(event="failed", what="peer lost"); sys.exit(1)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    started = time.monotonic()
+    with pytest.raises(JobFailed) as failure:
+        await stage.run(count=3)
+    assert time.monotonic() - started < 10, "even a rank that ignores SIGTERM"
+    assert failure.value.exit_code == 7
+    assert failure.value.where == "s2"
+    assert "rank 1 was killed by SIGKILL" in failure.value.what
+    assert "working" in failure.value.what
+    assert stage.left() == []
+
+
+async def test_a_failure_says_why_and_what_to_do(lab: Lab, tmp_path: Path) -> None:
+    source = """
+if rank == 0: time.sleep(60)
+print("Traceback: far down", file=sys.stderr)
+say(event="failed", what="structure hash differs", remedy="install the same torch")
+sys.exit(1)
+"""
+    with pytest.raises(JobFailed) as failure:
+        await Stage(lab, tmp_path, source).run()
+    assert "s2: rank 1 ended with 1: structure hash differs" in str(failure.value)
+    assert "Traceback: far down" in failure.value.what
+    assert failure.value.remedy == "install the same torch"
+
+
+async def test_ending_before_having_finished_is_a_failure(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match="rank 0 ended with 0 before it had finished"):
+        await Stage(lab, tmp_path, "step(0)\nif rank: finish()").run()
+
+
+async def test_silence_ends_the_job(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
+    with pytest.raises(JobFailed, match="no rank said anything"):
+        await stage.run(silence_seconds=1)
+    assert stage.left() == []
+
+
+async def test_an_interrupt_ends_every_rank_and_what_it_started(lab: Lab, tmp_path: Path) -> None:
+    source = """
+import subprocess
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[0]])
+step(0); time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    assert len(stage.left()) == 4
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert stage.left() == []
+
+
+async def test_an_interrupt_while_ranks_are_ended_leaves_none(lab: Lab, tmp_path: Path) -> None:
+    """They take SIGTERM in, and go on."""
+    source = """
+signal.signal(signal.SIGTERM, lambda *_: step(1))
+if rank == 1:
+    time.sleep(1); sys.exit(1)
+step(0)
+while True: time.sleep(60)
+"""
+    stage = Stage(lab, tmp_path, source)
+    work = asyncio.create_task(stage.run())
+    while sum(event.event == "step" for event in stage.seen) < 2:
+        await asyncio.sleep(0.02)
+        assert not work.done(), work
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert stage.left() == []
+
+
+async def test_what_the_listener_raises_ends_the_job(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, "step(0); time.sleep(60)")
+
+    def broken(event: RankEvent) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_ranks(stage.launcher, specs(), broken)
+    assert stage.left() == []
+
+
+async def test_a_frozen_rank_is_named_by_what_its_peer_says(lab: Lab, tmp_path: Path) -> None:
+    source = """
+if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
+print("waiting for rank 1", file=sys.stderr, flush=True)
+say(event="failed", what="rank 1 is lost: no sign of life", lost_rank=1, remedy="look at it")
+sys.exit(1)
+"""
+    stage = Stage(lab, tmp_path, source)
+    with pytest.raises(JobFailed) as failure:
+        await stage.run()
+    assert failure.value.where == "s2" and failure.value.rank == 1
+    assert failure.value.what.startswith("rank 1 is lost: no sign of life (as rank 0 says)")
+    assert failure.value.remedy == "look at it"
+    assert stage.left() == []
+
+
+# Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
+GOES_ON = """
+from placewire.job.contract.specification import StepDone
+from placewire.job.supervision.events import Events
+from placewire.job.supervision.lease_deadline import follow_hold
+events = Events()
+follow_hold(events, rank)
+for k in range(600):
+    events.emit(StepDone(rank=rank, step=k, seconds=0.1))
+    print("the model prints", flush=True)
+    with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
+    time.sleep(0.1)
+"""
+CONTROLLER = """
+import asyncio, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
+lab = Lab(LabRecord.model_validate_json({record!r}))
+launcher = LabLauncher(lab, program=({file!r},), workdir=Path({folder!r}))
+say = lambda event: print("step", flush=True)
+asyncio.run(run_ranks(launcher, specs(), say, held_seconds=lambda: {held}))
+"""
+
+
+def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
+    """Once both of its ranks have said something."""
+    script = CONTROLLER.format(
+        path=sys.path,
+        record=lab.record.model_dump_json(),
+        file=str(stage.file),
+        folder=str(stage.file.parent),
+        held=held_seconds,
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        while len(list(stage.file.parent.glob("*.py.[01]"))) < 2:
+            assert controller.stdout.readline() == b"step\n"
+        controller.send_signal(signal.SIGKILL)
+
+
+def steps_of(stage: Stage) -> list[int]:
+    return [len(stage.file.with_suffix(f".py.{rank}").read_text()) for rank in (0, 1)]
+
+
+async def test_ranks_outlive_the_controller_until_their_time_is_over(
+    lab: Lab, tmp_path: Path
+) -> None:
+    stage = Stage(lab, tmp_path, GOES_ON)
+    # Since the controller was last heard: before it was killed, and a busy machine takes its time.
+    kill_a_controller(lab, stage, held_seconds=8)
+    killed, before = time.monotonic(), steps_of(stage)
+    await asyncio.sleep(1)
+    assert len(stage.left()) == 2
+    assert all(now > then + 3 for now, then in zip(steps_of(stage), before, strict=True))
+    assert [rank.server for rank in stage.launcher.left()] == ["s1", "s2"]
+    while stage.left() and time.monotonic() < killed + 20:
+        await asyncio.sleep(0.05)
+    assert stage.left() == [] and time.monotonic() > killed + 1.5
+
+
+async def test_ranks_that_are_left_are_found_and_ended(lab: Lab, tmp_path: Path) -> None:
+    stage = Stage(lab, tmp_path, GOES_ON)
+    kill_a_controller(lab, stage, held_seconds=60)
+    left = stage.launcher.left()
+    assert sorted(rank.pid for rank in left) == sorted(stage.left()) and len(left) == 2
+    assert all(0 < rank.seconds < 60 for rank in left)
+    stage.launcher.end_left(left)
+    assert stage.left() == [] == list(stage.launcher.left())
+
+
+async def test_the_real_rank_program_says_what_it_lacks(lab: Lab) -> None:
+    """It starts, imports torch and reads its specification without any privilege."""
+    with pytest.raises(JobFailed, match=r"rank 0 ended with 1: .*none"):
+        await run_ranks(LabLauncher(lab), specs(1), lambda event: None)
+
+
+async def test_an_interpreter_that_is_not_there(lab: Lab, tmp_path: Path) -> None:
+    launcher = LabLauncher(lab, python="/no/such/python", workdir=tmp_path)
+    with pytest.raises(JobFailed, match=r"(?s)rank \d ended with .*/no/such/python"):
+        await run_ranks(launcher, specs(), lambda event: None)
+
+
+def test_a_workdir_that_is_not_there_is_said_before_anything_starts(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="/no/such"):
+        LabLauncher(lab, workdir=Path("/no/such")).require_ready()
+    with pytest.raises(UsageError, match="--network-only"):
+        NoLauncher().require_ready()

@@ -1,0 +1,68 @@
+"""A program run to its end: what it is given and says arrives, and it is never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.launch.programs import run_to_end
+
+
+async def run(source: str, given: bytes = b"") -> tuple[int, bytes, tuple[str, ...], list[str]]:
+    said: list[str] = []
+    ended = await run_to_end(
+        [sys.executable, "-c", source], environment=os.environ, given=given, on_line=said.append
+    )
+    return ended.status, ended.output, ended.tail, said
+
+
+async def test_what_goes_in_and_comes_out() -> None:
+    source = """
+import sys
+data = sys.stdin.buffer.read()
+for k in range(30): print("line", k, file=sys.stderr)
+sys.stdout.buffer.write(data[::-1]); sys.exit(3)
+"""
+    given = os.urandom(1_000_000)
+    status, output, tail, said = await run(source, given)
+    assert (status, output) == (3, given[::-1])
+    assert said == [f"line {k}" for k in range(30)] and tail == tuple(said[-20:])
+
+
+async def test_a_program_need_not_read_and_may_be_killed() -> None:
+    status, output, _, _ = await run("import os; os.kill(os.getpid(), 9)", b"x" * 1_000_000)
+    assert (status, output) == (-9, b"")
+
+
+async def test_a_program_that_is_not_there_is_said() -> None:
+    with pytest.raises(FileNotFoundError):
+        await run_to_end(["/no/such/program"], environment={}, on_line=print)
+
+
+async def test_when_cancelled_nothing_is_left_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    source = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(file)!r} + ".part", "w").write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({str(file)!r} + ".part", {str(file)!r})
+time.sleep(60)
+"""
+    task = asyncio.create_task(run(source))
+    while not file.exists():
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for pid in file.read_text().split():
+        state = Path(f"/proc/{pid}/stat")
+        for _ in range(100):  # the child's child is reaped by somebody else
+            if not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX":
+                break
+            await asyncio.sleep(0.02)
+        else:
+            pytest.fail(f"{pid} still runs")

@@ -1,0 +1,396 @@
+"""Ranks over a real sshd on this machine: the same promises as in a lab, and what SSH adds: keys
+that are checked, nothing in lists of processes, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
+from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.launch.ssh import SshLauncher
+from placewire.controller.launch.ssh_connection import Login, SshServer, Surroundings
+from placewire.controller.records.job_status import job_status
+from placewire.controller.records.journal import Journal
+from placewire.job.contract.specification import Finished, RankEvent, RankSpec, StepDone
+from tests.controller.launch.sshd import Keys, free_port, make_keys, running_sshd
+from tests.controller.launch.test_launch import GOES_ON, PRELUDE
+from tests.controller.plans import plan
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.network
+
+ADDRESS = "127.0.0.1"
+PRIVATE = "a secret of the job"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return make_keys(tmp_path_factory.mktemp("ssh"))
+
+
+@pytest.fixture(scope="module")
+def login(keys: Keys) -> Iterator[Login]:
+    port = free_port()
+    keys.know(ADDRESS, port)
+    with running_sshd(keys, ADDRESS, port):
+        yield Login(port=port, key=keys.user, known_hosts=keys.known_hosts)
+
+
+def around(**changes: Any) -> Surroundings:
+    usual = Surroundings(sys.executable, str(ROOT), {"PRIVATE": PRIVATE})
+    return replace(usual, **changes)
+
+
+def launcher_of(login: Login, *program: str, **changes: Any) -> SshLauncher:
+    more = {"program": program} if program else {}
+    return SshLauncher(dict.fromkeys(("s1", "s2"), ADDRESS), login, around(**changes), **more)
+
+
+class Stage:
+    """Runs stand-ins of this source over SSH and keeps what they said."""
+
+    def __init__(self, login: Login, folder: Path, source: str) -> None:
+        self.file, self.placement = folder / "stand_in.py", folder / "placement.json"
+        self.file.write_text(PRELUDE + source)
+        self.placement.write_text("{}")
+        self.launcher = launcher_of(login, str(self.file))
+        self.seen: list[RankEvent] = []
+
+    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
+        return await run_ranks(
+            self.launcher, self.specs(count), self.seen.append, silence_seconds=silence_seconds
+        )
+
+    def specs(self, count: int) -> list[RankSpec]:
+        return [
+            RankSpec(
+                kind="placed", rank=rank, world_size=count, device=f"s{rank % 2 + 1}/0",
+                master_address=ADDRESS, master_tcp_port=29400, rail_interfaces=(),
+                placement_file=str(self.placement), steps=2,
+                model="placewire.examples.models.mlp:training_step",
+            )
+            for rank in range(count)
+        ]  # fmt: skip
+
+    def left(self) -> list[str]:
+        """Command lines of living processes that name this file."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                except OSError:
+                    continue
+                if str(self.file) in line:
+                    found.append(line.replace("\0", " "))
+        return found
+
+
+def folders(login: Login) -> set[str]:
+    assert login.key is not None
+    return {path.name for path in Keys(login.key.parent).temporary.glob("placewire-*")}
+
+
+async def gone(stage: Stage, seconds: float = 5) -> bool:
+    """Whether nothing of it is left, soon."""
+    until = time.monotonic() + seconds
+    while stage.left() and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    return not stage.left()
+
+
+async def test_events_come_back_and_nothing_stays(login: Login, tmp_path: Path) -> None:
+    source = f"""
+import stat
+assert os.environ["PRIVATE"] == {PRIVATE!r}
+assert os.getcwd() == {str(ROOT)!r}
+folder = os.path.dirname(sys.argv[1])
+assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+assert all(stat.S_IMODE(os.stat(f"{{folder}}/{{n}}").st_mode) == 0o600 for n in os.listdir(folder))
+assert open(spec["placement_file"]).read() == "{{}}"
+print('hello'); step(0); step(1); finish()
+"""
+    before = folders(login)
+    stage = Stage(login, tmp_path, source)
+    events = await stage.run()
+    for rank in (0, 1):
+        own = [event for event in events if event.rank == rank]
+        assert [type(event) for event in own] == [StepDone, StepDone, Finished]
+    assert await gone(stage) and folders(login) == before
+
+
+async def test_no_list_of_processes_shows_the_environment(login: Login, tmp_path: Path) -> None:
+    stage = Stage(login, tmp_path, "step(0); time.sleep(60)")
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    lines = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
+    assert str(stage.file) in lines and PRIVATE not in lines
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage)
+
+
+async def test_an_interrupt_ends_every_rank_and_what_it_started(
+    login: Login, tmp_path: Path
+) -> None:
+    source = """
+import subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[0]])
+step(0); time.sleep(60)
+"""
+    before = folders(login)
+    stage = Stage(login, tmp_path, source)
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage), "though they ignore SIGTERM"
+    while folders(login) != before:
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("profiles", [False, True])
+async def test_an_interrupt_while_one_is_started_leaves_nothing(
+    login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profiles: bool
+) -> None:
+    """profiles: what measures there is started, and no rank. Interrupted twice, as by an impatient
+    person."""
+    before, begun, goes_on = folders(login), threading.Event(), threading.Event()
+    usual = SshServer._put
+
+    def put_later(server: SshServer, path: str, content: bytes) -> None:
+        begun.set()
+        goes_on.wait(20)
+        usual(server, path, content)
+
+    monkeypatch.setattr(SshServer, "_put", put_later)
+    stage = Stage(login, tmp_path, "time.sleep(60)")
+    if profiles:
+        words = ["-c", "import time; time.sleep(60)", str(stage.file)]
+        work: asyncio.Task[object] = asyncio.create_task(
+            stage.launcher.run("s1", words, on_line=print)
+        )
+    else:
+        work = asyncio.create_task(stage.run())
+    await asyncio.to_thread(begun.wait, 20)
+    for _ in range(2):
+        work.cancel()
+        await asyncio.sleep(0.1)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage) and folders(login) == before
+
+
+async def test_a_killed_rank_is_named(login: Login, tmp_path: Path) -> None:
+    source = """
+if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+    stage = Stage(login, tmp_path, source)
+    with pytest.raises(JobFailed) as failure:
+        await stage.run()
+    assert failure.value.where == "s2" and "rank 1 was killed by SIGKILL" in failure.value.what
+    assert await gone(stage)
+
+
+async def test_a_failure_says_why(login: Login, tmp_path: Path) -> None:
+    stage = Stage(login, tmp_path, 'print("far down", file=sys.stderr); sys.exit(3)')
+    with pytest.raises(JobFailed, match=r"(?s)rank \d ended with 3.*far down"):
+        await stage.run()
+
+
+CONTROLLER = """
+import asyncio, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from test_ssh import Login, Stage, run_ranks
+login = Login(port={port}, key=Path({key!r}), known_hosts=Path({known!r}))
+stage = Stage(login, Path({folder!r}), {source!r})
+say = lambda event: print("step", flush=True)
+asyncio.run(run_ranks(stage.launcher, stage.specs(2), say, held_seconds=lambda: {held}))
+"""
+
+
+def kill_a_controller(login: Login, folder: Path, held_seconds: float) -> Stage:
+    """Once both of its ranks have said something."""
+    source = GOES_ON
+    script = CONTROLLER.format(
+        path=sys.path, port=login.port, key=str(login.key), known=str(login.known_hosts),
+        folder=str(folder), source=source, held=held_seconds,
+    )  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        while len(list(folder.glob("*.py.[01]"))) < 2:
+            assert controller.stdout.readline() == b"step\n"
+        controller.send_signal(signal.SIGKILL)
+    return Stage(login, folder, source)
+
+
+async def test_ranks_outlive_the_controller_until_their_time_is_over(
+    login: Login, tmp_path: Path
+) -> None:
+    before = folders(login)
+    stage = kill_a_controller(login, tmp_path, held_seconds=4)
+    killed = time.monotonic()
+    await asyncio.sleep(1)
+    assert len([line for line in stage.left() if " -c " not in line]) == 2
+    assert await gone(stage, 12) and time.monotonic() > killed + 1.5
+    while folders(login) != before:
+        assert time.monotonic() < killed + 20
+        await asyncio.sleep(0.05)
+
+
+async def test_what_is_left_is_found_and_ended(login: Login) -> None:
+    """By a launcher that did not start it."""
+    other = launcher_of(login, "-m", "http.server", environment={})
+    program = await other._begin(
+        other._servers["s1"],
+        lambda folder: (["-m", "http.server", "--directory", folder, "0"], {}),
+        rank=0,
+    )
+    later = launcher_of(login, "-m", "http.server")
+    until = time.monotonic() + 20
+    while not (left := later.left()):
+        assert time.monotonic() < until
+        await asyncio.sleep(0.1)
+    # Both servers of this test are this machine.
+    assert {rank.server for rank in other.left()} == {"s2"}, "its own are not left"
+    assert {(rank.server, rank.pid) for rank in left} == {(s, left[0].pid) for s in ("s1", "s2")}
+    assert later.busy("s1") and 0 <= left[0].seconds < 30
+    await asyncio.to_thread(later.end_left, left)
+    assert later.left() == () and await program.wait() == -signal.SIGTERM
+
+
+def test_what_somebody_types_is_told_and_left_alone(login: Login) -> None:
+    later = launcher_of(login, "-m", "http.server")
+    command = [sys.executable, "-m", "http.server", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as typed:
+        try:
+            assert typed.pid in {rank.pid for rank in later.busy("s1")}
+            assert later.left() == ()
+        finally:
+            typed.terminate()
+
+
+async def test_what_does_not_want_to_end_leaves_nothing_either(
+    login: Login, tmp_path: Path
+) -> None:
+    """Its folder has the job's environment in it."""
+    before = folders(login)
+    source = "signal.signal(signal.SIGTERM, signal.SIG_IGN); step(0); time.sleep(60)"
+    stage = Stage(login, tmp_path, source)
+    program = await stage.launcher.start(stage.specs(1)[0])
+    assert await anext(program.output())
+    assert len(folders(login) - before) == 1
+    later = launcher_of(login, str(stage.file))
+    await asyncio.to_thread(later.end_left, later.left())
+    assert await gone(stage) and folders(login) == before
+
+
+async def test_a_lost_connection_is_said_and_its_rank_ended(login: Login, tmp_path: Path) -> None:
+    stage = Stage(login, tmp_path, "step(0); time.sleep(60)")
+    work = asyncio.create_task(stage.run(count=1))
+    while not (stage.seen or work.done()):
+        await asyncio.sleep(0.02)
+    assert stage.seen, await work
+    (leader,) = (leader for _, leader in stage.launcher._leaders)
+    waiting = parent_of(leader)  # setsid, which waits for it
+    os.kill(parent_of(waiting), signal.SIGKILL)  # sshd, of this connection
+    with pytest.raises(JobFailed, match="the SSH connection to s1 was lost"):
+        await work
+    assert await gone(stage)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
+    nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
+    with Journal.open(tmp_path) as journal:
+        status = job_status(plan(), launcher_of(nobody), journal)
+    assert status.ranks == () and "SSH cannot be reached" in status.problems[0]
+
+
+async def test_a_program_runs_to_its_end(login: Login) -> None:
+    source = (
+        "import sys; data = sys.stdin.buffer.read(); print('a line', file=sys.stderr); "
+        "sys.stdout.buffer.write(data[::-1]); sys.exit(5)"
+    )
+    lines: list[str] = []
+    given = os.urandom(300_000)
+    ended = await launcher_of(login).run("s2", ["-c", source], given=given, on_line=lines.append)
+    assert (ended.status, ended.output, ended.tail) == (5, given[::-1], ("a line",))
+    assert lines == ["a line"]
+
+
+def test_ready_where_code_and_model_are(login: Login) -> None:
+    launcher_of(login).require_ready()
+    addresses = {"s1": ADDRESS}
+    SshLauncher(addresses, login, around(), model="placewire.examples.models.mlp").require_ready()
+    with pytest.raises(UsageError, match=r"'examples\.no_such' is not found there"):
+        SshLauncher(addresses, login, around(), model="examples.no_such").require_ready()
+    SshLauncher(addresses, login, around(), script="examples/ddp.py").require_ready()
+    with pytest.raises(UsageError, match=r"script 'none\.py' is not found there"):
+        SshLauncher(addresses, login, around(), script="none.py").require_ready()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"python": "/no/such/python"}, "s1: .*no/such/python"),
+        ({"workdir": "/no/such/folder"}, "s1: .*no/such/folder"),
+        ({"python": "/usr/bin/python3"}, "s1: .*No module named|PackageNotFoundError"),
+    ],
+)
+def test_what_is_missing_there_is_said_before_anything_starts(
+    login: Login, changes: dict[str, Any], words: str
+) -> None:
+    before = folders(login)
+    with pytest.raises((UsageError, LaunchFailed), match=f"(?s){words}"):
+        launcher_of(login, **changes).require_ready()
+    assert folders(login) == before
+
+
+def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path: Path) -> None:
+    nobody = tmp_path / "known_hosts"
+    nobody.touch()
+    stranger = Login(port=login.port, key=keys.user, known_hosts=nobody)
+    with pytest.raises(LaunchFailed, match=r"(?s)host key is not known\n.*ssh-keyscan -p \d+ 127"):
+        launcher_of(stranger).require_ready()
+    other = make_keys(tmp_path / "other")
+    other.know(ADDRESS, login.port)
+    changed = Login(port=login.port, key=keys.user, known_hosts=other.known_hosts)
+    with pytest.raises(LaunchFailed, match=r"(?s)somebody may be in between.*ssh-keygen -R \[127"):
+        launcher_of(changed).require_ready()
+
+
+def test_a_key_that_is_not_accepted_is_said(login: Login, tmp_path: Path) -> None:
+    wrong = make_keys(tmp_path / "wrong")
+    refused = Login(port=login.port, key=wrong.user, known_hosts=login.known_hosts)
+    with pytest.raises(LaunchFailed, match=r"(?s)SSH refuses .*launch\.key"):
+        launcher_of(refused).require_ready()
+
+
+def test_a_server_that_does_not_answer_is_said(keys: Keys) -> None:
+    nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
+    with pytest.raises(LaunchFailed, match="SSH cannot be reached"):
+        launcher_of(nobody).require_ready()

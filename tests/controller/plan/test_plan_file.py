@@ -1,0 +1,530 @@
+"""Every mistake in a plan names its YAML path, what was found and what would be accepted."""
+
+from __future__ import annotations
+
+import importlib.machinery
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.controller.compile.network import bridge_name
+from placewire.controller.errors import PlanError
+from placewire.controller.plan.job import PlacedJob
+from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.plan_file import load_plan, parse_plan
+from tests.controller.plans import ROOT, plan, plan_document
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def _set(*path: Any, to: Any) -> Edit:
+    def edit(document: dict[str, Any]) -> None:
+        here: Any = document
+        for part in path[:-1]:
+            here = here[part]
+        here[path[-1]] = to
+
+    return edit
+
+
+def _drop(*path: Any) -> Edit:
+    def edit(document: dict[str, Any]) -> None:
+        here: Any = document
+        for part in path[:-1]:
+            here = here[part]
+        del here[path[-1]]
+
+    return edit
+
+
+def _torchrun(**more: Any) -> Edit:
+    """A script, with something wrong."""
+    return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
+
+
+def _script_without_a_common_rail(document: dict[str, Any]) -> None:
+    _torchrun()(document)
+    servers = document["cluster"]["servers"]
+    servers[0]["nics"].pop(0)
+    servers[2]["nics"].pop(1)
+
+
+NIC = ("cluster", "servers", 1, "nics", 0)
+SERVER = ("cluster", "servers", 1)
+
+
+def _two_bridges_of_one_name(document: dict[str, Any]) -> None:
+    nics = document["cluster"]["servers"][1]["nics"]
+    nics[0]["name"] = "enp129s0f1np1"
+    shortened = bridge_name(plan(document).cluster.servers[1].nics[0])
+    nics[1]["name"] = shortened.removeprefix("pw-")
+
+
+def _relative_workdir_on_servers(document: dict[str, Any]) -> None:
+    document["launch"] = {"kind": "ssh"}
+    document["job"]["workdir"] = "examples"
+
+
+MISTAKES = {
+    "launch kind": (_set("launch", to={"kind": "rsh"}), "launch.kind", "ssh"),
+    "launch port": (_set("launch", to={"kind": "ssh", "port": 0}), "launch.port", "65535"),
+    "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),
+    "launch workdir": (_relative_workdir_on_servers, "job.workdir", "no absolute path"),
+    "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
+    "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
+    "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),
+    "no unit": (_set(*NIC, "rate", to="50"), "cluster.servers[1].nics[0].rate", "Mbit"),
+    "bad unit": (_set(*NIC, "rate", to="50MiB"), "cluster.servers[1].nics[0].rate", "'MiB'"),
+    "number": (_set(*NIC, "rate", to=50), "cluster.servers[1].nics[0].rate", "like 50Mbit"),
+    "zero rate": (_set(*NIC, "rate", to="0bit"), "cluster.servers[1].nics[0].rate", "1kbit to"),
+    "zero memory": (
+        _set(*SERVER, "devices", 0, "memory", to="0GiB"),
+        "cluster.servers[1].devices[0].memory",
+        "1B to",
+    ),
+    "double server": (_set(*SERVER, "name", to="s1"), "cluster.servers[1].name", "already taken"),
+    "bad name": (_set(*SERVER, "name", to="S 1"), "cluster.servers[1].name", "lower case"),
+    "long nic": (_set(*NIC, "name", to="n" * 16), "cluster.servers[1].nics[0].name", "at most 15"),
+    "nic of dots": (_set(*NIC, "name", to=".."), "cluster.servers[1].nics[0].name", "single dots"),
+    "nic of an option": (_set(*NIC, "name", to="-4"), "nics[0].name", "not an interface's name"),
+    "nic of a path": (_set(*NIC, "name", to="a/b"), "nics[0].name", "not an interface's name"),
+    "nic of a bridge's name": (_set(*NIC, "name", to="pw-nic1"), "nics[1].name", "rename one"),
+    "bridges of one name": (_two_bridges_of_one_name, "nics[1].name", "rename one"),
+    "no rail": (_set(*NIC, "rail", to=""), "cluster.servers[1].nics[0].rail", "not a name"),
+    "two on a rail": (
+        _set(*SERVER, "nics", 1, "rail", to="a"),
+        "cluster.servers[1].nics[1].rail",
+        "one NIC on a rail",
+    ),
+    "double nic": (_set(*SERVER, "nics", 1, "name", to="nic0"), "nics[1].name", "already taken"),
+    "double address": (
+        _set(*NIC, "address", to="10.7.0.1/24"),
+        "cluster.servers[1].nics[0].address",
+        "already taken",
+    ),
+    "outside subnet": (
+        _set(*NIC, "address", to="10.8.0.2/24"),
+        "cluster.servers[1].nics[0].address",
+        "outside rail 'a'",
+    ),
+    "network address": (_set(*NIC, "address", to="10.7.0.0/24"), "nics[0].address", "network or"),
+    "no prefix": (_set(*NIC, "address", to="10.7.0.2"), "nics[0].address", "at most /30"),
+    "ipv6 nic": (_set(*NIC, "address", to="fd00::1/64"), "nics[0].address", "IPv6"),
+    "ipv6 management": (_set(*SERVER, "management", to="fd00::1"), "[1].management", "IPv6"),
+    "management on a rail": (_set(*SERVER, "management", to="10.7.0.9"), "management", "inside"),
+    "small mtu": (_set(*NIC, "mtu", to=576), "cluster.servers[1].nics[0].mtu", "1280 to 9216"),
+    "huge mtu": (_set(*NIC, "mtu", to=65535), "cluster.servers[1].nics[0].mtu", "switches drop"),
+    "mtu of a text": (_set(*NIC, "mtu", to="9000"), "cluster.servers[1].nics[0].mtu", "a whole"),
+    "mtu of one only": (
+        _set(*NIC, "mtu", to=9000),
+        "cluster.servers[1].nics[0].mtu",
+        "rail 'a''s 1500 (from cluster.servers[0].nics[0])",
+    ),
+    "gateway elsewhere": (_set(*NIC, "gateway", to="10.8.0.1"), "nics[0].gateway", "outside"),
+    "no servers": (_set("cluster", "servers", to=[]), "cluster.servers", "a list of at least 1"),
+    "no list": (_set(*SERVER, "nics", to="nic0"), "[1].nics", "found 'nic0'; accepted: a list"),
+    "a mapping for a list": (_set(*SERVER, "devices", to={"type": "cpu"}), "[1].devices", "a list"),
+    "no cluster": (_set("cluster", to="c1"), "cluster", "keys setup_latency, intra_server"),
+    "no server": (_set(*SERVER, to="s2"), "servers[1]", "keys name, management, devices, nics"),
+    "no nic": (
+        _set(*NIC, to=5),
+        "nics[0]",
+        "found 5; accepted: a mapping with the keys name, rail",
+    ),
+    "no job": (_set("job", to="train"), "job", "a mapping with the keys kind, model"),
+    "a job over RDMA": (
+        _set("job", "env", to={"GLOO_DEVICE_TRANSPORT": "IBVERBS"}),
+        "job.env.GLOO_DEVICE_TRANSPORT",
+        "passes by every queue",
+    ),
+    "nccl on processors": (_set("job", "backend", to="nccl"), "job.backend", "s1 has 'cpu'"),
+    "no kind": (_drop("job", "kind"), "job.kind", "missing; accepted: 'placed' or 'replay'"),
+    "no network": (_set("network", to=None), "network", "found nothing; accepted: a mapping"),
+    "no verify": (_set("network", "verify", to=3), "network.verify", "keys tolerance, seconds"),
+    "no variable": (_set("job", "env", to={"A=B": "x"}), "job.env.A=B", "not a variable's name"),
+    "no env": (_set("job", "env", to="A=1"), "job.env", "a mapping of names to texts"),
+    "graph elsewhere": (
+        _set("job", to={"kind": "replay", "graph": "../g.json", "steps": 1}),
+        "job.graph",
+        "leaves its folder",
+    ),
+    "script elsewhere": (_torchrun(script="examples/../../x.py"), "job.script", "leaves its"),
+    "workdir elsewhere": (_set("job", "workdir", to="/home/../root"), "job.workdir", "leaves its"),
+    "python elsewhere": (_set("job", "python", to="../bin/python"), "job.python", "leaves its"),
+    "key elsewhere": (_set("launch", to={"kind": "ssh", "key": "../k"}), "launch.key", "leaves"),
+    "known hosts elsewhere": (
+        _set("launch", to={"kind": "ssh", "known_hosts": "~/../root/hosts"}),
+        "launch.known_hosts",
+        "leaves its folder",
+    ),
+    "traces elsewhere": (
+        _set("job", "trace", to={"folder": "/traces/../etc"}),
+        "job.trace.folder",
+        "leaves its",
+    ),
+    "checkpoints elsewhere": (
+        _set("job", "checkpoint", to={"folder": "/shared/../etc"}),
+        "job.checkpoint.folder",
+        "leaves its folder",
+    ),
+    "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
+    "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
+    "no script": (_torchrun(script="none.py"), "job.script", "no file"),
+    "traffic of nobody": (_torchrun(traffic={"s9": {"s1": 1}}), "job.traffic", "'s9' is no server"),
+    "traffic to oneself": (_torchrun(traffic={"s1": {"s1": 1}}), "job.traffic.s1", "to itself"),
+    "no traffic": (_torchrun(traffic={"s1": {"s2": 0}}), "job.traffic", "nobody sends"),
+    "traffic below 0": (_torchrun(traffic={"s1": {"s2": -1}}), "job.traffic", "is negative"),
+    "traffic of a word": (_torchrun(traffic="odd"), "job.traffic", "accepted: 'even'"),
+    "traffic of a number": (_torchrun(traffic={"s1": 3}), "job.traffic", "a mapping of servers"),
+    "no common rail": (_script_without_a_common_rail, "cluster.servers", "on every server"),
+    "steps of a script": (_torchrun(steps=3), "job.steps", "script, arguments"),
+    "no such module": (_set("job", "model", to="examples.nix:f"), "job.model", "not found"),
+    "no such function": (
+        _set("job", "model", to="placewire.examples.models.mlp:nix"),
+        "job.model",
+        "no function 'nix'",
+    ),
+    "no model path": (_set("job", "model", to="mlp.py"), "job.model", "package.module:function"),
+    "no such graph": (
+        _set("job", to={"kind": "replay", "graph": "none.json", "steps": 1}),
+        "job.graph",
+        "no file",
+    ),
+    "endless graph": (
+        _set("job", to={"kind": "replay", "graph": "g" * 5000, "steps": 1}),
+        "job.graph",
+        "no file",
+    ),
+    "no workdir": (_set("job", "workdir", to="/nope"), "job.workdir", "'/nope' is no folder"),
+    "endless workdir": (_set("job", "workdir", to="w" * 5000), "job.workdir", "is no folder"),
+    "workdir of a replay": (
+        _set("job", to={"kind": "replay", "graph": "README.md", "steps": 1, "workdir": "/nope"}),
+        "job.workdir",
+        "is no folder",
+    ),
+    "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
+    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'single'"),
+    "sharing": (_set("network", "sharing", to="fair"), "network.sharing", "'job'"),
+    "floor of nothing": (_set("network", "floor", to="0%"), "network.floor", "1% to 100%"),
+    "background without a unit": (_set(*NIC, "background", to=5), "background", "unit"),
+    "tolerance": (
+        _set("network", "verify", "tolerance", to="200%"),
+        "network.verify.tolerance",
+        "0% to 100%",
+    ),
+    "unknown rail": (_set("network", "rails", to=["c"]), "network.rails[0]", "accepted: a, b"),
+    "gateway is itself": (_set(*NIC, "gateway", to="10.7.0.2"), "[0].gateway", "of s2 nic0"),
+    "gateway is another": (_set(*NIC, "gateway", to="10.7.0.3"), "[0].gateway", "of s3 nic0"),
+    "gateway is the network": (_set(*NIC, "gateway", to="10.7.0.0"), "gateway", "network or"),
+    "gateway is broadcast": (_set(*NIC, "gateway", to="10.7.0.255"), "gateway", "or broadcast"),
+    "no rails": (_set("network", "rails", to=[]), "network.rails", "at least 1"),
+    "rail twice": (_set("network", "rails", to=["a", "a"]), "network.rails[1]", "already taken"),
+    "schedule without steps": (
+        _set("job", "optimizer", to={"schedule": {"name": "step"}}),
+        "job.optimizer.schedule",
+        "needs every_steps",
+    ),
+    "schedule with another's key": (
+        _set("job", "optimizer", to={"schedule": {"name": "linear", "decay": 0.5}}),
+        "job.optimizer.schedule",
+        "takes no decay; accepted: warmup_steps, total_steps, final",
+    ),
+    "warming up too long": (
+        _set("job", "optimizer", to={"schedule": {"name": "cosine", "warmup_steps": 99}}),
+        "job.optimizer.schedule",
+        "must be more than the 99 of warmup_steps",
+    ),
+    "unknown schedule": (
+        _set("job", "optimizer", to={"schedule": {"name": "poly"}}),
+        "job.optimizer.schedule.name",
+        "'constant', 'linear'",
+    ),
+    "schedule's unknown key": (
+        _set("job", "optimizer", to={"schedule": {"steps": 3}}),
+        "job.optimizer.schedule.steps",
+        "accepted here: name, warmup_steps",
+    ),
+    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "that it divides"),
+    "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
+    "momentum of adamw": (
+        _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
+        "job.optimizer.momentum",
+        "adamw takes none",
+    ),
+    "version": (_set("version", to=2), "version", "accepted: 1"),
+}
+
+
+# Each would be taken for something else, or fail only after servers were changed.
+VALUES: dict[tuple[Any, ...], list[Any]] = {
+    ("version",): [True, 1.0, "1", 2],
+    ("name",): [5, None, "", "a\n", "A", "a" * 25],
+    ("cluster", "setup_latency"): ["1e400s", "2min", "-1us", 50, None, "unmeasured"],
+    ("cluster", "intra_server_bandwidth"): ["1e400bit", "1e300bit", True],
+    (*SERVER, "management"): ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", 10, True],
+    (*SERVER, "devices", 0, "type"): ["", " ", "a\nb", 5, "t" * 65],
+    (*SERVER, "devices", 0, "memory"): ["1e400GiB", "1e30GiB", "0.5B", 1024],
+    (*NIC, "rate"): ["1e400bit", "1e300bit", "1bit", None, ["50Mbit"]],
+    (*NIC, "take_over"): ["yes", 1, "true"],
+    ("job", "batch"): [True, "8", 8.0, 2**31, -1],
+    ("job", "steps"): [True, 1.5, [1]],
+    ("job", "threads"): [True, 0, 100_000],
+    ("job", "seed"): [-4, True, 2**64, "0"],
+    ("job", "optimizer", "lr"): [True, 0, -1, float("inf"), float("nan"), "1e400", "0.1", 10**400],
+    ("job", "optimizer", "weight_decay"): [float("nan"), -1, "x", True],
+    ("job", "optimizer", "clip_norm"): [0, -1, "x", float("inf")],
+    ("job", "accumulate"): [0, 1.5, "two"],
+    ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
+    ("job", "env"): [{"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"]],
+    ("job", "workdir"): ["a\0b", 5],
+    ("job", "python"): ["\0", True],
+    ("solve", "gap"): ["100%", 1, -0.1, float("nan"), "1e400%", 10**400, True],
+    ("solve", "time_limit"): ["1e400s", "0s", "200h", 60],
+    ("solve", "seed"): [-4, True, 2**64],
+    ("network", "calibrate"): ["yes", 1, None],
+    ("network", "verify", "tolerance"): ["101%", float("nan"), True],
+    ("network", "verify", "seconds"): [True, 0.5, 61, float("nan"), None, "3", "3x", "61s"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(path, value) for path, values in VALUES.items() for value in values]
+)
+def test_a_value_is_taken_for_nothing_else(path: tuple[Any, ...], value: Any) -> None:
+    document = plan_document()
+    document["job"]["optimizer"] = {"name": "sgd"}
+    assert parse_plan(document, "test.yaml", base=ROOT)
+    _set(*path, to=value)(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
+    assert [found for found, _ in raised.value.mistakes if found.startswith(place)], raised.value
+
+
+def test_numbers_arrive_as_written() -> None:
+    document = plan_document()
+    document["job"]["optimizer"] = {"name": "sgd", "lr": "1e-3", "momentum": 0, "weight_decay": 1}
+    document["solve"] |= {"gap": 0, "seed": 2**32 - 1}
+    read = plan(document)
+    assert isinstance(read.job, PlacedJob)
+    assert (read.job.optimizer.lr, read.job.optimizer.momentum) == (1e-3, 0.0)
+    assert (read.solve.gap, read.solve.seed) == (0.0, 2**32 - 1)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_names_its_path_and_what_would_do(name: str) -> None:
+    edit, path, words = MISTAKES[name]
+    document = plan_document()
+    edit(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert raised.value.exit_code == 3
+    assert any(path in place and words in message for place, message in raised.value.mistakes), str(
+        raised.value
+    )
+
+
+def test_what_is_on_servers_is_not_looked_for_here() -> None:
+    document = plan_document()
+    document["job"] |= {"workdir": "/srv/no/such/folder", "model": "only.there:step"}
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert {path for path, _ in raised.value.mistakes} == {"job.workdir", "job.model"}
+    document["launch"] = {"kind": "ssh", "user": "trainer"}
+    read = parse_plan(document, "test.yaml", base=ROOT)
+    assert read.launch is not None and (read.launch.user, read.launch.port) == ("trainer", 22)
+
+
+def test_overlapping_subnets_are_refused() -> None:
+    document = plan_document()
+    for k, server in enumerate(document["cluster"]["servers"]):
+        server["nics"][1]["address"] = f"10.7.0.{k + 129}/25"
+        server["nics"][0]["address"] = f"10.7.0.{k + 1}/24"
+    with pytest.raises(PlanError, match="overlaps"):
+        parse_plan(document, "test.yaml", base=ROOT)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["nics"][0]["rate"] = "fast"
+    document["job"]["steps"] = 0
+    document["nmae"] = 1
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert {path for path, _ in raised.value.mistakes} == {
+        "cluster.servers[0].nics[0].rate", "job.steps", "nmae",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_messages_speak_of_yaml(name: str) -> None:
+    edit, _, _ = MISTAKES[name]
+    document = plan_document()
+    edit(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    for word in ("tuple", "dict", "instance", "valid string", "valid integer", "PlanC", "[key]"):
+        assert word not in str(raised.value)
+
+
+def test_one_mistake_is_told_once() -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["devices"][0]["memory"] = "much"
+    document["cluster"]["servers"][1]["nics"][0]["rate"] = "fast"
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert [path for path, _ in raised.value.mistakes] == [
+        "cluster.servers[0].devices[0].memory", "cluster.servers[1].nics[0].rate",
+    ]  # fmt: skip
+
+
+def test_a_nic_named_twice_is_told_once() -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["nics"][1]["name"] = "nic0"
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert len(raised.value.mistakes) == 1
+
+
+@pytest.mark.parametrize(
+    "path", [("job", "steps"), ("solve", "gap"), ("job", "kind"), ("version",)]
+)
+def test_what_was_found_is_cut_to_a_line(path: tuple[str, ...]) -> None:
+    document = plan_document()
+    _set(*path, to=["x" * 10_000] * 10_000)(document)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(document, "test.yaml", base=ROOT)
+    assert len(str(raised.value)) < 1000
+
+
+def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("version: 1\nname: a\nname: b\n")
+    with pytest.raises(PlanError, match="'name' occurs twice"):
+        load_plan(file)
+
+
+NO_PLANS = {
+    "nothing": ("", "a plan is a mapping"),
+    "a list": ("- 1", "a plan is a mapping"),
+    "no end": ("a: [", "line 1"),
+    "a tab": ("\tx", "line 1"),
+    "a NUL": ("a: \0", "not accepted as YAML"),
+    "a list as key": ("version: 1\n? [a, b]\n: 1", "line 2: .*this key is no text"),
+    "a mapping as key": ("{{a: 1}: 2}", "this key is no text"),
+    "a number as key": ("1: 2", "key '1' is no text"),
+    "a flag as key": ("on: 2", "key 'on' is no text"),
+    "a merge": ("a: &a {b: 1}\nc:\n  <<: *a", "line 3: .*write the keys out"),
+    "a tagged list": ("!!map [1]", "tag 'tag:yaml.org,2002:map' is not accepted"),
+    "a tagged flag": ("a: !!bool perhaps", "is not accepted; leave it out"),
+    "a program's type": ("a: !!python/object:os.system {}", "is not accepted"),
+    "no such day": ("version: 2020-99-99", "in quotes"),
+    "no such number": ("version: 0x_", "in quotes"),
+    "an endless number": ("version: " + "9" * 10_000, "in quotes"),
+    "lists without end": ("[" * 100_000, "nested more than 30 deep"),
+    "mappings without end": ("a: " + "{a: " * 5_000, "nested more than 30 deep"),
+    "itself": ("&a {version: *a}", "found"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PLANS)
+def test_what_is_no_plan_is_refused(tmp_path: Path, name: str) -> None:
+    text, words = NO_PLANS[name]
+    file = tmp_path / "plan.yaml"
+    file.write_text(text)
+    with pytest.raises(PlanError, match=words):
+        load_plan(file)
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_bytes("name: Müller".encode("latin-1"))
+    with pytest.raises(PlanError, match=r"not UTF-8 text: .* at byte 7"):
+        load_plan(file)
+
+
+def test_a_model_in_a_compiled_module_is_refused(tmp_path: Path) -> None:
+    compiled = tmp_path / f"fast{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    compiled.write_bytes(b"\x7fELF\xff\xfe")
+    document = plan_document()
+    document["job"]["model"] = "fast:training_step"
+    with pytest.raises(PlanError, match="is no Python source"):
+        parse_plan(document, "test.yaml", base=tmp_path)
+
+
+def test_a_source_in_another_encoding_is_read(tmp_path: Path) -> None:
+    source = "# -*- coding: latin-1 -*-\n# Müller\ndef training_step(): ...\n"
+    (tmp_path / "umlaut.py").write_bytes(source.encode("latin-1"))
+    document = plan_document()
+    document["job"]["model"] = "umlaut:training_step"
+    assert parse_plan(document, "test.yaml", base=tmp_path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot be read"):
+        load_plan(tmp_path / "none.yaml")
+
+
+def test_units_arrive_as_one() -> None:
+    plan = parse_plan(plan_document(), "test.yaml", base=ROOT)
+    assert plan.cluster.setup_latency_seconds == pytest.approx(200e-6)
+    assert plan.cluster.intra_server_bits_per_second == 10e9
+    nic = plan.cluster.servers[2].nics[1]
+    assert (nic.rate_bits_per_second, nic.ip, str(nic.network)) == (50e6, "10.7.1.3", "10.7.1.0/24")
+    assert plan.cluster.servers[0].devices[0].memory_bytes == 2**30
+    assert plan.network.verify_settings.tolerance == 0.10
+
+
+def test_the_shipped_plans_are_valid() -> None:
+    plans = sorted((ROOT / "examples" / "plans").glob("*.yaml"))
+    assert plans
+    for file in plans:
+        assert isinstance(load_plan(file), Plan)
+
+
+@pytest.mark.parametrize("written", [3, 3.0, "3s", "3000ms", "0.05min"])
+def test_seconds_of_measuring_are_a_duration_or_a_number(written: Any) -> None:
+    document = plan_document()
+    document["network"]["verify"]["seconds"] = written
+    assert plan(document).network.verify_settings.seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    "env", ["TOKEN=opensesame", ["opensesame"], {"TOKEN": 777111}, {"TOKEN": ["opensesame"]},
+            {"TOKEN": "opensesame\0"}]
+)  # fmt: skip
+def test_a_mistake_in_a_variable_does_not_tell_its_value(env: Any) -> None:
+    document = plan_document()
+    document["job"]["env"] = env
+    with pytest.raises(PlanError, match=r"job\.env") as refused:
+        plan(document)
+    assert "opensesame" not in str(refused.value) and "777111" not in str(refused.value)
+
+
+def test_the_model_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "explosive.py").write_text("raise SystemExit\n\ndef training_step(): ...\n")
+    document = plan_document()
+    document["job"]["model"] = "explosive:training_step"
+    assert parse_plan(document, "test.yaml", base=tmp_path).name == "small"
+
+
+@pytest.mark.parametrize(
+    ("types", "asked", "got"),
+    [
+        (("cpu:epyc:8", "cpu"), "auto", "gloo"),
+        (("rtx4080s", "cpu"), "auto", "gloo"),
+        (("rtx4080s", "h200"), "auto", "nccl"),
+        (("rtx4080s", "h200"), "gloo", "gloo"),
+        (("rtx4080s", "h200"), "nccl", "nccl"),
+    ],
+)
+def test_the_backend_is_what_every_device_can(types: tuple[str, str], asked: str, got: str) -> None:
+    document = plan_document(2)
+    for server, device_type in zip(document["cluster"]["servers"], types, strict=True):
+        server["devices"][0]["type"] = device_type
+    document["job"]["backend"] = asked
+    assert plan(document).backend == got
+    document["job"] = {"kind": "replay", "graph": "pyproject.toml", "steps": 1}
+    assert plan(document).backend == "gloo", "a replay needs no GPU, whatever it plays"

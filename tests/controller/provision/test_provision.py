@@ -1,0 +1,564 @@
+"""Provisioning as far as it needs no server: inventories, configurations, what a playbook tells,
+and what is refused before anything is sent. On a real machine: tests/provision."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+import yaml
+
+from placewire.agent.connection.enrol import EnrolmentError, enrol
+from placewire.agent.connection.identity import keep, new_key, require_serving
+from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.messages import Hello
+from placewire.agent.contract.state import LeaseState
+from placewire.agent.main import load_config
+from placewire.agent.main import main as agent_main
+from placewire.agent.service import Service
+from placewire.controller.agents.authority import Authority
+from placewire.controller.cli import main
+from placewire.controller.errors import UsageError
+from placewire.controller.provision.inventory import (
+    CONFIG,
+    STATE_DIR,
+    agent_config,
+    inventory,
+    require_valid_configs,
+)
+from placewire.controller.provision.playbook import PLAYBOOKS, Playbooks, host_variables
+from placewire.controller.provision.progress import (
+    CERTIFICATE_TASK,
+    STAGES,
+    Began,
+    Certificate,
+    Changed,
+    Failed,
+    Noted,
+    Outcome,
+    Progress,
+    outcomes,
+    read_event,
+)
+from placewire.controller.provision.provisioning import Site, install
+from tests.controller.launch.sshd import free_port
+from tests.controller.plans import ROOT, capabilities, plan, plan_document
+
+LEASE = LeaseState(phase="idle", generation=0)
+URLS = {f"s{k}": "https://10.9.0.254:7440" for k in (1, 2, 3)}
+
+
+def event(kind: str, host: str | None = "s1", **data: Any) -> dict[str, Any]:
+    """As ansible-runner tells it."""
+    return {"event": kind, "event_data": {"host": host, **data}}
+
+
+def written(path: Path, document: Any) -> Path:
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+# The inventory
+
+
+def test_an_inventory_says_how_each_server_is_reached(tmp_path: Path) -> None:
+    document = plan_document()
+    key, known = tmp_path / "a key", tmp_path / "known hosts"
+    key.touch(), known.touch()
+    document["launch"] = {
+        "kind": "ssh", "user": "trainer", "port": 2222, "key": str(key), "known_hosts": str(known),
+    }  # fmt: skip
+    made = inventory(plan(document), ["s1", "s3"], URLS)["all"]
+    assert {name: host["ansible_host"] for name, host in made["hosts"].items()} == {
+        "s1": "10.9.0.1", "s3": "10.9.0.3",
+    }  # fmt: skip
+    variables = made["vars"]
+    assert (variables["ansible_user"], variables["ansible_port"]) == ("trainer", 2222)
+    assert variables["ansible_ssh_private_key_file"] == str(key)
+    assert f"'UserKnownHostsFile=\"{known}\"'" in variables["ansible_ssh_common_args"]
+
+
+def test_without_launch_ssh_has_its_own_settings() -> None:
+    variables = inventory(plan(), ["s1"], URLS)["all"]["vars"]
+    assert not {"ansible_user", "ansible_port", "ansible_ssh_private_key_file"} & set(variables)
+
+
+def test_a_configuration_is_one_that_the_agent_reads(tmp_path: Path) -> None:
+    document = agent_config("s1", URLS["s1"])
+    config = load_config(written(tmp_path / "agent.json", document))
+    assert config.server == "s1" and config.controller_url == URLS["s1"]
+    assert config.key_file == config.certificate_file, "both are renewed at once"
+    assert config.state_dir == STATE_DIR
+
+
+def test_the_playbooks_have_the_folders_of_the_configuration_and_the_unit() -> None:
+    variables = yaml.safe_load((PLAYBOOKS / "roles/settings/vars/main.yaml").read_text())
+    unit = (ROOT / "deploy/placewire-agent.service").read_text()
+    assert variables["placewire_state"] == STATE_DIR
+    assert f"{variables['placewire_home']}/.venv/bin/agent run" in unit
+    assert f"{variables['placewire_settings']}/agent.json" in unit
+    assert Path(STATE_DIR).name == re.search(r"StateDirectory=(\S+)", unit)[1]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"controller_url": 7}, "controller_url"),
+        ({"metrics_tcp_port": 70_000}, "metrics_tcp_port"),
+        ({"colour": "red"}, "colour"),
+        ({"server": "s2"}, "server is 's2'"),
+    ],
+)
+def test_a_wrong_configuration_of_an_inventory_is_refused(change: Any, said: str) -> None:
+    known = {"s1": {CONFIG: agent_config("s1", URLS["s1"]) | change}}
+    with pytest.raises(UsageError, match=said) as raised:
+        require_valid_configs(known, ["s1"])
+    assert raised.value.where == "s1"
+
+
+def test_an_inventory_of_ones_own_overrides_what_it_says_and_no_more(tmp_path: Path) -> None:
+    derived = tmp_path / "plan.json"
+    derived.write_text(json.dumps(inventory(plan(), ["s1", "s2"], URLS)))
+    own = written(
+        tmp_path / "own.yaml",
+        {"all": {"vars": {"ansible_user": "admin"}, "hosts": {"s1": {"ansible_host": "h1"}}}},
+    )
+    known = host_variables([derived, own])
+    assert (known["s1"]["ansible_host"], known["s2"]["ansible_host"]) == ("h1", "10.9.0.2")
+    assert {host["ansible_user"] for host in known.values()} == {"admin"}
+    require_valid_configs(known, ["s1", "s2"])
+
+
+# What a playbook tells
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        (
+            event("playbook_on_task_start", None, role="packages", task="x"),
+            Began("packages"),
+        ),
+        (
+            event("runner_on_ok", role="agent", task="Its unit", res={"changed": True}),
+            Changed("s1", "agent", "Its unit"),
+        ),
+        (event("runner_on_ok", role="agent", task="Its unit", res={"changed": False}), None),
+        (
+            event(
+                "runner_on_ok", role="clock", task="A clock", task_action="ansible.builtin.debug",
+                res={"msg": "not synchronised", "changed": False},
+            ),
+            Noted("s1", "not synchronised"),
+        ),
+        (
+            event("runner_on_ok", role="enrolment", task=CERTIFICATE_TASK, res={"rc": 1}),
+            Certificate("s1", False),
+        ),
+        (
+            event(
+                "runner_on_failed", role="lease", task="No network that is shaped",
+                res={"msg": "its network is shaped\n`controller destroy PLAN` first"},
+            ),
+            Failed(
+                "s1", "lease: No network that is shaped", "its network is shaped",
+                "`controller destroy PLAN` first",
+            ),
+        ),
+        (event("runner_on_failed", ignore_errors=True, res={"msg": "no"}), None),
+        (event("runner_on_skipped", res={}), None),
+        ({"event": "verbose", "stdout": "Using /etc/ansible/ansible.cfg"}, None),
+    ],
+)  # fmt: skip
+def test_an_event_becomes_progress(told: dict[str, Any], read: Progress | None) -> None:
+    assert read_event(told) == read
+
+
+def test_a_command_that_failed_says_its_last_words_and_what_to_do() -> None:
+    result = {
+        "msg": "non-zero return code", "rc": 1, "stdout": "setup: installing",
+        "stderr": "\nERROR: no version of torch\nERROR: No matching distribution found for torch\n",
+    }  # fmt: skip
+    told = read_event(event("runner_on_failed", role="job_environment", task="x", res=result))
+    assert isinstance(told, Failed)
+    assert told.reason.endswith("No matching distribution found for torch")
+    assert "placewire_setup_environment" in told.remedy
+
+
+def test_of_a_loop_the_item_that_failed_is_told() -> None:
+    items = [{"changed": True, "msg": ""}, {"failed": True, "msg": "no room\nmake some"}]
+    result = {"msg": "One or more items failed", "results": items}
+    told = read_event(event("runner_on_failed", role="before", task="x", res=result))
+    assert isinstance(told, Failed) and (told.reason, told.remedy) == ("no room", "make some")
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Failed to connect to the host via ssh: Host key verification failed.", "ssh-keyscan"),
+        ("Failed to connect to the host via ssh: root@h: Permission denied (publickey).", "key"),
+        ("ssh: connect to host h port 22: Connection refused", "management address"),
+        ("Missing sudo password", "ansible_become_password"),
+    ],
+)
+def test_who_is_not_reached_is_told_with_what_to_do(said: str, remedy: str) -> None:
+    told = read_event(event("runner_on_unreachable", res={"msg": said}))
+    assert isinstance(told, Failed) and remedy in told.remedy
+
+
+def test_what_became_of_each_server_is_told_apart() -> None:
+    found = outcomes(["s1", "s2"], [
+        Began("agent"), Changed("s1", "agent", "Its unit"), Certificate("s1", True),
+        Noted("s1", "late"), Noted("s1", "late"), Failed("s2", "connection", "no", "look"),
+    ])  # fmt: skip
+    assert found["s1"].document() == {
+        "changed": ["agent: Its unit"], "notes": ["late"], "failed": None,
+    }  # fmt: skip
+    assert found["s2"].document()["failed"] == {
+        "task": "connection",
+        "what": "no",
+        "remedy": "look",
+    }
+
+
+# The playbooks
+
+
+@pytest.mark.parametrize("playbook", ["agent.yaml", "enrol.yaml", "remove.yaml"])
+def test_a_playbook_is_valid(playbook: str) -> None:
+    ansible = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [ansible, "--syntax-check", "-i", "localhost,", f"playbooks/{playbook}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def tasks() -> list[tuple[str, Mapping[str, Any]]]:
+    """(role, task) of all roles, those in blocks too."""
+
+    def flat(some: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        inner = [task for one in some for task in one.get("block", []) + one.get("rescue", [])]
+        return [*some, *(flat(inner) if inner else [])]
+
+    return [
+        (file.parts[-3], task)
+        for file in sorted(PLAYBOOKS.glob("roles/*/*s/*.yaml"))
+        if file.parent.name in ("tasks", "handlers")
+        for task in flat(yaml.safe_load(file.read_text()))
+    ]
+
+
+def test_every_role_is_a_stage_with_a_name() -> None:
+    assert {role for role, _ in tasks()} <= set(STAGES)
+    assert ("enrolment", CERTIFICATE_TASK) in {(role, task["name"]) for role, task in tasks()}
+
+
+def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
+    """At this machine: it only reads."""
+    look = PLAYBOOKS / "roles/before/files/look.py"
+    there, absent = tmp_path / "there", tmp_path / "absent"
+    (there / "ca").mkdir(parents=True)
+    (tmp_path / "record.json").write_text('{"packages": ["iperf3"]}')
+    words = [there, tmp_path / "record.json", there, absent]
+    said = subprocess.run(
+        [sys.executable, "-c", look.read_text(), *words], capture_output=True, check=True
+    ).stdout
+    found = json.loads(said)
+    assert found["controller"] and found["record"] == {"packages": ["iperf3"]}
+    assert found["folders"] == [str(there)]
+    assert "python3" in found["packages"] and "root" in found["users"]
+    assert found["send_buffer_bytes"] > 0 and abs(found["unix"] - time.time()) < 60
+
+
+def test_every_refusal_says_what_and_what_to_do() -> None:
+    refusals = [task["ansible.builtin.fail"]["msg"] for _, task in tasks()
+                if "ansible.builtin.fail" in task]  # fmt: skip
+    assert len(refusals) >= 6
+    for message in refusals:
+        assert len(message.strip().splitlines()) == 2, message
+
+
+def test_a_task_with_a_token_is_not_logged() -> None:
+    with_token = [task for _, task in tasks() if ".token" in json.dumps(task)]
+    assert len(with_token) == 1 and with_token[0]["no_log"] is True
+    command = with_token[0]["ansible.builtin.command"]
+    assert ".token" in command["stdin"] and ".token" not in json.dumps(command["argv"])
+
+
+def on_this_machine(folder: Path, agent: str) -> Path:
+    """An inventory of one server that is this machine, with a stand-in for the agent's program."""
+    file = folder / ".venv/bin/agent"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n{agent}\n")
+    file.chmod(0o755)
+    local = {
+        "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+        "ansible_become": False,
+    }  # fmt: skip
+    return written(folder / "own.yaml", {"all": {"hosts": {"s1": local}}})
+
+
+async def test_a_token_reaches_the_agent_and_nothing_that_is_told_or_kept(tmp_path: Path) -> None:
+    """The role that enrols, on this machine, with a stand-in for the agent's program."""
+    secret = "pw1.s1.feed.a-secret-of-one-use"
+    own = on_this_machine(
+        tmp_path,
+        f"[ $1 = enrol ] || exit 1; cat > {tmp_path}/got; "
+        f"tr '\\0' ' ' < /proc/$$/cmdline > {tmp_path}/arguments; "
+        "echo it was refused >&2; exit 1",
+    )
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "s1.token").write_text(secret)
+    told: list[Progress] = []
+    variables = {
+        "placewire_home": str(tmp_path), "placewire_tokens": str(tokens),
+        "placewire_enrol_at": "h:1",
+    }  # fmt: skip
+    await Playbooks([own], check=False).run("enrol.yaml", ["s1"], variables, told.append)
+    assert (tmp_path / "got").read_text().strip() == secret
+    assert secret not in (tmp_path / "arguments").read_text()
+    assert "a-secret" not in repr(told)
+    failure = outcomes(["s1"], told)["s1"].failure
+    assert failure is not None and "it was refused" in failure.reason, "the reason is not hidden"
+
+
+async def test_cancelled_it_begins_no_other_task(tmp_path: Path) -> None:
+    """The one that is under way ends by itself, as on a server."""
+    began, later = tmp_path / "began", tmp_path / "later"
+    own = on_this_machine(
+        tmp_path,
+        f"case $1 in certificate) touch {began}; sleep 3; exit 1;; *) touch {later};; esac",
+    )
+    (tmp_path / "s1.token").write_text("pw1.s1.feed.secret")
+    variables = {
+        "placewire_home": str(tmp_path), "placewire_tokens": str(tmp_path),
+        "placewire_enrol_at": "h:1",
+    }  # fmt: skip
+    running = asyncio.create_task(
+        Playbooks([own], check=False).run("enrol.yaml", ["s1"], variables, lambda told: None)
+    )
+    while not began.exists():
+        assert not running.done()
+        await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    playbooks = subprocess.run(["pgrep", "-f", f"ansible-playbook.*{own}"], capture_output=True)
+    await asyncio.sleep(4)
+    assert not later.exists(), playbooks.stdout
+
+
+@pytest.mark.parametrize("text", ["all: [", "all: {hosts: {s2: {}}}"])
+async def test_what_ansible_cannot_run_is_told(tmp_path: Path, text: str) -> None:
+    """It would end with 0 where it knows no such server."""
+    own = tmp_path / "own.yaml"
+    own.write_text(text)
+    with pytest.raises(UsageError, match="nothing of s1"):
+        await Playbooks([own], check=False).run("enrol.yaml", ["s1"], {}, lambda told: None)
+
+
+# Enrolment in the same command
+
+
+class ServersHere(Playbooks):
+    """In Ansible's place: it enrols as the role does, with the agent's own code, and starts its
+    link. without: servers that have no certificate yet."""
+
+    def __init__(self, folder: Path, without: Sequence[str]) -> None:
+        super().__init__([], check=False)
+        self.folder, self.without = folder, without
+        self.ran: list[tuple[str, Sequence[str]]] = []
+        self.tokens: list[str] = []
+        self.links: list[asyncio.Task[None]] = []
+
+    async def run(
+        self,
+        playbook: str,
+        servers: Sequence[str],
+        variables: Mapping[str, Any],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.ran.append((playbook, list(servers)))
+        for server in servers:
+            if playbook == "agent.yaml":
+                on_progress(Certificate(server, server not in self.without))
+            else:
+                await self._enrol(server, variables)
+
+    async def _enrol(self, server: str, variables: Mapping[str, Any]) -> None:
+        file = Path(variables["placewire_tokens"]) / f"{server}.token"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        self.tokens.append(str(file))
+        config = self.config(server)
+        await asyncio.to_thread(enrol, config, variables["placewire_enrol_at"], file.read_text())
+        hello = Hello(server=server, agent_pid=1, capabilities=capabilities(), lease=LEASE)
+        link = Link(config, create_autospec(Service), lambda: hello, tls_context(config))
+        self.links.append(asyncio.create_task(link.run()))
+
+    def config(self, server: str) -> AgentConfig:
+        state = self.folder / server
+        state.mkdir(exist_ok=True)
+        own = str(state / "agent.pem")
+        return AgentConfig(
+            server=server, controller_url=f"https://127.0.0.1:{self.link_port}",
+            certificate_file=own, key_file=own, authority_file=str(state / "authority.crt"),
+            state_dir=str(state),
+        )  # fmt: skip
+
+    link_port = 0
+
+
+@pytest.mark.parametrize("comes_from", ["127.0.0.1", "10.9.0.1"])
+async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_from: str) -> None:
+    """And only from its own address."""
+    servers = ServersHere(tmp_path, without=["s1"])
+    servers.link_port = free_port()
+    site = Site(
+        plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", servers.link_port),
+        ("127.0.0.1", free_port()), "127.0.0.1", Silent(), {"s1": comes_from},
+    )  # fmt: skip
+    try:
+        if comes_from != "127.0.0.1":
+            with pytest.raises(EnrolmentError, match="403"):
+                await install(site, servers, check=False)
+            assert "came from 127.0.0.1, and is for 10.9.0.1" in site.outcomes["s1"].notes[0]
+        else:
+            found = await install(site, servers, check=False)
+            assert found["s1"] == Outcome(), "it is there"
+    finally:
+        for link in servers.links:
+            link.cancel()
+    assert servers.ran == [("agent.yaml", ["s1"]), ("enrol.yaml", ["s1"])]
+    assert not Path(servers.tokens[0]).exists()
+
+
+async def test_who_has_a_certificate_gets_no_token(tmp_path: Path) -> None:
+    servers = ServersHere(tmp_path, without=[])
+    site = Site(
+        plan(), ["s1", "s2"], Authority.load(tmp_path / "ca"), ("127.0.0.1", free_port()),
+        ("127.0.0.1", free_port()), "127.0.0.1", Silent(),
+    )  # fmt: skip
+    await install(site, servers, check=True)
+    assert servers.ran == [("agent.yaml", ["s1", "s2"])]
+
+
+class Silent:
+    def stage(self, name: str) -> None: ...
+
+    def provisioning(self, told: Progress) -> None: ...
+
+
+# The command
+
+
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
+    """(exit code, standard error)."""
+    file = written(tmp_path / "plan.yaml", plan_document())
+    with pytest.raises(SystemExit) as raised:
+        main(["provision", str(file), "--state-dir", str(tmp_path / "state"), *words])
+    return raised.value.code, capsys.readouterr().err
+
+
+def test_a_server_that_the_plan_has_not_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = command(tmp_path, capsys, "--server", "s9")
+    assert code == 2 and "s9" in said and "s1, s2, s3" in said
+
+
+def test_nothing_is_changed_without_a_yes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115, PTH123
+    code, said = command(tmp_path, capsys, "--controller", "10.9.0.254")
+    assert code == 2 and "--yes" in said
+
+
+def test_an_inventory_of_other_servers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = written(tmp_path / "own.yaml", {"all": {"hosts": {"gpu-1.example": {}}}})
+    words = ("--controller", "10.9.0.254", "--yes", "--inventory", str(other))
+    code, said = command(tmp_path, capsys, *words)
+    assert code == 2 and "names none of s1, s2, s3" in said and "gpu-1.example" in said
+
+
+def test_the_inventory_of_a_plan_is_written_for_plain_ansible(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "inventory.yaml"
+    words = ("--controller", "10.9.0.254", "--write-inventory", str(file))
+    assert command(tmp_path, capsys, *words)[0] == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert set(host_variables([file])) == {"s1", "s2", "s3"}
+    code, said = command(tmp_path, capsys, *words)
+    assert code == 2 and "is there already" in said
+
+
+def test_a_server_that_nobody_reaches_ends_with_five(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over Ansible's own SSH, to a port of this machine where nothing listens."""
+    own = written(
+        tmp_path / "own.yaml",
+        {"all": {"hosts": {"s1": {"ansible_host": "127.0.0.1", "ansible_port": 1}}}},
+    )
+    code, said = command(
+        tmp_path, capsys, "--server", "s1", "--inventory", str(own), "--check",
+        "--controller", "10.9.0.254",
+    )  # fmt: skip
+    assert code == 5 and "s1: connection: SSH does not reach it" in said
+    assert "look at its management address" in said
+
+
+# agent certificate
+
+
+def test_the_agent_says_whether_its_certificate_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, other = Authority.load(tmp_path / "ca"), Authority.load(tmp_path / "other")
+    own = tmp_path / "agent.pem"
+    config = AgentConfig(
+        server="s1", controller_url=URLS["s1"], certificate_file=str(own), key_file=str(own),
+        authority_file=str(authority.certificate_file), state_dir=str(tmp_path),
+    )  # fmt: skip
+    file = tmp_path / "agent.json"
+    file.write_text(config.model_dump_json())
+    assert agent_main(["certificate", "--config", str(file)]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+    def have(server: str, lifetime_seconds: float, of: Authority = authority) -> None:
+        key = new_key(server)
+        chain = of.sign(key.request_pem, server, lifetime_seconds=lifetime_seconds)
+        keep(own, key.key_pem, chain.decode(), like=tmp_path)
+
+    have("s1", 3600)
+    assert agent_main(["certificate", "--config", str(file), "--authority", authority.sha256]) == 0
+    with pytest.raises(ValueError, match="another authority"):
+        require_serving(config, other.sha256)
+    have("s1", -60)
+    with pytest.raises(ValueError, match="it is valid from"):
+        require_serving(config, None)
+    have("s2", 3600)
+    with pytest.raises(ValueError, match="another server"):
+        require_serving(config, None)
+    have("s1", 3600, of=other)
+    with pytest.raises(ValueError, match="not the authority that issued it"):
+        require_serving(config, None)

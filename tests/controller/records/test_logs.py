@@ -1,0 +1,87 @@
+"""`controller logs`: what ranks printed, kept for each run, and for nobody else to read."""
+
+from __future__ import annotations
+
+import json
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placewire.controller.cli import main
+from placewire.controller.records.run_log import RunLog, run_log, runs_of
+from tests.controller.plans import plan_document
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+    """(exit code, standard output, standard error)"""
+    with pytest.raises(SystemExit) as ended:
+        main(["logs", *map(str, arguments)])
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    for text in ("first", "second"):
+        with run_log(tmp_path / "logs", "small") as log:
+            log.write(0, f"the {text} run")
+            log.write(11, "rank 0 | is said by rank 11")
+    return tmp_path
+
+
+def test_the_last_run_is_shown_and_those_before_it(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, output, _ = said(capsys, "small", "--state-dir", state)
+    lines = output.splitlines()
+    assert code == 0 and [line[8:] for line in lines] == [
+        " rank 0 | the second run", " rank 11 | rank 0 | is said by rank 11",
+    ]  # fmt: skip
+    _, output, _ = said(capsys, "small", "--state-dir", state, "--rank", "0", "--back", "2")
+    assert [line[8:] for line in output.splitlines()] == [" rank 0 | the first run"]
+    _, output, _ = said(capsys, "small", "--state-dir", state, "--rank", "1")
+    assert output == ""
+
+
+def test_as_a_document(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (log,) = runs_of(state / "logs", "small")[-1:]
+    with log.open("a") as file:
+        file.write("10:15:02 rank 0 | torn")
+    code, output, _ = said(capsys, "small", "--state-dir", state, "--json")
+    document = json.loads(output)
+    assert code == 0 and document["log"] == str(log)
+    assert [(one["rank"], one["text"]) for one in document["lines"]] == [
+        (0, "the second run"), (11, "rank 0 | is said by rank 11"),
+    ]  # fmt: skip
+    _, output, _ = said(capsys, "small", "--state-dir", state, "--json", "--rank", "11")
+    assert [one["rank"] for one in json.loads(output)["lines"]] == [11]
+
+
+def test_a_plan_file_says_whose(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = state / "plan.yaml"
+    plan.write_text(yaml.safe_dump(plan_document(name="small")))
+    assert "the second run" in said(capsys, plan, "--state-dir", state)[1]
+    code, _, error = said(capsys, "other", "--state-dir", state)
+    assert code == 2 and "0 runs of plan 'other'" in error
+    code, _, error = said(capsys, "small", "--state-dir", state, "--back", "3")
+    assert code == 2 and "2 runs" in error
+
+
+def test_nobody_else_reads_them_and_old_ones_go(state: Path) -> None:
+    for _ in range(25):
+        with run_log(state / "logs", "small") as log:
+            log.write(0, "one more")
+    kept = runs_of(state / "logs", "small")
+    assert len(kept) == 20 and all("one more" in path.read_text() for path in kept)
+    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
+
+
+def test_a_full_disk_loses_lines_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(OSError), Path("/dev/full").open("w", buffering=1) as file:
+        log = RunLog(file)
+        for k in range(3):
+            log.write(0, f"step {k}")
+    assert capsys.readouterr().err.count("/dev/full: No space left on device; lines are lost") == 1

@@ -1,0 +1,124 @@
+"""What people read: nothing is lost at 100 columns, however long the names are."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+
+from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.agent.contract.messages import Verified
+from placewire.agent.contract.state import DriftState
+from placewire.controller.show.placements import beside_tensors, where_data_is
+from placewire.controller.show.steps import Step, Steps
+from placewire.controller.show.story import Show
+from placewire.job.contract.specification import Finished, StepDone
+from tests.controller.plans import placement, plan
+
+SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
+NIC = "enp129s0f1np1"
+ERROR = (
+    "error - unable to connect to server - server may have stopped running or use a different port "
+    "[firewall]: Connection refused"
+)
+
+
+def _link(
+    source: str, destination: str, *, measured: float = 23_456_789_012.0, error: str | None = None
+) -> LinkMeasurement:
+    return LinkMeasurement(
+        source=source, destination=destination, rail="a", nic=NIC, queue_id=61439,
+        promised_bits_per_second=380_912_345_678.0,
+        at_most_bits_per_second=380_912_345_678.0, wire_bits_per_second=399_123_456_789.0,
+        measured_bits_per_second=measured, within_tolerance=error is None and measured > 3e11,
+        error=error,
+    )  # fmt: skip
+
+
+def _printed(*links: LinkMeasurement) -> str:
+    show = Show()
+    show.console.file = io.StringIO()
+    show.console.width = 100
+    show.links(links)
+    return show.console.file.getvalue()
+
+
+def test_no_column_is_lost_at_long_names_and_fast_nics() -> None:
+    text = _printed(_link(*SERVERS), _link(*reversed(SERVERS), measured=380_000_000_000.0))
+    table = text.splitlines()
+    assert max(map(len, table)) <= 100
+    assert "…" not in text and "..." not in text
+    for word in ("queue", "HTB rate", "promised", "measured", "off by", "NIC"):
+        assert word in text
+    for value in ("61439", "399123.46", "380912.35", "23456.79", "-93.8%", "broken", "kept"):
+        assert value in text
+    for column, whole in ((1, SERVERS[0]), (2, SERVERS[1]), (3, NIC)):
+        cells = [line.split("│")[column].strip() for line in table if line.startswith("│")]
+        assert "".join(cells).startswith(whole), "folded, and every character of it there"
+
+
+def test_drift_is_told_with_what_became_of_it() -> None:
+    def told(**fields: Any) -> str:
+        show = Show()
+        show.console.file = io.StringIO()
+        show.console.width = 200
+        found = Verified(deviations=(), problems=(), drift=DriftState(**fields))
+        show.status({"s1": None}, {"s1": found})
+        return show.console.file.getvalue()
+
+    now = time.time()
+    assert "changed" not in told(policy="heal")
+    healed = told(policy="heal", drifts=3, heals=2, last_heal_unix=now, notes=("[rule] 5 differs",))
+    assert "others changed what is in force 3 times; put back 2, last 0 s ago\n" in healed
+    assert "s1: [rule] 5 differs" in healed
+    reported = told(policy="report", drifts=1, since_unix=now - 7)
+    assert "once; nothing was put back; as it is now for 7 s (the plan says `drift" in reported
+
+
+@pytest.mark.parametrize("error", [ERROR, ERROR.replace(" - ", "\n")])
+def test_an_error_is_one_line_below_the_table(error: str) -> None:
+    lines = _printed(_link("s1", "s2"), _link("s2", "s1", measured=0.0, error=error)).splitlines()
+    end = max(k for k, line in enumerate(lines) if line.startswith("└"))
+    assert lines[end + 1 :] == [f"  s2 to s1 on {NIC}: {' '.join(error.split())}"]
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == 2 and "failed" in rows[1] and "broken" in rows[0]
+
+
+def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
+    made = placement(plan(), ())
+    operators = {"loss_1": "s2/0", "input_0": "s1/0", "input_1": "s2/0", **made.operators}
+    message = made.messages[0].model_copy(update={"producer": "input_0", "bytes": 3000})
+    made = made.model_copy(update={"operators": operators, "messages": (*made.messages, message)})
+    lines = where_data_is(made, {"loss": "loss_1", "inputs": ["input_0", "input_1"]})
+    assert lines == [
+        "the loss is computed on s2/0",
+        "the batch is read where its inputs are: input_0 on s1/0; input_1 on s2/0; "
+        "2.9 KiB of it are sent on",
+    ]
+    assert where_data_is(made, {"source": "imported"}) == []
+
+
+def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
+    assert beside_tensors({"program_bytes": 350 << 20}) == [
+        "beside the tensors on its device a rank's program takes 350.0 MiB"
+    ]
+    assert beside_tensors({"program_bytes": None}) == beside_tensors({}) == []
+    show = Show()
+    show.console.file = io.StringIO()
+    done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
+    show.event(done)
+    show.event(done.model_copy(update={"step_memory_bytes": 120 << 20}))
+    first, second = show.console.file.getvalue().splitlines()
+    assert first.endswith("rank 1 done, 500.0 MiB at most")
+    assert second.endswith("rank 1 done, 500.0 MiB at most; its steps' tensors 120.0 MiB")
+
+
+def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
+    steps = Steps(ranks=2)
+    assert steps.ended(StepDone(rank=0, step=0, seconds=1.0, loss=2.5)) is None
+    assert steps.ended(StepDone(rank=0, step=1, seconds=3.0, loss=2.25)) is None
+    assert steps.ended(StepDone(rank=1, step=0, seconds=2.0)) == Step(0, 2.0, 2.5)
+    assert steps.ended(StepDone(rank=1, step=1, seconds=1.0)) == Step(1, 3.0, 2.25)
+    assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)

@@ -1,0 +1,166 @@
+"""The pure verdicts: promised against measured, and what a run's events add up to."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewire.agent.contract.measurement import LinkMeasurement, TransferResult
+from placewire.controller.compile.transfers import promises
+from placewire.controller.errors import VerificationFailed
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.report import losses, step_times, traffic_rows, typical_step
+from placewire.controller.verify.bandwidth_check import judge, require_delivered
+from placewire.job.contract.specification import Finished, StepDone, Traffic
+from placewire.optimizer.names import Sharing
+from placewire.optimizer.quantities import (
+    format_bits_per_second,
+    format_bytes,
+    parse_bytes,
+    parse_seconds,
+)
+from tests.controller.plans import placement, plan, plan_document
+
+
+def _judged(
+    measured: float,
+    error: str | None = None,
+    of: Plan | None = None,
+    promised: float = 20e6,
+) -> LinkMeasurement:
+    of = of or plan()
+    transfers = promises(of, placement(of, (("s1", "s3", "b", promised),)))
+    result = TransferResult(
+        source="s1", destination="s3", rail="b", measured_bits_per_second=measured,
+        retransmits=0, seconds=2, error=error, start_unix=1000.0, end_unix=1003.0,
+    )  # fmt: skip
+    return judge(of, transfers, [result], {"s1": 0.0})[0]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "measured", "kept"),
+    [
+        # s1 alone sends to s3: it may borrow the whole of s3's 45.9 Mbit/s of payload.
+        ("guarantee", 17.9e6, False),
+        ("guarantee", 45e6, True),
+        ("guarantee", 51e6, False),
+        # The job's floor is 80 % of that, 36.7 Mbit/s; the NIC carries 47.8 Mbit/s of payload.
+        ("job", 32e6, False),
+        ("job", 34e6, True),
+        ("job", 47e6, True),
+        ("job", 53e6, False),
+    ],
+)
+def test_what_may_borrow_is_held_to_its_promise_and_its_limit(
+    sharing: Sharing, measured: float, kept: bool
+) -> None:
+    of = plan()
+    promised = promises(of, placement(of, (("s1", "s3", "b", 20e6),), sharing))
+    results = [
+        TransferResult(
+            source=p.transfer.source, destination=p.transfer.destination, rail=p.transfer.rail,
+            measured_bits_per_second=measured, retransmits=0, seconds=2, start_unix=1000.0,
+            end_unix=1003.0,
+        )
+        for p in promised
+    ]  # fmt: skip
+    links = judge(of, promised, results, dict.fromkeys(("s1", "s2", "s3"), 0.0))
+    # Under `job` s1 and s3 share the floor of s2, the only server that they talk to.
+    alone = [link for link in links if sharing != "job" or link.source == "s2"]
+    assert alone and all(link.within_tolerance is kept for link in alone)
+
+
+@pytest.mark.parametrize(
+    ("measured", "kept"), [(20e6, True), (18.1e6, True), (17.9e6, False), (22.1e6, False)]
+)
+def test_a_rate_is_kept_within_the_tolerance_both_ways(measured: float, kept: bool) -> None:
+    assert _judged(measured).within_tolerance is kept
+
+
+@pytest.mark.parametrize(
+    ("promised", "mtu_bytes", "measured", "kept"),
+    [
+        # In the two seconds measured, a large frame is 35.8 kbit/s.
+        (0.5e6, 9000, 0.5e6 * 0.9 - 70e3, True),
+        (0.5e6, 9000, 0.5e6 * 0.9 - 75e3, False),
+        (0.5e6, 1500, 0.5e6 * 0.9 - 15e3, False),
+        (20e3, 9000, 0.0, False),
+    ],
+)
+def test_a_slow_queue_may_miss_a_frame_at_each_end(
+    promised: float, mtu_bytes: int, measured: float, kept: bool
+) -> None:
+    document = plan_document()
+    for server in document["cluster"]["servers"]:
+        server["nics"][1]["mtu"] = mtu_bytes
+    assert _judged(measured, of=plan(document), promised=promised).within_tolerance is kept
+
+
+def test_a_failed_measurement_keeps_nothing() -> None:
+    assert not _judged(20e6, error="connection refused").within_tolerance
+
+
+def test_a_missing_measurement_keeps_nothing() -> None:
+    of = plan()
+    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6),)))
+    assert [m.error for m in judge(of, transfers, [], {})] == ["no result came back"]
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [(5.0, True), (0.0, False)])
+def test_rates_count_only_where_they_were_measured_together(ahead: float, kept: bool) -> None:
+    of = plan()
+    transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6), ("s2", "s3", "b", 20e6))))
+    # s2's transfer began 5 s later by its own clock: together only if that clock is 5 s ahead.
+    results = [
+        TransferResult(
+            source=source,
+            destination="s3",
+            rail="b",
+            measured_bits_per_second=20e6,
+            retransmits=0,
+            seconds=2,
+            start_unix=start,
+            end_unix=start + 3,
+        )
+        for source, start in (("s1", 1000.0), ("s2", 1005.0))
+    ]
+    links = judge(of, transfers, results, {"s1": 0.0, "s2": ahead})
+    assert [link.within_tolerance for link in links] == [kept, kept]
+
+
+def test_the_verdict_names_server_nic_and_queue() -> None:
+    with pytest.raises(VerificationFailed) as raised:
+        require_delivered((_judged(20e6), _judged(5e6)))
+    assert raised.value.exit_code == 6
+    assert "s1 nic1 queue 4 to s3" in str(raised.value)
+    assert "5.0 of 20.0 Mbit/s" in str(raised.value)
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    events = [
+        StepDone(rank=0, step=0, seconds=3.0, loss=2.5),
+        StepDone(rank=1, step=0, seconds=4.0),
+        StepDone(rank=1, step=1, seconds=1.0),
+        StepDone(rank=0, step=1, seconds=2.0, loss=2.25),
+    ]
+    assert step_times(events) == (4.0, 2.0)
+    assert losses(events) == (2.5, 2.25)
+    assert typical_step((9.0, 2.0, 3.0, 2.5)) == 2.5
+    assert typical_step(()) is None
+
+
+def test_traffic_is_planned_against_sent_per_rail() -> None:
+    of = placement(plan(), ())
+    sent = (Traffic(destination="s2/0", rail="a", bytes=1_500_000),)
+    rows = traffic_rows(of, [Finished(rank=0, traffic=sent, peak_memory_bytes=1)], steps=2)
+    first = {(r.source, r.destination, r.rail): r for r in rows}
+    assert first["s1/0", "s2/0", "a"].planned_bytes == first["s1/0", "s2/0", "a"].sent_bytes
+    assert (first["s1/0", "s2/0", "b"].planned_bytes, first["s1/0", "s2/0", "b"].sent_bytes) == (
+        250_000, 0,
+    )  # fmt: skip
+
+
+def test_quantities_read_and_print() -> None:
+    assert parse_seconds("50µs") == parse_seconds("50us") == pytest.approx(5e-5)
+    assert parse_bytes("1.5 KiB") == 1536
+    assert format_bits_per_second(16_250_000) == "16.2 Mbit/s"
+    assert format_bytes(3 * 2**20) == "3.0 MiB"

@@ -1,0 +1,65 @@
+"""Training on several ranks in one process, each with values of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from placewire.job.messages.rank_messages import rank_messages
+from placewire.job.placed.lower import RankProgram, lower
+from placewire.job.transport.transport import Alone
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.placement import Placement
+from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
+from tests.placements import cluster_of, placement_of, random_devices
+
+STEPS = 4
+
+
+def with_own_values(captured: CapturedStep) -> CapturedStep:
+    """As in a process of its own: nothing is shared with other ranks or runs."""
+    code = replace(
+        captured.code,
+        parameters={k: v.clone() for k, v in captured.code.parameters.items()},
+        buffers={k: v.clone() for k, v in captured.code.buffers.items()},
+    )
+    return replace(captured, code=code)
+
+
+def program_of(
+    captured: CapturedStep, placement: Placement, device: str, transport: MailboxTransport | Alone
+) -> RankProgram:
+    messages = rank_messages(placement, device, ("a",))
+    return lower(captured, placement, device, messages, transport)
+
+
+def train(
+    captured: CapturedStep, placement: Placement
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses, and the parameters and buffers afterwards."""
+    box = Mailbox()
+    ranks: list[tuple[RankProgram, MailboxTransport]] = []
+    for device in placement.devices_used:
+        transport = MailboxTransport(box)
+        own = with_own_values(captured)
+        ranks.append((program_of(own, placement, device, transport), transport))
+    losses = [run_step(box, ranks, captured.batches(step), step) for step in range(STEPS)]
+    assert not box.pending and not box.copied
+    return losses, values_of([program for program, _ in ranks], captured)
+
+
+def values_of(programs: Sequence[RankProgram], captured: CapturedStep) -> dict[str, torch.Tensor]:
+    held = [
+        {k: v for k, v in program.module.named_buffers() if k in captured.values}
+        for program in programs
+    ]
+    assert sum(len(values) for values in held) == len(captured.values), "held once, by its rank"
+    return {k: v for values in held for k, v in values.items()}
+
+
+def on_one_device(captured: CapturedStep) -> Placement:
+    cluster = cluster_of(1)
+    graph = captured.operators
+    return placement_of(graph, cluster, random_devices(graph, cluster, 0))

@@ -1,0 +1,177 @@
+"""Starts real ranks on loopback and reads what they say."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placewire.job.contract.specification import (
+    Failed,
+    Finished,
+    RailInterface,
+    RankEvent,
+    RankSpec,
+    StepDone,
+    parse_rank_event,
+)
+from placewire.optimizer.placement import Placement, save_placement
+from tests.forking import Forked, Forking
+from tests.paths import ROOT
+
+# Far above what is needed: the tests may run on what others leave of a machine.
+LONGEST_SECONDS = 240
+
+
+@dataclass
+class Rank:
+    spec: RankSpec
+    process: subprocess.Popen[bytes] | Forked
+    events: list[RankEvent] = field(default_factory=list)
+    errors: str = ""
+
+    def finish(self, seconds: float) -> int:
+        """The exit code; kills the rank and fails when it takes longer."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"rank {self.spec.rank} hung: {err.decode()[-2000:]}") from None
+        self.events.extend(parse_rank_event(line) for line in out.splitlines())
+        self.errors = err.decode()
+        return self.process.returncode
+
+    @property
+    def losses(self) -> list[float]:
+        steps = [event for event in self.events if isinstance(event, StepDone)]
+        return [step.loss for step in steps if step.loss is not None]
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [event.seconds for event in self.events if isinstance(event, StepDone)]
+
+    @property
+    def finished(self) -> Finished:
+        return next(event for event in self.events if isinstance(event, Finished))
+
+    @property
+    def failed(self) -> Failed:
+        return next(event for event in self.events if isinstance(event, Failed))
+
+
+def start_ranks(
+    placement: Placement,
+    folder: Path,
+    rails: tuple[str, ...] = ("a",),
+    last: Mapping[str, Any] | None = None,
+    prefixes: Sequence[Sequence[str]] = (),
+    forked: bool = True,
+    **options: Any,
+) -> list[Rank]:
+    """One process per used device; options as in RankSpec, `last` for the last rank only.
+
+    prefixes: what each rank's command is run by, for example `ip netns exec NAME`.
+    forked: from a process that has imported all; otherwise, and behind a prefix, as users' ranks.
+
+    Models are looked for in the folder and beside the tests of the optimizer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_placement(placement, folder / "placement.json")
+    paths = (str(folder), str(ROOT))
+    specs = specs_on_loopback(placement, folder / "placement.json", rails, **options)
+    if last:
+        specs[-1] = specs[-1].model_copy(update=dict(last))
+    ranks = []
+    for number, spec in enumerate(specs):
+        file = folder / f"rank{number}.json"
+        file.write_text(spec.model_dump_json())
+        if forked and not prefixes:
+            process = _forking().start(
+                "placewire.job", str(file), paths=paths, environment=os.environ
+            )
+            ranks.append(Rank(spec, process))
+        else:
+            ranks.append(Rank(spec, _started(prefixes[number] if prefixes else (), file, paths)))
+    return ranks
+
+
+@functools.cache
+def _forking() -> Forking:
+    """With what a rank imports by and by."""
+    runtime = (
+        "placewire.job.placed.runtime",
+        "placewire.job.calibration.calibrate",
+        "placewire.job.placed.checkpoint",
+    )
+    return Forking("torch", *runtime, "torch._dynamo", "torch.export")
+
+
+def _started(prefix: Sequence[str], file: Path, paths: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "placewire.job", str(file)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ":".join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def specs_on_loopback(
+    placement: Placement, file: Path, rails: Sequence[str], **options: Any
+) -> list[RankSpec]:
+    """One per used device; file: where the placement is."""
+    devices, port = placement.devices_used, free_port()
+    interfaces = tuple(
+        RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
+    )
+    shared = {
+        "world_size": len(devices),
+        "master_address": "127.0.0.1",
+        "master_tcp_port": port,
+        "rail_interfaces": interfaces,
+        "placement_file": str(file),
+        "timeout_seconds": LONGEST_SECONDS,
+        **options,
+    }
+    return [
+        RankSpec.model_validate({"rank": rank, "device": device, **shared})
+        for rank, device in enumerate(devices)
+    ]
+
+
+def run_ranks(
+    placement: Placement,
+    folder: Path,
+    rails: tuple[str, ...] = ("a",),
+    seconds: float = LONGEST_SECONDS,
+    **options: Any,
+) -> list[Rank]:
+    """All ranks to their successful end."""
+    ranks = start_ranks(placement, folder, rails, **options)
+    try:
+        codes = [rank.finish(seconds) for rank in ranks]
+    finally:
+        end(ranks)
+    assert codes == [0] * len(ranks), [(rank.events, rank.errors[-3000:]) for rank in ranks]
+    return ranks
+
+
+def end(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        if rank.process.poll() is None:
+            rank.process.kill()
+            rank.process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,126 @@
+"""What a replay emulates: when a message is set up, and in which turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from placewire.job.messages.cutting import Part
+from placewire.job.messages.emulated_setup import TRANSPORT_SECONDS, SetUp, with_set_up
+from placewire.job.messages.outbox import Outbox
+from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.messages.send_queues import InOrder, RailQueue, Waiting
+from placewire.optimizer.names import Sharing
+from tests.job.test_replay import fork_and_join
+from tests.placements import cluster_of, placement_of
+
+MEGABYTE = 1_000_000
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def message(index: int, size: int = MEGABYTE, device: str = "s2/0") -> list[Waiting]:
+    """As it is added: its one part."""
+    part = Part(0, index, 0, size)
+    made = RankMessage(
+        index=index, producer=f"p{index}", output=0, bytes=size, peer=1, peer_device=device,
+        upward=True, parts=(part,), rail_names=("a",), rank=index,
+    )  # fmt: skip
+    return [Waiting(made, part)]
+
+
+def departures(queue: RailQueue, clock: Clock) -> list[tuple[int, float]]:
+    """(message, seconds after the first moment) as they leave, woken only when the queue says."""
+    found = []
+    start = clock.now
+    while queue:
+        while (part := queue.take(clock.now)) is not None:
+            found.append((part.message.index, clock.now - start))
+        pause = queue.seconds_until_next(clock.now)
+        clock.now += pause or 0.0
+    return found
+
+
+def test_messages_to_one_device_are_set_up_in_turn() -> None:
+    clock = Clock()
+    rates = {"s2/0": 10e6, "s3/0": 10e6}
+    queue = SetUp(InOrder(), 0.002, rates, in_turn=True, clock=clock)
+    for parts in (message(0), message(1), message(2, device="s3/0")):
+        queue.add(parts)
+    # The first is carried in 0.1 s; only then the second's set-up begins. The third meets neither.
+    assert departures(queue, clock) == [
+        (0, pytest.approx(0.002)), (2, pytest.approx(0.002)), (1, pytest.approx(0.104)),
+    ]  # fmt: skip
+
+
+def test_set_ups_overlap_where_messages_have_no_turn() -> None:
+    clock = Clock()
+    queue = SetUp(InOrder(), 0.002, {"s2/0": 10e6}, in_turn=False, clock=clock)
+    queue.add(message(0))
+    clock.now += 0.001
+    queue.add(message(1))
+    assert departures(queue, clock) == [(0, pytest.approx(0.001)), (1, pytest.approx(0.002))]
+
+
+def test_inside_a_server_the_bytes_take_their_time_too() -> None:
+    clock = Clock()
+    queue = SetUp(InOrder(), 0.002, {"s2/0": 10e6}, in_turn=True, carried=True, clock=clock)
+    queue.add(message(0))
+    queue.add(message(1))
+    assert departures(queue, clock) == [(0, pytest.approx(0.102)), (1, pytest.approx(0.204))]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "second"), [("strict", 0.0005 + 0.1 + 0.0005), ("unshaped", None), ("job", 0.0005)]
+)
+def test_channels_are_those_of_the_placement(sharing: Sharing, second: float | None) -> None:
+    """strict: at the pair's own rate; unshaped: at the NIC's; job: not one after the other."""
+    graph = fork_and_join()
+    devices = dict.fromkeys(graph.ids, "s1/0") | {"right": "s2/0", "idle": "s2/0"}
+    cluster = cluster_of(2, ("a",), rate=160e6).model_copy(
+        update={"setup_latency_seconds": TRANSPORT_SECONDS + 0.0005}
+    )
+    placement = placement_of(graph, cluster, devices).model_copy(
+        update={"sharing": sharing, "rates_bits_per_second": (("s1", "s2", "a", 80e6),)}
+    )
+    before = {"": InOrder(), "a": InOrder()}
+    clock = Clock()
+    queue = with_set_up(before, placement, "s1/0", clock)["a"]
+    queue.add(message(0))
+    queue.add(message(1))
+    expected = second if second is not None else 0.0005 + 0.05 + 0.0005
+    assert departures(queue, clock) == [(0, pytest.approx(0.0005)), (1, pytest.approx(expected))]
+
+
+class Sent:
+    def wait(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("size", [64, MEGABYTE])
+def test_a_message_still_set_up_when_the_step_ends_is_waited_for(size: int) -> None:
+    """Also a small one, which nobody would wait for as long as nobody asks."""
+    queues: Mapping[str, RailQueue] = {"a": SetUp(InOrder(), 0.05, {"s2/0": 10e6}, in_turn=True)}
+    posted: list[int] = []
+
+    def post(part: Waiting, wire: torch.Tensor) -> Sent:
+        posted.append(part.message.index)
+        return Sent()
+
+    outbox = Outbox(post, queues, lambda message, error: JobError(str(error)), lambda: None)
+    (waiting,) = message(0, size)
+    outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
+    assert posted == []
+    ending = threading.Thread(target=outbox.complete_all, daemon=True)
+    ending.start()
+    ending.join(5)
+    assert posted == [0] and not ending.is_alive()
+    outbox.close()

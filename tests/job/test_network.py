@@ -1,0 +1,114 @@
+"""Two ranks in network namespaces with two NICs each: does a message's cut leave by both, and what
+if one of them is down?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.job.contract.specification import RailInterface
+from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
+from tests.job.ranks import Rank, end, start_ranks
+from tests.placements import cluster_of, placement_of
+
+pytestmark = pytest.mark.network
+
+RAILS = ("a", "b")
+SHARES = {"a": 0.3, "b": 0.7}
+STEPS = 4
+BYTES = 4_000_000
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[str, str]]:
+    """Two namespaces, joined by one cable per rail: NIC `nica` on rail a, `nicb` on rail b."""
+    names = (f"pwjob{os.getpid()}x", f"pwjob{os.getpid()}y")
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        for number, rail in enumerate(RAILS):
+            nic = f"nic{rail}"
+            run(
+                "ip", "link", "add", nic, "netns", names[0],
+                "type", "veth", "peer", nic, "netns", names[1],
+            )  # fmt: skip
+            for host, name in enumerate(names, start=1):
+                run("ip", "-n", name, "address", "add", f"10.77.{number}.{host}/24", "dev", nic)
+                run("ip", "-n", name, "link", "set", nic, "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=10)
+
+
+def transmitted_bytes(namespace: str, nic: str) -> int:
+    (link,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", nic))
+    return int(link["stats64"]["tx"]["bytes"])
+
+
+def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[Rank]:
+    """A replay with one message."""
+    rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
+    graph = build_graph(rows, [TensorRow("p", ("q",), BYTES)])
+    save_graph(graph, folder / "graph.json")
+    placement = placement_of(graph, cluster_of(2, RAILS), {"p": "s1/0", "q": "s2/0"}, shares=SHARES)
+    return start_ranks(
+        placement,
+        folder,
+        prefixes=[("ip", "netns", "exec", name) for name in servers],
+        kind="replay",
+        graph_file=str(folder / "graph.json"),
+        master_address="10.77.0.1",
+        rail_interfaces=tuple(
+            RailInterface(rail=rail, interface=f"nic{rail}", address="") for rail in RAILS
+        ),
+        **options,
+    )
+
+
+def test_a_message_leaves_by_both_nics_in_its_shares(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    ranks = start_pair(servers, tmp_path, steps=STEPS)
+    try:
+        codes = [rank.finish(40) for rank in ranks]
+    finally:
+        end(ranks)
+    assert codes == [0, 0], [(rank.events, rank.errors[-2000:]) for rank in ranks]
+    told = {traffic.rail: traffic.bytes for traffic in ranks[0].finished.traffic}
+    assert sum(told.values()) == STEPS * BYTES
+    for rail, share in SHARES.items():
+        assert told[rail] == pytest.approx(share * STEPS * BYTES, rel=1e-3)
+        # Headers come on top; control messages are small.
+        seen = transmitted_bytes(servers[0], f"nic{rail}")
+        assert told[rail] <= seen < 1.1 * told[rail]
+
+
+def test_a_rail_that_is_down_ends_the_ranks_long_before_the_kernel_gives_up(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    """The ranks still hear each other's signs of life, over the other rail."""
+    ranks = start_pair(servers, tmp_path, steps=1_000_000, loss_seconds=3)
+    try:
+        assert ranks[0].process.stdout is not None
+        while b'"step"' not in ranks[0].process.stdout.readline():
+            assert ranks[0].process.poll() is None
+        run("ip", "-n", servers[1], "link", "set", "nicb", "down")
+        assert [rank.finish(20) for rank in ranks] == [1, 1]
+        assert any("lost a peer" in rank.failed.what for rank in ranks)
+    finally:
+        end(ranks)

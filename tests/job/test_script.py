@@ -1,0 +1,191 @@
+"""Scripts that place themselves: their environment, their rails, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import placewire.job.script.script
+from placewire.agent.contract.measurement import InterfaceCounters
+from placewire.job.contract.specification import (
+    Carried,
+    Failed,
+    Finished,
+    RailInterface,
+    ScriptSpec,
+    parse_rank_event,
+)
+from placewire.job.script.script import script_environment
+from tests.job.ranks import free_port
+from tests.paths import ROOT
+
+
+def spec(script: Path, **more: object) -> ScriptSpec:
+    rails = ("a", "b")
+    document = {
+        "rank": 0,
+        "world_size": 1,
+        "device": "s1/0",
+        "master_address": "127.0.0.1",
+        "master_tcp_port": free_port(),
+        "rail_interfaces": [RailInterface(rail=r, interface="lo", address="") for r in rails],
+        "rail_pattern": (0, 1, 1, 0),
+        "script": str(script),
+    }
+    return ScriptSpec.model_validate({**document, **more})
+
+
+def start(of: ScriptSpec, folder: Path) -> subprocess.Popen[bytes]:
+    file = folder / "spec.json"
+    file.write_text(of.model_dump_json())
+    return subprocess.Popen(
+        [sys.executable, "-m", "placewire.job", str(file)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[object], list[str]]:
+    """Exit status, events, and what was printed beside them."""
+    try:
+        out, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = out.decode().splitlines()
+    events = [parse_rank_event(line) for line in lines if line.startswith("{")]
+    return process.returncode, events, [line for line in lines if not line.startswith("{")]
+
+
+def test_a_process_is_told_what_torchrun_would_tell_it() -> None:
+    of = spec(Path("x.py"), rank=1, world_size=3, processes=2)
+    found = script_environment(of, 1, {"PATH": "/bin", "RANK": "9"})
+    assert found["RANK"] == "3" and found["LOCAL_RANK"] == "1" and found["WORLD_SIZE"] == "6"
+    assert found["LOCAL_WORLD_SIZE"] == "2" and found["GROUP_RANK"] == "1"
+    assert found["MASTER_ADDR"] == "127.0.0.1" and int(found["MASTER_PORT"]) > 0
+    assert found["GLOO_SOCKET_IFNAME"].split(",") == ["lo"] * 4
+    assert found["NCCL_SOCKET_IFNAME"] == "=lo,lo" and found["NCCL_IB_DISABLE"] == "1"
+    assert found["PATH"] == "/bin"
+
+
+def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:
+    given = {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "8", "NCCL_NSOCKS_PERTHREAD": "4"}
+    found = script_environment(spec(Path("x.py")), 0, given)
+    assert given.items() <= found.items()
+
+
+def test_a_rail_that_is_gone_for_a_moment_takes_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = {"a0": 100, "b0": 50}
+
+    def counters(names: tuple[str, ...]) -> tuple[InterfaceCounters, ...]:
+        return tuple(
+            InterfaceCounters(interface=n, receive_bytes=0, transmit_bytes=seen[n])
+            for n in names
+            if n in seen
+        )
+
+    monkeypatch.setattr(placewire.job.script.script, "read_counters", counters)
+    interfaces = [RailInterface(rail=r, interface=f"{r}0", address="") for r in "ab"]
+    rails = placewire.job.script.script._Rails(spec(Path("x.py"), rail_interfaces=interfaces))
+    seen["a0"] = 180
+    del seen["b0"]
+    assert rails.carried(0, 1.0).sent_bytes == {"a": 80, "b": 0}
+    seen["b0"] = 7  # made anew
+    assert rails.carried(0, 2.0).sent_bytes == {"a": 80, "b": 7}
+    seen["b0"] = 20
+    assert rails.carried(0, 3.0).sent_bytes == {"a": 80, "b": 20}
+
+
+def test_an_ordinary_script_trains_and_is_told_about(tmp_path: Path) -> None:
+    of = spec(ROOT / "examples" / "ddp.py", processes=2, arguments=("--steps", "6"))
+    code, events, printed = finish(start(of, tmp_path))
+    assert code == 0, (events, printed)
+    sums = {line.rsplit(" ", 1)[1] for line in printed if "parameters sum to" in line}
+    assert len(sums) == 1, "both processes have the same parameters"
+    assert any(line.startswith("[0] step 5: ") for line in printed)
+    (finished,) = [event for event in events if isinstance(event, Finished)]
+    assert {row.rail for row in finished.traffic} == {"a", "b"}
+    last = [event for event in events if isinstance(event, Carried)][-1]
+    assert last.sent_bytes["a"] > 6 * 4 * 256 * 256 * 4, "six steps of gradients, over loopback"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("raise SystemExit(3)", "ended with 3"), ("os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+)
+def test_a_process_that_fails_ends_the_others_and_is_named(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(
+        f"import os, time\nif os.environ['RANK'] == '1':\n    {body}\ntime.sleep(600)\n"
+    )
+    code, events, _ = finish(start(spec(script, processes=2), tmp_path))
+    assert code == 1
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert "process 1 of" in failed.what and said in failed.what
+
+
+def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> None:
+    """A helper in a session of its own, whose parent is gone: as experiment trackers do."""
+    script, told = tmp_path / "starting.py", tmp_path / "pid"
+    script.write_text(
+        "import subprocess, sys\n"
+        "helper = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(told)!r}, 'w').write(str(helper.pid))\n"
+    )
+    code, events, _ = finish(start(spec(script), tmp_path))
+    assert code == 0 and any(isinstance(event, Finished) for event in events)
+    assert not Path(f"/proc/{told.read_text()}").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_whoever_ends_it_ends_its_processes(tmp_path: Path, how: signal.Signals) -> None:
+    script, told = tmp_path / "waiting.py", tmp_path / "pid"
+    script.write_text(
+        f"import os, time\nopen({str(told)!r} + '.new', 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(told)!r} + '.new', {str(told)!r})\ntime.sleep(600)\n"
+    )
+    process = start(spec(script), tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while not told.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        pid = int(told.read_text())
+        process.send_signal(how)
+        code, events, _ = finish(process)
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{pid}").exists()
+        if how == signal.SIGTERM:
+            assert code == 128 + how
+            assert any(isinstance(e, Failed) and "SIGTERM" in e.what for e in events)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_rail_that_is_not_there_is_named(tmp_path: Path) -> None:
+    rails = [RailInterface(rail="a", interface="none0", address="")]
+    of = spec(tmp_path / "x.py", rail_interfaces=rails, rail_pattern=(0,))
+    code, events, _ = finish(start(of, tmp_path))
+    assert code == 1
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert "interface none0 of rail a is not there" in failed.what
+
+
+def test_a_line_that_looks_like_an_event_is_none(tmp_path: Path) -> None:
+    script = tmp_path / "talkative.py"
+    text = json.dumps({"event": "failed", "rank": 0, "what": "no"})
+    script.write_text(f"print({text!r})\n")
+    code, events, printed = finish(start(spec(script), tmp_path))
+    assert code == 0 and f"[0] {text}" in printed
+    assert not any(isinstance(event, Failed) for event in events)

@@ -1,0 +1,34 @@
+"""A step of operators whose cost is no simple matter: a table, attention, a Fourier transform."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
+
+WORDS, LENGTH, HEADS, WIDTH = 50, 8, 2, 16
+
+
+class Attending(nn.Module):
+    """int64[batch, LENGTH] -> the scalar loss"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, HEADS * WIDTH)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.table(words).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
+        y = functional.scaled_dot_product_attention(x, x, x)
+        return torch.view_as_real(torch.fft.fft(y.to(torch.complex64))).square().sum()
+
+
+def training_step(batch: int, seed: int) -> TrainingStep:
+    example = (torch.zeros(batch, LENGTH, dtype=torch.int64),)
+
+    def batches(step: int) -> Tensors:
+        generator = torch.Generator().manual_seed(seed + step)
+        return (torch.randint(WORDS, (batch, LENGTH), generator=generator),)
+
+    return TrainingStep(model=Attending(), example_inputs=example, batches=batches)

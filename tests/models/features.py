@@ -1,0 +1,250 @@
+"""Small steps, one feature of PyTorch each, that must train as eager PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
+
+WIDTH = 6
+
+
+def _batch(batch: int, seed: int, step: int) -> Tensors:
+    generator = torch.Generator().manual_seed(seed * 7919 + step)
+    x = torch.randn(batch, WIDTH, generator=generator)
+    # Signs alternate from step to step: conditionals take both sides.
+    return (x + (1 if step % 2 else -1),)
+
+
+def _step(model: nn.Module, batch: int, seed: int) -> TrainingStep:
+    return TrainingStep(
+        model=model,
+        example_inputs=_batch(batch, seed, 0),
+        batches=lambda step: _batch(batch, seed, step),
+    )
+
+
+class Conditional(nn.Module):
+    """Each side has a layer of its own; nested: a conditional in one of them."""
+
+    def __init__(self, eager: bool, nested: bool, factor: float = 2.0, drop: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.one, self.other = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.eager, self.nested, self.factor = eager, nested, factor
+        self.dropout = nn.Dropout(drop) if drop else nn.Identity()
+
+    def _choose(
+        self,
+        predicate: torch.Tensor,
+        one: Callable[..., torch.Tensor],
+        other: Callable[..., torch.Tensor],
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        if not self.eager:
+            result: torch.Tensor = torch.cond(predicate, one, other, (x,))
+            return result
+        return one(x) if predicate else other(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x)
+
+        def one(y: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.one(y))
+
+        def other(y: torch.Tensor) -> torch.Tensor:
+            if self.nested:
+                return self._choose(y.mean() > 0.1, torch.sin, torch.cos, self.other(y))
+            result: torch.Tensor = self.dropout(self.other(y).relu() * self.factor)
+            return result
+
+        x = self._choose(x.sum() > 0, one, other, x)
+        result = (x**2).mean()
+        if self.eager:
+            # torch.cond gives the side that is not taken a gradient of zeros, not none.
+            result = result + 0 * sum(p.sum() for p in self.parameters())
+        return result
+
+
+def conditional(batch: int, seed: int, eager: bool = False) -> TrainingStep:
+    return _step(Conditional(eager, nested=False), batch, seed)
+
+
+def conditional_in_conditional(batch: int, seed: int, eager: bool = False) -> TrainingStep:
+    return _step(Conditional(eager, nested=True), batch, seed)
+
+
+def as_python_chooses(batch: int, seed: int) -> TrainingStep:
+    return conditional(batch, seed, eager=True)
+
+
+def as_python_chooses_twice(batch: int, seed: int) -> TrainingStep:
+    return conditional_in_conditional(batch, seed, eager=True)
+
+
+def conditional_of_another_side(batch: int, seed: int) -> TrainingStep:
+    return _step(Conditional(eager=False, nested=False, factor=3.0), batch, seed)
+
+
+def dropping_conditional(batch: int, seed: int) -> TrainingStep:
+    return _step(Conditional(eager=False, nested=False, drop=0.5), batch, seed)
+
+
+class InPlace(nn.Module):
+    """relu_, add_, masked_fill_, writes into slices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x).relu_()
+        z = self.second(y)
+        z.add_(y, alpha=0.5).masked_fill_(x > 1.5, 0.25)
+        z[:, :2] = z[:, 2:4] * 2
+        z[:, -1].mul_(0.1)
+        return z.square().mean()
+
+
+class Loops(nn.Module):
+    """Python over shapes, a list and a dict of modules, a module in a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        cell = nn.Linear(2 * WIDTH, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)
+        )
+        self.named = nn.ModuleDict({"cell": cell, "inner": nn.Sequential(nn.LayerNorm(WIDTH))})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(x.shape[0], WIDTH)
+        for column in range(x.shape[1] // 2):
+            state = self.named["cell"](torch.cat([state, x.roll(column, dims=1)], dim=1)).tanh()
+        for layer in self.layers:
+            state = state + layer(state)
+        return (self.named["inner"](state) - x).abs().mean()
+
+
+class SeveralLosses(nn.Module):
+    """With a frozen layer, and a parameter that no loss needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.frozen, self.unused, self.a, self.b = (
+            nn.Linear(WIDTH, WIDTH) for _ in range(5)
+        )
+        self.frozen.requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.frozen(self.trunk(x).tanh())
+        losses = [
+            functional.mse_loss(self.a(y), x),
+            functional.l1_loss(self.b(y), x.detach() * 0.5),
+            0.01 * self.trunk.weight.norm(),
+        ]
+        return torch.stack(losses).sum()
+
+
+class Buffers(nn.Module):
+    """One that is written and read in the same step, one that is assigned, one only read."""
+
+    mean: torch.Tensor
+    count: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.mean.clone()
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        self.count += 1
+        y = self.norm(self.linear(x - self.mean) * self.scale)
+        return ((y - before) ** 2).mean() + 0.01 * self.count
+
+
+class OwnAutocast(nn.Module):
+    """Contexts in the model: nested, switched off inside, entered twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.first(x).tanh()
+            with torch.autocast("cpu", enabled=False):
+                y = self.second(y.float())
+        with torch.autocast("cpu", torch.bfloat16):
+            z = self.third(y)
+        return (z.float() - x).square().mean()
+
+
+class Norms(nn.Module):
+    """Convolution, batch norm, and gradients of other layouts than their parameters'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm1d(4)
+        self.turned = nn.Parameter(torch.randn(WIDTH, 4) * 0.3)
+        self.spread = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.conv(x[:, None, :])).relu()
+        z = torch.einsum("bcw,wc->bc", y, self.turned) + self.spread
+        return z.square().mean() + self.spread.sum() * 0.1
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) @ mask).square().mean()
+
+
+def with_a_mask(batch: int, seed: int) -> TrainingStep:
+    """An input that is not of samples."""
+
+    def batches(step: int) -> Tensors:
+        return (*_batch(batch, seed, step), torch.ones(WIDTH, WIDTH))
+
+    return TrainingStep(model=Masked(), example_inputs=batches(0), batches=batches)
+
+
+def in_place(batch: int, seed: int) -> TrainingStep:
+    return _step(InPlace(), batch, seed)
+
+
+def loops(batch: int, seed: int) -> TrainingStep:
+    return _step(Loops(), batch, seed)
+
+
+def several_losses(batch: int, seed: int) -> TrainingStep:
+    return _step(SeveralLosses(), batch, seed)
+
+
+def buffers(batch: int, seed: int) -> TrainingStep:
+    return _step(Buffers(), batch, seed)
+
+
+def own_autocast(batch: int, seed: int) -> TrainingStep:
+    return _step(OwnAutocast(), batch, seed)
+
+
+def layouts(batch: int, seed: int) -> TrainingStep:
+    return _step(Norms(), batch, seed)
+
+
+FEATURES = ("in_place", "loops", "several_losses", "buffers", "own_autocast", "layouts")

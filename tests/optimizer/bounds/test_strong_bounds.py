@@ -1,0 +1,148 @@
+"""The exact bound: sharp on worked examples, and never above what some placement reaches."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewire.optimizer.bounds import lower_bound, strong, strong_bound
+from placewire.optimizer.bounds.partial_graph import Part, cut_out
+from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.cluster import widest_rates
+from placewire.optimizer.problem import Problem
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
+from tests.optimizer.check.brute_force import (
+    contention_free_optimum,
+    simulated_optimum,
+    tiny_problems,
+)
+
+
+def test_what_only_a_search_proves():
+    # Five operators of 1 s on two devices: 3 s; work over devices says 2.5 s.
+    made = graph({f"o{i}": 1.0 for i in range(5)}, [])
+    problem = Problem(made, cluster(2))
+    assert lower_bound(problem).seconds < 2.9
+    heard = []
+    bound = strong_bound(problem, 3.5, 10.0, on_bound=heard.append)
+    assert bound.seconds == pytest.approx(3.0, rel=1e-4)
+    assert "exact search" in bound.reason
+    assert heard[-1] == bound
+    assert [b.seconds for b in heard] == sorted(b.seconds for b in heard)
+
+
+def test_the_recorded_order_binds_only_under_thesis():
+    # A device runs its operators as recorded: B before C, although Z waits for C alone. Z is on
+    # their device, or 5 s of bytes away.
+    made = graph(
+        {"B": 2.0, "C": 1.0, "Y": 0.0, "Z": 3.0},
+        [("C", ["Z"], 5 * 10**6), ("B", ["Y"], 0)],
+        colocation={"B": "k", "C": "k", "Y": "z", "Z": "z"},
+    )
+    free, fixed = (Problem(made, cluster(2), "job", model) for model in ("contended", "thesis"))
+    assert strong_bound(fixed, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    assert strong_bound(free, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    apart = cluster(2, rates=[50 * BYTE_PER_MICROSECOND])
+    free, fixed = (Problem(made, apart, "job", model) for model in ("contended", "thesis"))
+    # Now Z may be apart: C, 0.1 s, Z, or behind B if the order says so.
+    assert strong_bound(fixed, 9.0, 5.0).seconds == pytest.approx(6.0, rel=1e-4)
+    assert strong_bound(free, 9.0, 5.0).seconds == pytest.approx(4.1, rel=1e-4)
+
+
+@pytest.mark.parametrize("recorded", ["AXYZ", "ZYXA"])
+def test_strict_rates_are_shared_between_receivers(recorded):
+    # A feeds three operators of 4 s with 1 s worth of bytes each: at the full rate 1 + 1 + 4.
+    seconds = {"A": 1.0, "X": 4.0, "Y": 4.0, "Z": 4.0}
+    made = graph(
+        {name: seconds[name] for name in recorded},
+        [("A", [x], 10**6) for x in "XYZ"],
+        weight_bytes={"A": 8 << 20, "X": 8 << 20, "Y": 8 << 20, "Z": 8 << 20},
+    )
+    alone = cluster(4, memory=9 << 20)
+    # No two fit on one device: three receivers at once, each a third of the rate: 1 + 3 + 4.
+    for model in ("thesis", "contended"):
+        strict = Problem(made, alone, "strict", model)
+        if model == "thesis":
+            assert lower_bound(strict).seconds == pytest.approx(6.0, rel=1e-4)
+        assert strong_bound(strict, 9.0, 10.0).seconds == pytest.approx(8.0, rel=0.03)
+    # Under `unshaped` what is sent first need not wait for the rest; all must leave in the end.
+    assert strong_bound(Problem(made, alone, "unshaped"), 9.0, 5.0).seconds == pytest.approx(
+        8.0, rel=1e-3
+    )
+
+
+def test_an_incumbent_that_is_optimal_is_proven_so():
+    made = graph({"A": 1.0, "B": 1.0}, [])
+    bound = strong_bound(Problem(made, cluster(2)), 1.0, 5.0)
+    assert 1.0 - 1e-6 <= bound.seconds <= 1.0
+
+
+@pytest.mark.parametrize("step", [np.inf, 0.0, 1.0])
+def test_a_graph_that_takes_no_time_is_bounded_by_none(step):
+    made = graph({"A": 0.0, "B": 0.0}, [("A", ["B"], 0)])
+    assert strong_bound(Problem(made, cluster(2)), step, 1.0).seconds == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(tiny_problems(largest=5), st.sampled_from([1.0, 1.3, np.inf]))
+def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
+    # Under `thesis` transfers never meet, and only strict rates are shared.
+    problem = Problem(drawn.graph, drawn.cluster, "job", "thesis")
+    optimum = contention_free_optimum(problem)
+    bound = strong_bound(problem, optimum * looseness, 2.0)
+    assert bound.seconds <= optimum * (1 + 1e-9)
+    assert bound.seconds >= lower_bound(problem).seconds
+
+
+@settings(max_examples=25, deadline=None)
+@given(tiny_problems(largest=4), st.sampled_from(["unshaped", "job"]))
+def test_no_strong_bound_exceeds_the_simulated_optimum(drawn, sharing):
+    problem = Problem(drawn.graph, drawn.cluster, sharing, "contended")
+    reached = simulated_optimum(problem)
+    assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
+
+
+@st.composite
+def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
+    """Three servers and admissible rates between them."""
+    made = draw(graphs(largest=4))
+    base = cluster(3, [BYTE_PER_MICROSECOND, 3 * BYTE_PER_MICROSECOND], latency=0.002)
+    problem = Problem(made, base, "strict", draw(st.sampled_from(["thesis", "contended"])))
+    weight = st.sampled_from([0.05, 1.0, 3.0])
+    weights = np.array([[draw(weight) for _ in range(3)] for _ in range(3)])
+    np.fill_diagonal(weights, 0.0)
+    most = np.maximum(weights.sum(axis=1)[:, None], weights.sum(axis=0)[None, :])
+    return problem, widest_rates(base.nic_rates) * (weights / most)[:, :, None]
+
+
+@settings(max_examples=25, deadline=None)
+@given(shared_problems())
+def test_no_strong_bound_exceeds_what_admissible_rates_reach(drawn):
+    problem, rates = drawn
+    reached = simulated_optimum(problem, rates)
+    assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tiny_problems(largest=6), st.integers(1, 4))
+def test_a_part_of_the_graph_proves_no_more_than_the_whole(drawn, size):
+    problem = Problem(drawn.graph, drawn.cluster, "job", "thesis")
+    optimum = contention_free_optimum(problem)
+    with patch.object(strong, "_WHOLE", 0), patch.object(strong, "_PART", size):
+        assert strong_bound(problem, 1.3 * optimum, 2.0).seconds <= optimum * (1 + 1e-9)
+
+
+def test_a_part_keeps_what_the_rest_delays():
+    # A and Z are joined by B, which is left out: its second, and the 2 s of one of its transfers
+    # where they are apart.
+    made = graph({"A": 3.0, "B": 1.0, "Z": 3.0}, [("A", ["B"], 2 * 10**6), ("B", ["Z"], 3 * 10**6)])
+    whole = relax(Problem(made, cluster(2)))
+    part = cut_out(whole, Part(np.array([0, 2]), ""))
+    between = np.flatnonzero((part.source == 0) & (part.target == 1))
+    assert part.near[between].tolist() == pytest.approx([1.0])
+    assert part.far[between].tolist() == pytest.approx([3.0])
+    assert part.heads_and_tails[0][:2].tolist() == pytest.approx([0.0, 4.0])

@@ -1,0 +1,251 @@
+"""The `optimizer` command as people call it: files in, files out, exit codes, one clear message."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from placewire.optimizer.cli import COMMANDS, main
+from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.placement import load_placement, save_placement
+from tests.optimizer.cases import cluster
+from tests.optimizer.engines.test_engines import layered
+
+
+@pytest.fixture
+def files(tmp_path):
+    graph_file, cluster_file = tmp_path / "graph.json.gz", tmp_path / "cluster.json"
+    save_graph(layered(2, 2), graph_file)
+    cluster_file.write_text(cluster(2, (8e7, 8e7)).model_dump_json())
+    return graph_file, cluster_file, tmp_path / "placement.json"
+
+
+def solve(files, *extra):
+    graph_file, cluster_file, out = (str(f) for f in files)
+    return main(
+        ["solve", graph_file, "--cluster", cluster_file, "--moves", "600", "--out", out, *extra]
+    )
+
+
+def test_solve_check_show(files, capsys):
+    assert solve(files) == 0
+    text = capsys.readouterr().out
+    assert "times as fast as one device" in text
+    assert "s1/0" in text
+    assert "#" in text
+    graph_file, _, out = (str(f) for f in files)
+    assert main(["check", graph_file, out]) == 0
+    assert "holds" in capsys.readouterr().out
+    assert main(["show", out, "--graph", graph_file]) == 0
+    assert main(["show", out]) == 0
+    assert main(["show", graph_file]) == 0
+    assert all(len(line) <= 100 for line in (text + capsys.readouterr().out).splitlines())
+
+
+def test_json_is_the_placement_and_nothing_else(files, capsys):
+    assert solve(files, "--json", "--sharing", "unshaped", "--model", "contended") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(files[2].read_text())
+
+
+def test_check_finds_a_forged_step_and_exits_4(files, capsys):
+    assert solve(files) == 0
+    placement = load_placement(files[2])
+    save_placement(placement.model_copy(update={"step_seconds": 1e-3}), files[2])
+    capsys.readouterr()
+    assert main(["check", str(files[0]), str(files[2])]) == 4
+    assert "step_seconds: says 0.001" in capsys.readouterr().out
+    assert main(["check", str(files[0]), str(files[2]), "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)[0]["where"] == "step_seconds"
+
+
+def complaint(capsys) -> str:
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[-1].startswith("error: ")
+    assert not any("Traceback" in line for line in lines)
+    return lines[-1]
+
+
+def test_infeasible_exits_4_and_says_what_is_missing(files, capsys):
+    save_graph(layered(2, 2, weight=1_000_000), files[0])
+    files[1].write_text(cluster(2, (8e7,), memory=1_000_000).model_dump_json())
+    assert solve(files) == 4
+    assert "3.8 MiB" in complaint(capsys)
+    assert not files[2].exists()
+
+
+NIC = {"rail": "a", "rate_bits_per_second": 8e7}
+
+
+def rated(rate):
+    return NIC | {"rate_bits_per_second": rate}
+
+
+def sized(memory):
+    return {"type": "cpu", "memory_bytes": memory}
+
+
+def server(**change):
+    return {"name": "s1", "devices": [sized(10**9)], "nics": [NIC]} | change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"servers": []}, "no device"),
+        ({"servers": {}}, "servers: {}: expected a list"),
+        ({"servers": [server(), server()]}, "two of them are called 's1'"),
+        ({"servers": [server(name="")]}, "servers.0.name: '' is not a name"),
+        ({"servers": [server(name="a/b")]}, "servers.0.name: 'a/b' is not a name"),
+        ({"servers": [server(nics=[NIC, NIC])]}, "s1 has two NICs on one rail"),
+        ({"servers": [server(nics=[NIC | {"rail": "a b"}])]}, "nics.0.rail: 'a b' is not a name"),
+        ({"servers": [server(nics=[rated(0)])]}, "nics.0.rate_bits_per_second: 0: expected gre"),
+        ({"servers": [server(nics=[rated(-1)])]}, "nics.0.rate_bits_per_second: -1: expected gre"),
+        ({"servers": [server(nics=[rated(float("inf"))])]}, "inf: expected a finite number"),
+        ({"servers": [server(nics=[rated(float("nan"))])]}, "nan: expected a finite number"),
+        ({"servers": [server(nics=[rated("8e7")])]}, "'8e7': expected a number"),
+        ({"servers": [server(devices=[{"type": "", "memory_bytes": 1}])]}, "devices.0.type: ''"),
+        ({"servers": [server(devices=[sized(-1)])]}, "memory_bytes: -1: expected greater than 0"),
+        ({"servers": [server(devices=[sized(2**70)])]}, "memory_bytes: 1180591620717411303424: ex"),
+        ({"servers": [server(devices=[sized(True)])]}, "memory_bytes: True: expected a whole num"),
+        ({"setup_latency_seconds": "x"}, "setup_latency_seconds: 'x': expected a number"),
+        ({"setup_latency_seconds": -1}, "setup_latency_seconds: -1: expected greater than or"),
+        ({"intra_server_bits_per_second": 0}, "intra_server_bits_per_second: 0: expected greater"),
+        ({"intra_server_bits_per_second": -5}, "intra_server_bits_per_second: -5: expected"),
+        ({"version": 2}, "version: 2: expected 1"),
+        ({"extra": 1}, "extra: unknown key"),
+    ],
+)
+def test_a_wrong_cluster_exits_3_naming_the_place(files, capsys, change, message):
+    document = json.loads(files[1].read_text()) | change
+    files[1].write_text(json.dumps(document))
+    assert solve(files) == 3
+    assert f"{files[1]}: " in (said := complaint(capsys))
+    assert message in said
+    assert not files[2].exists()
+
+
+def test_a_cluster_file_states_its_version_or_not(files):
+    document = json.loads(files[1].read_text())
+    assert document.pop("version") == 1
+    files[1].write_text(json.dumps(document))
+    assert solve(files) == 0
+    assert load_placement(files[2]).cluster.version == 1
+
+
+def test_memories_near_the_largest_do_not_overflow_their_sum(files):
+    document = json.loads(files[1].read_text())
+    for row in document["servers"]:
+        row["devices"][0]["memory_bytes"] = 2**62
+    files[1].write_text(json.dumps(document))
+    assert solve(files) == 0
+
+
+def test_wrong_files_exit_3(files, capsys):
+    assert main(["show", str(files[2])]) == 3
+    assert "No such file" in complaint(capsys)
+    files[2].write_text("{nonsense")
+    assert main(["show", str(files[2])]) == 3
+    assert "no JSON" in complaint(capsys)
+    files[0].write_bytes(b"\x1f\x8bbroken")
+    assert solve(files) == 3
+    complaint(capsys)
+
+
+def test_usage_exits_2(files):
+    for wrong in (
+        ["--time-limit", "-1"],
+        ["--gap", "7"],
+        ["--sharing", "magic"],
+        ["--seed", "-3"],
+        ["--engine", "magic"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            solve(files, *wrong)
+        assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["solve", "g", "--cluster", "c", "--out", "o", "--gap", "100%"], "100% is not from 0%"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--gap", "x"], "'x' is not a quantity"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--seed", "x"], "x is not a whole number"),
+        (["solve", "g", "--cluster", "c", "--out", "o", "--time-limit", "x"], "x is not a posit"),
+        (["capture", "m:f", "--out", "o", "--batch", "0"], "0 is not a whole number of at least 1"),
+        (["capture", "m:f", "--out", "o", "--batch", "1", "--seed", "-1"], "of at least 0"),
+        (["profile", "m:f", "--out", "o", "--batch", "1", "--samples", "0"], "of at least 1"),
+        (["profile", "m:f", "--out", "o", "--batch", "1", "--threads", "-2"], "of at least 1"),
+    ],
+)
+def test_a_wrong_argument_says_what_it_accepts(command, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: optimizer {command[0]} ")
+    assert message in said
+
+
+def test_a_gap_may_be_a_percentage(files):
+    assert solve(files, "--gap", "25%") == 0
+    assert solve(files, "--gap", "0.25") == 0
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_every_help_names_the_exit_codes_and_explains_every_option(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: {' '.join(['optimizer', *command])} ")
+    assert "exit codes: 0 done, 2 usage, 3 " in said
+    lines = said.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("  --"):
+            explained = len(line[26:].strip()) > 3 or lines[at + 1].startswith(" " * 20)
+            assert explained, f"{line!r} says nothing"
+
+
+def test_an_out_file_that_cannot_be_written_exits_3(tmp_path, capsys):
+    out = tmp_path / "missing" / "g.json"
+    model = "placewire.examples.models.mlp:training_step"
+    assert main(["capture", model, "--batch", "4", "--out", str(out)]) == 3
+    assert "No such file" in complaint(capsys)
+
+
+def test_help_loads_no_heavy_library():
+    command = (
+        "import sys; from placewire.optimizer.cli import main\ntry: main(['--help'])\nfinally: "
+        "print(sorted(m for m in ('torch', 'numba', 'scipy', 'numpy') if m in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=False
+    )
+    assert "solve" in done.stdout
+    assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_an_output_that_nobody_reads_is_no_traceback(shown, files) -> None:
+    """shown: more than is kept for one write, so that it fails while the command runs."""
+    graph_file = files[0]
+    graph = layered(1, 1)
+    types = [f"a device of some kind, number {k}" for k in range(200)]
+    save_graph(graph.with_seconds(dict.fromkeys(types, graph.seconds[:, 0])), graph_file)
+    reader, writer = os.pipe()
+    os.close(reader)
+    asked = ["show", str(graph_file)] if shown else ["engines"]
+    command = [sys.executable, "-m", "placewire.optimizer.cli", *asked]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_no_output_at_all_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "placewire.optimizer.cli", "engines"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")

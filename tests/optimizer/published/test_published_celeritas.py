@@ -1,0 +1,206 @@
+"""Order-Place, Adjusting Placement and m-TOPO: Celeritas' figure 3, examples worked by hand, and
+what holds by construction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.problem import SolveSettings
+from placewire.optimizer.published.engines import adjusting_placement, m_topo, order_place
+from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
+from placewire.optimizer.published.reductions.topological import cpd_topo, path_levels
+from placewire.optimizer.published.reductions.topological import m_topo as breadth_first_order
+from tests.optimizer.published.published_cases import (
+    alike,
+    device_of,
+    printed,
+    schedule_of,
+    small_problems,
+    start_of,
+)
+
+SETTINGS = SolveSettings(time_limit_seconds=30.0)
+FEW = settings(max_examples=40, deadline=None)
+
+
+def is_topological(graph: OperatorGraph, order: np.ndarray) -> bool:
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    source, target, _ = graph.edges
+    return sorted(order.tolist()) == list(range(graph.operator_count)) and bool(
+        (position[source] < position[target]).all()
+    )
+
+
+def cut_edges(graph: OperatorGraph, device: np.ndarray) -> int:
+    source, target, _ = graph.edges
+    return int((device[source] != device[target]).sum())
+
+
+# --- orders ---------------------------------------------------------------------------------------
+
+# Four operators without inputs, and one behind each: figure 3's point about many of indegree 0.
+PAIRS = {f"{c}{k}": 1.0 for c in "st" for k in range(4)}
+PAIR_EDGES = {(f"s{k}", f"t{k}"): 1.0 for k in range(4)}
+
+
+def test_figure_3_breadth_first_cuts_four_edges_and_critical_paths_none():
+    """Half of the operators to each of two devices: breadth first puts all producers on one and all
+    consumers on the other."""
+    problem = alike(PAIRS, PAIR_EDGES, 2)
+    for order, cut in (
+        (breadth_first_order(problem.graph), 4),
+        (cpd_topo(problem), 0),
+    ):
+        device = np.empty(8, dtype=np.int64)
+        device[order] = np.repeat([0, 1], 4)
+        assert cut_edges(problem.graph, device) == cut
+
+
+def test_figure_3_as_the_engines_place_it():
+    """Eight operators of 10 bytes. Order-Place fills a device of 40: four operators, two pairs. The
+    cap of m-TOPO is 80 / 2 + 10 = 50: s0 s1 s2 s3 t0 on the first, t1 t2 t3 on the other: 3 cut."""
+    problem = alike(PAIRS, PAIR_EDGES, 2, weight_bytes=dict.fromkeys(PAIRS, 10), memory=60)
+    rooms = Rooms(problem, count_activations=True)
+    assert m_topo.memory_cap(rooms) == 50
+    device = m_topo.solve(problem, SETTINGS).device
+    assert cut_edges(problem.graph, device) == 3
+    assert np.bincount(device).tolist() == [5, 3]
+    tight = alike(PAIRS, PAIR_EDGES, 2, weight_bytes=dict.fromkeys(PAIRS, 10), memory=40)
+    device = order_place.solve(tight, SETTINGS).device
+    assert cut_edges(tight.graph, device) == 0
+    assert np.bincount(device).tolist() == [4, 4]
+
+
+def test_critical_paths_are_followed_first():
+    """tlevel + blevel with transfers of 1. A: 0 + (1 + 1 + 5 + 1 + 1) = 9, B: 2 + (5 + 1 + 1) = 9,
+    C: 2 + (2 + 1 + 1) = 6, D: 8 + 1 = 9. So A, then B before C, then D; and E, without any edge,
+    has a path of 3 and comes last."""
+    problem = alike(
+        {"E": 3.0, "C": 2.0, "A": 1.0, "B": 5.0, "D": 1.0},
+        {("A", "B"): 1.0, ("A", "C"): 1.0, ("B", "D"): 1.0, ("C", "D"): 1.0},
+        2,
+    )
+    cpath = sum(path_levels(problem))
+    assert dict(zip(problem.graph.ids, cpath.tolist(), strict=True)) == pytest.approx(
+        {"E": 3.0, "C": 6.0, "A": 9.0, "B": 9.0, "D": 9.0}
+    )
+    assert [problem.graph.ids[i] for i in cpd_topo(problem)] == list("ABCDE")
+
+
+@FEW
+@given(small_problems())
+def test_both_orders_are_topological(problem):
+    assert is_topological(problem.graph, breadth_first_order(problem.graph))
+    assert is_topological(problem.graph, cpd_topo(problem))
+
+
+@FEW
+@given(small_problems())
+def test_order_place_uses_a_device_only_when_the_one_before_is_full(problem):
+    """With room for everything on the first device, everything is there."""
+    assert set(order_place.solve(problem, SETTINGS).device.tolist()) <= {0}
+
+
+# --- Adjusting Placement --------------------------------------------------------------------------
+
+DIAMOND = {"A": 2.0, "B": 4.0, "C": 4.0, "D": 1.0}
+DIAMOND_EDGES = {("A", "B"): 1.0, ("A", "C"): 1.0, ("B", "D"): 1.0, ("C", "D"): 1.0}
+
+
+def test_adjusting_placement_leaves_where_that_pays():
+    """Two devices, order A B C D. A on 0, 0 to 2. B: 2 on 0, 3 on 1: stays, 2 to 6. C: 6 on 0; on 1
+    its message is there at 3; 6 - 3 > 1, what sending back to 0 takes (8): leaves, 3 to 7. D: the
+    device before is 1: C is there at 7, B's message at 7; on 0 it would start at 8: stays, 7 to 8.
+    """
+    problem = alike(DIAMOND, DIAMOND_EDGES, 2)
+    solution = adjusting_placement.solve(problem, SETTINGS)
+    assert device_of(problem, solution.device) == {"A": 0, "B": 0, "C": 1, "D": 1}
+    assert start_of(problem, solution.priority) == {"A": 0.0, "B": 2.0, "C": 3.0, "D": 7.0}
+
+
+def test_adjusting_placement_stays_where_sending_back_costs_more():
+    """The same with 4 s from B and C to D: 6 - 3 is not more than 4, so C waits on 0; all stay."""
+    problem = alike(DIAMOND, {**DIAMOND_EDGES, ("B", "D"): 4.0, ("C", "D"): 4.0}, 2)
+    solution = adjusting_placement.solve(problem, SETTINGS)
+    assert set(solution.device.tolist()) == {0}
+
+
+def test_transfers_are_tasks_that_wait_for_both_ends():
+    """Three devices, A sends to three children of 9 s. The first stays, 2 to 11. The second leaves
+    for 1: its message takes 2 to 3. The third would wait for 1 until 12; to 2 the message can leave
+    only after the one to 1, 3 to 4: without congestion it would start there at 3."""
+    edges = {("A", "B"): 1.0, ("A", "C"): 1.0, ("A", "D"): 1.0}
+    problem = alike({"A": 2.0, "B": 9.0, "C": 9.0, "D": 9.0}, edges, 3)
+    solution = adjusting_placement.solve(problem, SETTINGS)
+    assert device_of(problem, solution.device) == {"A": 0, "B": 0, "C": 1, "D": 2}
+    assert start_of(problem, solution.priority) == {"A": 0.0, "B": 2.0, "C": 3.0, "D": 4.0}
+
+
+def test_where_all_are_full_the_lowest_usage_takes_it():
+    """Devices of 25, operators of 10 in a chain: two and two, then the fifth finds 5 left on both
+    and goes to the first of these: best effort, which the registry's check judges."""
+    chain = {f"o{k}": 1.0 for k in range(5)}
+    edges = {(f"o{k}", f"o{k + 1}"): 1.0 for k in range(4)}
+    problem = alike(chain, edges, 2, weight_bytes=dict.fromkeys(chain, 10), memory=25)
+    for engine in (adjusting_placement, order_place):
+        device = engine.solve(problem, SETTINGS).device
+        assert device.tolist() == [0, 0, 1, 1, 0]
+
+
+def test_an_operator_that_is_earlier_elsewhere_leaves_an_unable_device():
+    problem = printed({"A": (1.0, 1.0), "B": (np.inf, 1.0)}, {("A", "B"): 5.0})
+    seconds = problem.seconds
+    assert not np.isfinite(seconds[1, 0])
+    assert adjusting_placement.solve(problem, SETTINGS).device.tolist() == [0, 1]
+
+
+@FEW
+@given(small_problems())
+def test_an_operator_leaves_its_predecessors_device_only_for_an_earlier_start(problem):
+    """(9) by its consequence: whoever is not where the one before it was started there before that
+    device was done with what it had."""
+    solution = adjusting_placement.solve(problem, SETTINGS)
+    _, start, _ = schedule_of(problem, solution)
+    graph, device = problem.graph, solution.device
+    order = cpd_topo(problem).tolist()
+    finish = np.array([start[name] for name in graph.ids])
+    finish += problem.seconds[np.arange(len(device)), device]
+    key = graph.colocation
+    for k in range(1, len(order)):
+        i, before = order[k], order[:k]
+        tied = key[i] >= 0 and any(key[j] == key[i] for j in before)
+        home = device[order[k - 1]]
+        if device[i] != home and not tied:
+            there = [finish[j] for j in before if device[j] == home]
+            inputs = [int(graph.tensor_producer[e]) for e in graph.input_tensors(i).tolist()]
+            assert start[graph.ids[i]] < max(there) or any(device[j] != home for j in inputs)
+
+
+@FEW
+@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([0.0, 0.5, 1.0, 3.0])), max_size=20))
+def test_slots_never_overlap(wanted):
+    slots, taken = TimeSlots(), []
+    for ready, seconds in wanted:
+        at = slots.earliest(ready, seconds)
+        assert at >= ready
+        assert all(end <= at or at + seconds <= start for start, end in taken) or seconds == 0.0
+        slots.take(at, seconds)
+        if seconds:
+            taken.append((at, at + seconds))
+
+
+def test_m_topo_fills_evenly_and_goes_on_with_the_roomiest():
+    """Six operators of 10 on three devices: the cap is 60 / 3 + 10 = 30, three each; where memory
+    is less than the cap it rules."""
+    rows = {f"o{k}": 1.0 for k in range(6)}
+    held = dict.fromkeys(rows, 10)
+    problem = alike(rows, {}, 3, weight_bytes=held)
+    assert m_topo.solve(problem, SETTINGS).device.tolist() == [0, 0, 0, 1, 1, 1]
+    problem = alike(rows, {}, 3, weight_bytes=held, memory=20)
+    assert m_topo.solve(problem, SETTINGS).device.tolist() == [0, 0, 1, 1, 2, 2]

@@ -1,0 +1,68 @@
+"""Every reduction on every published graph: a placement through it passes the check, in seconds."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+import pytest
+
+from benchmarks.graphs import Published, published
+from placewire.optimizer.check.check import check
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.names import ReductionName
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.reductions.chain import reduce_by_name
+from placewire.optimizer.reductions.refusals import ReductionRefusedError
+
+GRAPHS = list(published())
+
+pytestmark = pytest.mark.skipif(
+    not GRAPHS, reason="the published graphs are not beside the project"
+)
+
+
+def problem_of(found: Published) -> Problem:
+    return Problem(
+        found.graph, found.cluster, model="msr" if found.format == "msr" else "contended"
+    )
+
+
+def refuses(name: ReductionName, found: Published) -> bool:
+    """By ids that are paths, which the published graphs do not have, and by operator types, which
+    those have that were made from ONNX models."""
+    typed = "OperatorGraphs" in found.name
+    return name == "spotlight" or (name.startswith("gcof-") and not typed)
+
+
+@pytest.mark.parametrize("name", get_args(ReductionName))
+def test_every_published_graph_is_reduced_or_refused_in_seconds(name: ReductionName) -> None:
+    for found in GRAPHS:
+        problem = problem_of(found)
+        if refuses(name, found):
+            with pytest.raises(ReductionRefusedError):
+                reduce_by_name(problem, name)
+            continue
+        reduce_by_name(problem, name)  # compiled by now
+        began = time.perf_counter()
+        small, _, _ = reduce_by_name(problem, name)
+        # A bound against quadratic loops, not a measurement.
+        assert time.perf_counter() - began < 20, found.name
+        assert small.graph.operator_count <= found.graph.operator_count
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(set(get_args(ReductionName)) - {"spotlight"}))
+def test_placements_of_published_graphs_through_a_reduction_hold(name: ReductionName) -> None:
+    placed = 0
+    taken = [found for found in GRAPHS if not refuses(name, found)]
+    for found in taken:
+        problem = problem_of(found)
+        try:
+            placement = place(problem, "heft", SolveSettings(), name)
+        except InfeasibleError as error:
+            assert "memory" in str(error)  # HEFT packs as it comes, and one graph fits nowhere
+            continue
+        assert check(problem.graph, placement) == ()
+        placed += 1
+    assert placed >= len(taken) // 2
