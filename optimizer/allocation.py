@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 
 
 class Allocation(Protocol):
@@ -16,10 +16,10 @@ class Allocation(Protocol):
         """Payload rates."""
 
     @property
-    def sharing(self) -> Sharing: ...
+    def sharing(self) -> SharingName: ...
 
     @property
-    def entitled(self) -> float:
+    def floor(self) -> float:
         """Of each NIC, the part that is kept for the job where others want it too."""
 
     @property

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.names import runs_on
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -142,14 +142,14 @@ class Cluster(Frozen):
         return tuple(device for server in self.servers for device in server.devices)
 
     @cached_property
-    def server_of_device(self) -> NDArray[np.int64]:
+    def server_of_device(self) -> IntArray:
         """int64[D]"""
         return np.array(
             [s for s, server in enumerate(self.servers) for _ in server.devices], dtype=np.int64
         )
 
     @cached_property
-    def nic_rates(self) -> NDArray[np.float64]:
+    def nic_rates(self) -> FloatArray:
         """float64[S, R] payload bits per second, 0 where a server has no NIC on that rail."""
         rates = np.zeros((len(self.servers), len(self.rails)))
         for s, server in enumerate(self.servers):
@@ -158,7 +158,7 @@ class Cluster(Frozen):
         return rates
 
     @cached_property
-    def background(self) -> NDArray[np.float64]:
+    def background(self) -> FloatArray:
         """float64[S, R] payload bits per second that others want on each NIC, each direction."""
         rates = np.zeros((len(self.servers), len(self.rails)))
         for s, server in enumerate(self.servers):
@@ -173,25 +173,10 @@ class Cluster(Frozen):
         return {(index[k.source], index[k.destination]): k for k in self.links}
 
     @cached_property
-    def memory_bytes(self) -> NDArray[np.int64]:
+    def memory_bytes(self) -> IntArray:
         """int64[D]"""
         return np.array([device.memory_bytes for device in self.devices], dtype=np.int64)
 
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
-
-
-def widest_rates(nic_rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[S, S, R]: what each server pair could have on each rail with nobody else there, from
-    what each NIC carries float64[S, R] (a problem's usable_nic_rates)."""
-    rates: NDArray[np.float64] = np.minimum(nic_rates[:, None, :], nic_rates[None, :, :])
-    rates[np.arange(len(rates)), np.arange(len(rates))] = 0.0
-    return rates
-
-
-def even_rates(nic_rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[S, S, R]: each NIC float64[S, R] split evenly over the other servers on its rail."""
-    others = np.maximum((nic_rates > 0).sum(axis=0) - 1, 1)
-    rates: NDArray[np.float64] = widest_rates(nic_rates) / others
-    return rates

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 Model = Literal["thesis", "contended", "msr"]
-# What the network does with concurrent transfers; see docs/architecture.md, "Sharing".
-#   strict     each server pair has its own rate per rail, which is its cap: the decision
-#   guarantee  that rate is the pair's floor; it may borrow only so far that no receiver drowns
-#   job        one class per NIC for the whole job; senders serve their most critical message first
-#   even       strict with every pair's rate equal: each NIC split evenly over the other servers
-#   unshaped   transfers share the NICs max-min fairly; there are no per-pair rates and no floor
-Sharing = Literal["strict", "guarantee", "job", "even", "unshaped"]
-# What a job is entitled to of each NIC when others want it too, where nothing else is said.
-ENTITLED_FRACTION = 0.8
+# What the network does with concurrent transfers: a file of network/ says it of each.
+SharingName = Literal["strict", "guarantee", "job", "even", "unshaped"]
+# What is asked for where nobody says: of a search, of a network without Placewire, and of a script
+# by whether its plan states traffic.
+DEFAULT_SHARING: SharingName = "strict"
+WITHOUT_SHAPING: SharingName = "unshaped"
+SHARING_OF_STATED_TRAFFIC: SharingName = "guarantee"
+SHARING_OF_EVEN_TRAFFIC: SharingName = "job"
+# The part of each NIC that a shaped network keeps for the job when others want it too: its floor.
+DEFAULT_FLOOR = 0.8
 # How the job's transport cuts a large message over a pair's rails.
 #   gloo  in proportion to their rates
 #   nccl  equally over all of them: the slowest rules

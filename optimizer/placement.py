@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster, Frozen
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.graph.validation_message import first_mistake
-from placewire.optimizer.names import ENTITLED_FRACTION, Backend, Model, Sharing
+from placewire.optimizer.names import DEFAULT_FLOOR, Backend, Model, SharingName
 
 
 class PlacementError(ValueError):
@@ -26,7 +26,7 @@ class Message(Frozen):
     """One send of one tensor to one other device.
 
     producer names the operator, output the tensor among that operator's (0 unless it has several).
-    rank: smaller is sent first among messages that wait (longest remaining path first).
+    send_order: smaller is sent first among messages that wait (longest remaining path first).
     rails: share of the bytes per rail, summing to 1; empty inside one server.
     """
 
@@ -35,19 +35,19 @@ class Message(Frozen):
     source: str
     destination: str
     bytes: int
-    rank: int
+    send_order: int
     rails: Mapping[str, float]
 
 
 class Placement(Frozen):
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     structure_hash: str
     profile_digest: str
     cluster: Cluster
     model: Model
-    sharing: Sharing
+    sharing: SharingName
     backend: Backend = "gloo"
-    entitled: float = ENTITLED_FRACTION
+    floor: float = DEFAULT_FLOOR
     operators: Mapping[str, str]
     order: Mapping[str, tuple[str, ...]]
     # (source server, destination server, rail, payload bits per second)
@@ -62,6 +62,20 @@ class Placement(Frozen):
     reduction: str
     seed: int
     wall_seconds: Mapping[str, float]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_1(cls, document: Any) -> Any:
+        """Placewire 0.1 called `floor` entitled, and `send_order` rank."""
+        if not isinstance(document, dict) or document.get("version", 2) != 1:
+            return document
+        renamed = {"floor" if key == "entitled" else key: v for key, v in document.items()}
+        messages = [
+            {"send_order" if key == "rank" else key: v for key, v in message.items()}
+            for message in renamed.get("messages", ())
+            if isinstance(message, dict)
+        ]
+        return {**renamed, "messages": messages, "version": 2}
 
     @cached_property
     def devices_used(self) -> tuple[str, ...]:
@@ -84,7 +98,7 @@ class Placement(Frozen):
         )
 
     @cached_property
-    def rates(self) -> NDArray[np.float64]:
+    def rates(self) -> FloatArray:
         """float64[S, S, R]; 0 where nothing was allocated."""
         names = {s.name: i for i, s in enumerate(self.cluster.servers)}
         rails = {rail: i for i, rail in enumerate(self.cluster.rails)}

@@ -7,26 +7,36 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import (
-    ENTITLED_FRACTION,
+    DEFAULT_FLOOR,
+    DEFAULT_SHARING,
     Backend,
     Feature,
     Model,
     SchedulerName,
-    Sharing,
+    SharingName,
     SolverName,
 )
-
-# Below this size a message is not cut over several rails: it travels on one.
-CUT_THRESHOLD_BYTES = 64 * 1024
-# Every used pair keeps this part of the NIC for the acknowledgements of the other direction.
-FLOOR_FRACTION = 0.02
-# Background traffic on a NIC is taken to be this many flows in each direction.
-NEIGHBOUR_FLOWS = 8
+from placewire.optimizer.network.nics import (
+    RateLimits,
+    nic_limits,
+    usable_rates,
+    widest_rates,
+)
+from placewire.optimizer.network.sharing import Discipline, SharingPolicy
+from placewire.optimizer.network.sharings import SHARINGS
+from placewire.optimizer.network.transfers import (
+    Paths,
+    alone,
+    cuts_equally,
+    paths_past_the_nics,
+    with_a_rail,
+    worthwhile_rates,
+)
 
 
 class InfeasibleError(ValueError):
@@ -35,15 +45,15 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """entitled: the part of each NIC that the shaped network keeps for the job against the
-    cluster's background traffic; unshaped sharing keeps none."""
+    """n operators, D devices, S servers, R rails. floor: the part of each NIC that a shaped network
+    keeps for the job against the cluster's background traffic."""
 
     graph: OperatorGraph
     cluster: Cluster
-    sharing: Sharing = "strict"
+    sharing: SharingName = DEFAULT_SHARING
     model: Model = "contended"
     backend: Backend = "gloo"
-    entitled: float = ENTITLED_FRACTION
+    floor: float = DEFAULT_FLOOR
 
     def __post_init__(self) -> None:
         missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)
@@ -55,20 +65,83 @@ class Problem:
             )
 
     @cached_property
-    def usable_nic_rates(self) -> NDArray[np.float64]:
-        """float64[S, R]: what the job may count on of each NIC: all that others leave, and at
-        least what it is entitled to. Nothing is kept for it under unshaped sharing: there it is
-        what one transfer gets beside the neighbour's flows, and several may get more together."""
-        rates = self.cluster.nic_rates
-        fair = 1.0 / (1 + NEIGHBOUR_FLOWS)
-        least = fair if self.sharing == "unshaped" else self.entitled
-        return np.maximum(rates - self.cluster.background, least * rates)
-
-    @cached_property
-    def seconds(self) -> NDArray[np.float64]:
+    def seconds(self) -> FloatArray:
         """float64[n, D]: time of each operator on each device."""
         column = {t: k for k, t in enumerate(self.graph.device_types)}
         return self.graph.seconds[:, [column[d.type] for d in self.cluster.devices]]
+
+    @property
+    def policy(self) -> SharingPolicy:
+        return SHARINGS[self.sharing]
+
+    @property
+    def discipline(self) -> Discipline:
+        """How transfers over the rails meet under this model and sharing."""
+        if self.model == "thesis":
+            return Discipline.NEVER_MEET
+        return Discipline.FIRST_COME if self.model == "msr" else self.policy.discipline
+
+    @property
+    def decides_rates(self) -> bool:
+        """Whether rates per pair of servers are part of a solution."""
+        return self.policy.decides_rates and self.model != "msr"
+
+    @cached_property
+    def usable_nic_rates(self) -> FloatArray:
+        """float64[S, R]: what the job may count on of each NIC."""
+        return usable_rates(self.cluster, self.policy.kept_fraction(self.floor))
+
+    @cached_property
+    def limits(self) -> RateLimits:
+        """What decided rates must stay within. The thesis' own model limits no receiver (3.7)."""
+        receiving = self.model != "thesis" or self.policy.always_limits_receiving
+        return nic_limits(self.usable_nic_rates, receiving=receiving)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """What joins two devices past the NICs."""
+        return paths_past_the_nics(self.cluster, self.model)
+
+    @property
+    def cuts_equally(self) -> bool:
+        """Whether a large message is cut into equal parts over the rails that serve its pair."""
+        return cuts_equally(self.backend, self.model)
+
+    @cached_property
+    def worthwhile_rates(self) -> FloatArray:
+        """float64[S, S, R]: what each pair could have alone on the rails that serve it."""
+        return worthwhile_rates(widest_rates(self.usable_nic_rates), cuts_equally=self.cuts_equally)
+
+    def alone(self, rates: FloatArray) -> Paths:
+        """Of a transfer that meets no other, at these rates float64[S, S, R] of the rails."""
+        return alone(self.cluster, self.paths, rates, cuts_equally=self.cuts_equally)
+
+    def decision(self, rates: FloatArray | None) -> FloatArray:
+        """The decided rates as contiguous float64[S, S, R], R at least 1.
+
+        Raises ValueError where they are missing or of another cluster's shape."""
+        if rates is None:
+            raise ValueError(
+                f"{self.sharing} sharing needs rates, float64[servers, servers, rails]"
+            )
+        servers, rails = self.cluster.nic_rates.shape
+        if rates.shape[:2] != (servers, servers) or rates.shape[2] not in (rails, max(rails, 1)):
+            raise ValueError(
+                f"rates have shape {rates.shape}, expected {(servers, servers, rails)}"
+            )
+        return with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
+
+    def rates_in_force(self, rates: FloatArray | None) -> FloatArray:
+        """float64[S, S, R], R at least 1: what messages are cut by, and what paces them at most.
+
+        rates float64[S, S, R] are the decision where decides_rates, else ignored. All are 0 under
+        the model `msr`, which has no NICs. Raises ValueError where rates are missing.
+        """
+        usable = with_a_rail(self.usable_nic_rates)
+        if self.model == "msr":
+            return np.zeros((len(usable), len(usable), usable.shape[1]))
+        decided = self.decision(rates) if self.decides_rates else None
+        return self.policy.rates_in_force(usable, decided)
 
 
 @dataclass(frozen=True)

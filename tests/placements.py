@@ -71,7 +71,7 @@ def placement_of(
                             source=devices[identifier],
                             destination=destination,
                             bytes=int(graph.tensor_bytes[tensor]),
-                            rank=len(messages),
+                            send_order=len(messages),
                             rails=shares,
                         )
                     )

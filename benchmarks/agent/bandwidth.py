@@ -20,7 +20,7 @@ from benchmarks.table import Table
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Message, Placement, save_placement
 
 SERVERS, RAILS = 4, 2
@@ -56,7 +56,7 @@ class Measured:
 
 INCAST = tuple((f"s{k}", "s1", rail) for k in (2, 3, 4) for rail in "ab")
 ALONE = (("s1", "s2", "a"),)
-NETWORKS: Mapping[Sharing, tuple[float, tuple[Round, ...]]] = {
+NETWORKS: Mapping[SharingName, tuple[float, tuple[Round, ...]]] = {
     "strict": (1.0, (Round("all 24 queues, both directions"),)),
     "guarantee": (
         FLOOR,
@@ -85,7 +85,7 @@ def tables(_: Path | None) -> Iterable[Table]:
     yield _neighbour(found["job"])
 
 
-def measured() -> dict[Sharing, list[Measured]]:
+def measured() -> dict[SharingName, list[Measured]]:
     """Of each sharing, its rounds; each network is made and restored in one lab."""
     requests = {sharing: _request(sharing) for sharing in NETWORKS}
     with lab_of(_plan(host=True)) as lab:
@@ -113,7 +113,7 @@ def _plan(*, host: bool = False) -> dict[str, Any]:
     return document
 
 
-def _request(sharing: Sharing) -> dict[str, Any]:
+def _request(sharing: SharingName) -> dict[str, Any]:
     part, rounds = NETWORKS[sharing]
     document = _plan()
     document["network"] = {
@@ -137,7 +137,7 @@ def _request(sharing: Sharing) -> dict[str, Any]:
     }
 
 
-def _placement(sharing: Sharing, part: float, cluster: Cluster) -> Placement:
+def _placement(sharing: SharingName, part: float, cluster: Cluster) -> Placement:
     """No operators: only rates, or under `job` only who talks to whom."""
     names = [server.name for server in cluster.servers]
     rates, messages = [], []
@@ -150,19 +150,19 @@ def _placement(sharing: Sharing, part: float, cluster: Cluster) -> Placement:
                 messages.append(
                     Message(
                         producer="none", source=f"{server.name}/0", destination=f"{to}/0",
-                        bytes=1, rank=0, rails={nic.rail: 1.0},
+                        bytes=1, send_order=0, rails={nic.rail: 1.0},
                     )
                 )  # fmt: skip
     return Placement(
         structure_hash="none", profile_digest="none", cluster=cluster, model="contended",
-        sharing=sharing, entitled=part if sharing == "job" else 1.0, operators={}, order={},
+        sharing=sharing, floor=part if sharing == "job" else 1.0, operators={}, order={},
         rates_bits_per_second=() if sharing == "job" else tuple(rates), messages=tuple(messages),
         step_seconds=0, bound_seconds=0, gap=0, single_device_seconds=None, engine="by hand",
         reduction="none", seed=0, wall_seconds={},
     )  # fmt: skip
 
 
-def _summary(found: Mapping[Sharing, Sequence[Measured]]) -> Table:
+def _summary(found: Mapping[SharingName, Sequence[Measured]]) -> Table:
     rows = [
         (f"{sharing}: {one.round.name}", str(len(one.links)), *_extremes(one.links),
          str(sum(link.error is not None for link in one.links)))
@@ -189,7 +189,7 @@ def _extremes(links: Sequence[LinkMeasurement]) -> tuple[str, str, str]:
     return f"{min(of_promise):.1%}", f"{max(of_promise):.1%}", f"{max(of_cap):.1%}"
 
 
-def _matrix(sharing: Sharing, one: Measured) -> Table:
+def _matrix(sharing: SharingName, one: Measured) -> Table:
     names = [f"s{k + 1}" for k in range(SERVERS)]
     cells = {
         (link.source, link.rail, link.destination): f"{_mega(link.measured_bits_per_second)} / "

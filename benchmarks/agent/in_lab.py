@@ -73,11 +73,12 @@ async def _measured(
 def _chosen(
     plan: Plan, placement: Placement, only: Sequence[Sequence[str]] | None
 ) -> list[Promise]:
-    """Under `job` a queue has no destination of its own: whoever is asked for is its transfer."""
-    if placement.sharing != "job":
+    """A queue that is for the whole job has no destination of its own: what is asked for is its
+    transfer."""
+    queues = {(one.queue.source, one.queue.rail): one for one in job_queues(plan, placement)}
+    if not any(one.queue.for_the_job for one in queues.values()):
         wanted = None if only is None else {tuple(pair) for pair in only}
         return [p for p in promises(plan, placement) if wanted is None or _pair(p) in wanted]
-    queues = {(queue.source, queue.rail): queue for queue in job_queues(plan, placement)}
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
     found = []
     for source, destination, rail in only or ():
@@ -85,7 +86,7 @@ def _chosen(
         transfer = Transfer(
             source=source, destination=destination, rail=rail,
             source_address=address[source, rail], destination_address=address[destination, rail],
-            tcp_port=FIRST_TCP_PORT, promised_bits_per_second=queue.minimum,
+            tcp_port=FIRST_TCP_PORT, promised_bits_per_second=queue.queue.minimum,
         )  # fmt: skip
         found.append(Promise(transfer, queue.maximum, queue.queue_id))
     return found

@@ -101,9 +101,9 @@ def evaluations_table() -> Table:
 def _rates_of(file: Path) -> list[str]:
     from placewire.optimizer.engines.scoring import score
     from placewire.optimizer.engines.solution import Solution
-    from placewire.optimizer.kernels.simulation.network import channel_rates, device_traffic
-    from placewire.optimizer.kernels.simulation.schedule import by_priority
-    from placewire.optimizer.kernels.tables import make_tables
+    from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+    from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
+    from placewire.optimizer.kernels.tables import tables_of
 
     graph = graph_of(file)
     problem = Problem(graph, cluster(GIGABITS))
@@ -111,12 +111,15 @@ def _rates_of(file: Path) -> list[str]:
     device = np.random.default_rng(0).integers(0, 4, n)
     rank = upward_rank(problem, typical_transfer_seconds(problem))
     rates = starting_rates(problem, device)
-    tables = make_tables(problem)
+    tables = tables_of(problem)
     room = np.empty(n), np.empty(n), np.empty(m), np.empty(n, dtype=np.int64)
 
     def compiled() -> float:
         channels = channel_rates(tables, device_traffic(tables, device), rates)
-        return by_priority(tables, device, rank, channels, *room)
+        step, _, _ = run_first_come(
+            tables, device, rank, channels, False, None, *room, None, *NOT_CHANGED
+        )
+        return step
 
     def plain() -> float:
         return list_schedule(problem, device, rank, rates)

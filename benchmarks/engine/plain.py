@@ -7,7 +7,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import Problem
 
 
 def list_schedule(

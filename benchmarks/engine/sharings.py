@@ -11,7 +11,7 @@ from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.setting import captured_file, cluster, graph_of
 from benchmarks.table import Table
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
@@ -22,7 +22,7 @@ SERVERS = (4, 8)
 NEIGHBOURS = (("quiet", 0.0), ("half", 0.5), ("greedy", 1.0))
 NICS = 3
 SECONDS = 15.0
-SHARINGS: tuple[Sharing, ...] = ("job", "guarantee", "strict", "even", "unshaped")
+SHARINGS: tuple[SharingName, ...] = ("job", "guarantee", "strict", "even", "unshaped")
 HEADINGS = (*SHARINGS, "one NIC", "one device")
 
 

@@ -19,7 +19,7 @@ from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.graph_file import load_graph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import save_placement
 from placewire.optimizer.problem import Problem, SolveSettings
 
@@ -67,7 +67,7 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
     if ask["sharing"] == "auto":
         problem = Problem(graph, cluster, model=ask["model"])
         best, considered = place_under_best_sharing(
-            problem, get_args(Sharing), ask["engine"], settings, ask["reduction"], progress
+            problem, get_args(SharingName), ask["engine"], settings, ask["reduction"], progress
         )
     else:
         problem = Problem(graph, cluster, ask["sharing"], ask["model"])

@@ -92,7 +92,7 @@ def job_of(
     messages = tuple(
         Message(
             producer=one.name, source="s1/0", destination=f"{one.to}/0", bytes=one.bytes,
-            rank=one.urgency, rails={rail: share for rail, share in shares.items() if share},
+            send_order=one.urgency, rails={rail: share for rail, share in shares.items() if share},
         )
         for one in sent
     )  # fmt: skip

@@ -30,7 +30,7 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.profile.modelled import with_modelled_seconds
@@ -52,7 +52,7 @@ class Case:
     graph: str
     servers: int
     nics: int
-    sharing: Sharing
+    sharing: SharingName
     how: How
 
     @property

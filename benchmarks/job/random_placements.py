@@ -32,7 +32,7 @@ def random_placement(
     ranks = list(range(len(placement.messages)))
     choose.shuffle(ranks)
     messages = [
-        message.model_copy(update={"rank": rank, "rails": _cut(choose, message, rails)})
+        message.model_copy(update={"send_order": rank, "rails": _cut(choose, message, rails)})
         for message, rank in zip(placement.messages, ranks, strict=True)
     ]
     sharing = choose.choice(("strict", "job"))

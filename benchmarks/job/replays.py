@@ -144,7 +144,7 @@ def _request(job: Replay, servers: int) -> dict[str, Any]:
     placement = CACHE / f"replay-{_key(job)}.placement.json"
     save_placement(job.placement, placement)
     document = plan_document(len(cluster.servers), len(cluster.rails))
-    document["network"] = {"sharing": job.placement.sharing, "floor": job.placement.entitled}
+    document["network"] = {"sharing": job.placement.sharing, "floor": job.placement.floor}
     hosts = [f"10.7.{r}.{servers + 1}" for r in range(len(cluster.rails))]
     return {
         "plan": document,

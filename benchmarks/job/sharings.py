@@ -19,20 +19,20 @@ from benchmarks.job.replays import Replay, Replayed, kept_graph, lab_cluster, re
 from benchmarks.table import Table
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.scale import with_scaled_seconds
 
 SERVERS, NICS = 4, 2
 # What the lab's NICs stand for, and what a message costs there.
 GIGABITS, SETUP_LATENCY_SECONDS = 10.0, 50e-6
-SHARINGS: tuple[Sharing, ...] = ("job", "guarantee", "strict", "even", "unshaped")
+SHARINGS: tuple[SharingName, ...] = ("job", "guarantee", "strict", "even", "unshaped")
 SOLVE_SECONDS = 5.0
 # The first does not count; beside the neighbour two do not.
 STEPS = 3
 OUT, BOTH = ("out",), ("out", "in")
 # Of which rows it is measured what flows into the first server do.
-WITH_FLOWS_IN: tuple[Sharing, ...] = ("job", "unshaped")
+WITH_FLOWS_IN: tuple[SharingName, ...] = ("job", "unshaped")
 
 
 Run = tuple[str, str]  # a row, or `off` for `job` without its order; how it is run

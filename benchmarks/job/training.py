@@ -27,7 +27,7 @@ from placewire.optimizer.check.recompute.times import recompute_times
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.joining import joined
 
@@ -45,7 +45,7 @@ class Case:
     model: str
     batch: int
     memory_bytes: int
-    sharing: Sharing
+    sharing: SharingName
 
     @property
     def path(self) -> str:

@@ -12,7 +12,7 @@ from placewire.agent.contract.messages import Observation, Observe, Verified, Ve
 from placewire.controller.errors import AgentProblem, AgentUnreachable
 from placewire.controller.records.report import RunReport
 from placewire.optimizer.allocation import Allocation
-from placewire.optimizer.network.traffic_allocation import load_allocation
+from placewire.optimizer.network.script_allocation import load_allocation
 from placewire.optimizer.placement import load_placement
 
 if TYPE_CHECKING:

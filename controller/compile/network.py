@@ -32,7 +32,7 @@ from placewire.agent.contract.entries import (
     Sysctl,
 )
 from placewire.agent.contract.state import DesiredState
-from placewire.controller.compile.queues import JobQueue, everything_else, job_queues
+from placewire.controller.compile.queues import NicQueue, everything_else, job_queues
 from placewire.controller.compile.units import burst_bits, wire_rate
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.allocation import Allocation
@@ -65,7 +65,7 @@ def compile_network(
             plan,
             allocation,
             server,
-            [queue for queue in queues if queue.source == server.name],
+            [one for one in queues if one.queue.source == server.name],
             capabilities[server.name],
             generations[server.name],
         )
@@ -107,13 +107,13 @@ def _server_state(
     plan: Plan,
     allocation: Allocation,
     server: PlanServer,
-    job: Sequence[JobQueue],
+    job: Sequence[NicQueue],
     capabilities: Capabilities,
     generation: int,
 ) -> DesiredState:
     nics, datapath = server.nics, capabilities.datapath
     assert datapath != "none"
-    on = {nic.rail: [queue for queue in job if queue.rail == nic.rail] for nic in nics}
+    on = {nic.rail: [one for one in job if one.queue.rail == nic.rail] for nic in nics}
     shaped = [nic for nic in nics if on[nic.rail]]
     return DesiredState(
         server=server.name,
@@ -171,7 +171,7 @@ def _server_state(
     )
 
 
-def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) -> list[Queue]:
+def _queues(nic: PlanNic, job: Sequence[NicQueue], rest_bits_per_second: int) -> list[Queue]:
     """rest_bits_per_second: what queue 0 is promised."""
     whole = round(nic.rate_bits_per_second)
 
@@ -192,7 +192,7 @@ def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) ->
         *(
             queue(
                 one.queue_id,
-                wire_rate(one.minimum, nic.mtu_bytes),
+                wire_rate(one.queue.minimum, nic.mtu_bytes),
                 wire_rate(one.maximum, nic.mtu_bytes),
                 one.purpose,
             )
@@ -202,13 +202,13 @@ def _queues(nic: PlanNic, job: Sequence[JobQueue], rest_bits_per_second: int) ->
     return sorted(queues, key=lambda q: q.queue_id)
 
 
-def _destinations(plan: Plan, nic: PlanNic, job: Sequence[JobQueue]) -> list[tuple[str, int]]:
+def _destinations(plan: Plan, nic: PlanNic, job: Sequence[NicQueue]) -> list[tuple[str, int]]:
     """(address of the destination on this NIC's rail, its queue)"""
     address = {s.name: n.ip for s in plan.cluster.servers for n in s.nics if n.rail == nic.rail}
-    return [(address[name], queue.queue_id) for queue in job for name in queue.destinations]
+    return [(address[name], one.queue_id) for one in job for name in one.queue.destinations]
 
 
-def _classifiers(plan: Plan, nic: PlanNic, job: Sequence[JobQueue]) -> list[Classifier]:
+def _classifiers(plan: Plan, nic: PlanNic, job: Sequence[NicQueue]) -> list[Classifier]:
     short = Classifier(nic=nic.name, destination=None, queue_id=ACKNOWLEDGEMENT_QUEUE)
     pairs = _destinations(plan, nic, job)
     return [short, *(Classifier(nic=nic.name, destination=a, queue_id=q) for a, q in pairs)]

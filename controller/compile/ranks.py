@@ -11,6 +11,7 @@ from placewire.controller.plan.plan import Plan
 from placewire.job.contract.checkpoint import CheckpointSpec
 from placewire.job.contract.specification import OptimizerSpec, RailInterface, RankSpec, TraceSpec
 from placewire.optimizer.cluster_plan.section import PlanServer
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400
@@ -103,7 +104,7 @@ def trace_spec(job: Job) -> TraceSpec | None:
 
 
 def _sockets_per_rail(placement: Placement) -> int:
-    unprotected = placement.sharing == "unshaped" and placement.backend == "gloo"
+    unprotected = not SHARINGS[placement.sharing].protects_the_job and placement.backend == "gloo"
     others = bool(placement.cluster.background.any())
     return SOCKETS_PER_RAIL_BESIDE_OTHERS if unprotected and others else 1
 

@@ -23,7 +23,7 @@ from placewire.controller.errors import InfeasiblePlacement, PlacewireError, Pla
 from placewire.controller.launch.programs import run_to_end
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import WITHOUT_SHAPING, SharingName
 
 if TYPE_CHECKING:
     from placewire.controller.launch.launcher import Launcher
@@ -101,8 +101,8 @@ async def decide(
     one_nic = None
     if alone is not None:
         limit -= searched
-        one_nic = await _solve(plan, scored_file, alone, "unshaped", limit, cache, say)
-    each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(Sharing)]
+        one_nic = await _solve(plan, scored_file, alone, WITHOUT_SHAPING, limit, cache, say)
+    each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
     considered = tuple(load_placement(one) for one in each if one.is_file())
     taken = load_placement(file).sharing
     return Decision(
@@ -175,7 +175,7 @@ async def _solve(
     plan: Plan,
     graph_file: Path,
     cluster: Cluster,
-    sharing: Literal["auto", Sharing],
+    sharing: Literal["auto", SharingName],
     limit_seconds: float,
     cache: Path,
     say: Say,

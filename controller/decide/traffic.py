@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.decide.measured.digests import digest
+from placewire.optimizer.names import SHARING_OF_EVEN_TRAFFIC, SHARING_OF_STATED_TRAFFIC
 
 if TYPE_CHECKING:
     from placewire.controller.plan.job import TorchrunJob
     from placewire.controller.plan.plan import Plan
-    from placewire.optimizer.names import Sharing
-    from placewire.optimizer.network.traffic_allocation import TrafficAllocation
+    from placewire.optimizer.network.script_allocation import ScriptAllocation
 
 
 @dataclass(frozen=True)
 class TrafficDecision:
-    allocation: TrafficAllocation
+    allocation: ScriptAllocation
     allocation_file: Path
     # Of a script nothing is known but what it sends.
     predicted_step_seconds: None = None
@@ -26,10 +26,10 @@ class TrafficDecision:
 def decide_traffic(plan: Plan, job: TorchrunJob, cache: Path) -> TrafficDecision:
     """`auto`: where all send alike to all, any of them may use what the others leave (`job`); what
     is stated unequally is kept unequal, and what is idle is lent (`guarantee`)."""
-    from placewire.optimizer.network.traffic_allocation import allocate, even_traffic
+    from placewire.optimizer.network.script_allocation import allocate, even_traffic
 
     cluster = plan.payload_cluster
-    sharing: Sharing = "guarantee" if job.traffic else "job"
+    sharing = SHARING_OF_STATED_TRAFFIC if job.traffic else SHARING_OF_EVEN_TRAFFIC
     if plan.network.sharing != "auto":
         sharing = plan.network.sharing
     traffic = job.traffic or even_traffic(cluster)

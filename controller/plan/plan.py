@@ -28,7 +28,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.cluster_plan.conversion import cluster_of
 from placewire.optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
 from placewire.optimizer.cluster_plan.values import Flag, Text
-from placewire.optimizer.names import ENTITLED_FRACTION, Backend, EngineName, Sharing, is_cpu
+from placewire.optimizer.names import DEFAULT_FLOOR, Backend, EngineName, SharingName, is_cpu
 
 
 class PlanLaunch(FrozenSection):
@@ -91,13 +91,13 @@ class PlanVerify(FrozenSection):
 class PlanNetwork(FrozenSection):
     """What may be done to the network."""
 
-    sharing: Literal["auto", Sharing] = Field(
+    sharing: Literal["auto", SharingName] = Field(
         "auto",
         description="what the network does with concurrent transfers; `auto` finds a placement "
         "for each and takes the best predicted",
     )
     floor: Floor = Field(
-        ENTITLED_FRACTION,
+        DEFAULT_FLOOR,
         description="what the job is entitled to of each NIC when others want it too",
     )
     verify_settings: PlanVerify = Field(

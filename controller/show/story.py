@@ -44,7 +44,7 @@ from placewire.optimizer.quantities import format_bytes
 if TYPE_CHECKING:
     from placewire.controller.decide.decide import Decision
     from placewire.controller.records.job_status import JobStatus
-    from placewire.optimizer.network.traffic_allocation import TrafficAllocation
+    from placewire.optimizer.network.script_allocation import ScriptAllocation
 
 _STAGES = {
     "agents": "waiting for every agent",
@@ -109,7 +109,7 @@ class Show:
             self.console.print(considered_table(decision))
         self.console.print()
 
-    def _traffic(self, allocation: TrafficAllocation) -> None:
+    def _traffic(self, allocation: ScriptAllocation) -> None:
         """Of a job that places itself."""
         pairs = len({(source, destination) for source, destination, _ in allocation.talks})
         rails = ", ".join(allocation.cluster.rails)

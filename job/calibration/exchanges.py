@@ -123,7 +123,7 @@ def exchange_placement(placement: Placement, exchange: Exchange) -> Placement:
                         source=sender,
                         destination=receiver,
                         bytes=count,
-                        rank=len(messages),
+                        send_order=len(messages),
                         rails=dict.fromkeys(exchange.rails, share),
                     )
                 )

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
 # What a message costs on its way through this process, gloo and the kernel as it is: measured over
@@ -92,7 +93,7 @@ def with_set_up(
             made[rail] = SetUp(queue, setup_seconds, rates, in_turn=True, carried=True, clock=clock)
         else:
             rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
-            in_turn = placement.sharing != "job"
+            in_turn = not SHARINGS[placement.sharing].sends_most_urgent_first
             made[rail] = SetUp(queue, setup_seconds, rates, in_turn=in_turn, clock=clock)
     return made
 
@@ -101,7 +102,7 @@ def _channel_rate(placement: Placement, source: str, destination: str, rail: str
     """Bits per second that one device pair has at most: its own part of its servers' rate where
     that is a cap, else the slower NIC's; inf where it has none."""
     ends = tuple(end.rsplit("/", 1)[0] for end in (source, destination))
-    if placement.sharing in ("strict", "even"):
+    if SHARINGS[placement.sharing].caps_pairs:
         used = {(m.source, m.destination) for m in placement.messages}
         pairs = Counter(tuple(end.rsplit("/", 1)[0] for end in pair) for pair in used)
         for *between, on, rate in placement.rates_bits_per_second:

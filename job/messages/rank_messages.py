@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewire.job.messages.cutting import Part, chunk_bytes, cut, tags_taken
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement
 
 # torch takes a tag as a signed 32-bit number. The last ones are not for messages.
@@ -28,7 +29,8 @@ class JobError(ValueError):
 class RankMessage:
     """One message as one of its two ranks sees it; index is its place in placement.messages.
 
-    rail_names: what each part is counted under, "" inside one server. rank: smaller is more urgent.
+    rail_names: what each part is counted under, "" inside one server. send_order: smaller is
+    sent first.
     """
 
     index: int
@@ -40,7 +42,7 @@ class RankMessage:
     upward: bool
     parts: tuple[Part, ...]
     rail_names: tuple[str, ...]
-    rank: int = 0
+    send_order: int = 0
 
     @property
     def peer_server(self) -> str:
@@ -89,9 +91,14 @@ def rank_messages(
             receives.append((turn[message.source, message.producer], ours))
     # Both by urgency and then by index where one producer has several: NCCL matches by order.
     return RankMessages(
-        sends={k: tuple(sorted(v, key=lambda m: (m.rank, m.index))) for k, v in sends.items()},
+        sends={
+            k: tuple(sorted(v, key=lambda m: (m.send_order, m.index))) for k, v in sends.items()
+        },
         receives=tuple(
-            m for _, m in sorted(receives, key=lambda pair: (pair[0], pair[1].rank, pair[1].index))
+            m
+            for _, m in sorted(
+                receives, key=lambda pair: (pair[0], pair[1].send_order, pair[1].index)
+            )
         ),
     )
 
@@ -131,7 +138,7 @@ def _chunks(
     placement: Placement, rails: Sequence[str]
 ) -> Mapping[tuple[str, str], tuple[int, ...]] | None:
     """By (source, destination) server, per rail; None where messages leave in program order."""
-    if placement.sharing != "job":
+    if not SHARINGS[placement.sharing].sends_most_urgent_first:
         return None
     rates = [
         {nic.rail: nic.rate_bits_per_second for nic in server.nics}
@@ -168,5 +175,5 @@ def _seen_from(
         upward=ranks[message.source] < ranks[message.destination],
         parts=parts,
         rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
-        rank=message.rank,
+        send_order=message.send_order,
     )

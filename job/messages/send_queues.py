@@ -22,6 +22,8 @@ from typing import Protocol
 
 from placewire.job.messages.cutting import Part, chunk_bytes
 from placewire.job.messages.rank_messages import RankMessage
+from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
 # One chunk is on its way and the next lies ready: a connection never waits for this process.
@@ -47,7 +49,7 @@ class Waiting:
 
     @cached_property
     def _urgency(self) -> tuple[int, int, int]:
-        return (self.message.rank, self.message.index, self.part.tag)
+        return (self.message.send_order, self.message.index, self.part.tag)
 
 
 class RailQueue(Protocol):
@@ -207,11 +209,13 @@ def queues_for(
     urgent_first: whether `job` sharing's order is kept; without it messages leave as they come.
     """
     queues: dict[str, RailQueue] = {rail: InOrder() for rail in ("", *rails)}
-    if placement.sharing == "job" and urgent_first:
-        here = device.partition("/")[0]
-        for nic in next(s.nics for s in placement.cluster.servers if s.name == here):
+    if SHARINGS[placement.sharing].sends_most_urgent_first and urgent_first:
+        policy, cluster = SHARINGS[placement.sharing], placement.cluster
+        usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
+        server = [one.name for one in cluster.servers].index(device.partition("/")[0])
+        for nic in cluster.servers[server].nics:
             if nic.rail in queues:
-                rate = nic.rate_bits_per_second
-                usable = max(rate - nic.background_bits_per_second, placement.entitled * rate)
-                queues[nic.rail] = UrgentFirst(usable / 8, chunk_bytes(rate))
+                counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])
+                chunk = chunk_bytes(nic.rate_bits_per_second)
+                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk)
     return queues

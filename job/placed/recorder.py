@@ -155,9 +155,10 @@ class Recorder:
                 yield self._span(step, row, message.producer, waited_from, there, details)
 
     def _details(self, message: RankMessage, count: int) -> dict[str, Detail]:
-        rank = self._placement.messages[message.index].rank
+        send_order = self._placement.messages[message.index].send_order
         return {
-            "peer": message.peer_device, "bytes": count, "rank": rank, "output": message.output,
+            "peer": message.peer_device, "bytes": count, "send_order": send_order,
+            "output": message.output,
         }  # fmt: skip
 
     def _span(

@@ -10,6 +10,7 @@ from placewire.job.contract.specification import RankSpec
 from placewire.job.transport.gloo import GlooTransport
 from placewire.job.transport.rendezvous import meet
 from placewire.job.transport.tcp_connections import Backlog
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def connect(
     addresses = meet(store, spec)
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
     transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
-    if isinstance(transport, GlooTransport) and placement.sharing == "job" and spec.urgent_first:
+    policy = SHARINGS[placement.sharing]
+    in_order = policy.sends_most_urgent_first and spec.urgent_first
+    if isinstance(transport, GlooTransport) and in_order:
         here = spec.device.partition("/")[0]
         nics = next(server.nics for server in placement.cluster.servers if server.name == here)
         rates = {nic.rail: nic.rate_bits_per_second for nic in nics}

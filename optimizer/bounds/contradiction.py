@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.load import load_between
 from placewire.optimizer.bounds.paths import one_machine_seconds
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 # Heads and tails may be computed so often, by the number of operators.

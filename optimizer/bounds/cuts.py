@@ -26,11 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation, nic_capacities
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 # (work, out, in), and prices of all held bytes in what all tensors together would cost.
@@ -52,7 +51,7 @@ class _Network:
     head: IntArray
     out_seconds: FloatArray
     in_seconds: FloatArray
-    fixed: NDArray[np.bool_]
+    fixed: BoolArray
 
 
 def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) -> Bound:

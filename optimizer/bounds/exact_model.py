@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.exact_model import ExactModel
 from placewire.optimizer.bounds.relaxation import nic_capacities, server_pair_rates
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar
@@ -74,10 +75,11 @@ def servers_are_alike(problem: Problem) -> bool:
 
 
 def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
-    """Strict sharing: each pair has its rate for the whole step, and a NIC transmits (under
-    `contended` also receives) no more than it can in all."""
+    """Where rates are decided and are caps, each pair has its own for the whole step, and a NIC
+    transmits (under `contended` also receives) no more than it can in all."""
     widest = server_pair_rates(problem).sum(axis=2)
-    if problem.sharing != "strict" or not (widest + np.eye(len(widest)) > 0).all():
+    decided_caps = problem.policy.decides_rates and problem.policy.caps_pairs
+    if not decided_caps or not (widest + np.eye(len(widest)) > 0).all():
         return
     capacity = nic_capacities(problem).sum(axis=1)
     slowness = _slowness(exact, widest, capacity, problem.model == "contended")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.exact_model import Machines
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 
 # A left-out operator with more pairs of neighbours than this leaves no edges: dropping an order
 # asks less as well.

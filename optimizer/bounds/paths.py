@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.graph.operator_graph import FloatArray
 from placewire.optimizer.problem import Problem
 
 

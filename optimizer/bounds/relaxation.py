@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, InfeasibleError, Problem
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import InfeasibleError, Problem
 
 # How many ancestors (descendants) of an operator its head (tail) looks at.
 _ANCESTORS = 32
@@ -174,20 +175,9 @@ def _through_host(problem: Problem) -> list[tuple[float, float, float]]:
 
 def server_pair_rates(problem: Problem) -> FloatArray:
     """float64[S, S, R]: the most that one server pair can get on each rail; 0 within a server."""
-    nics = nic_capacities(problem)
-    rates: FloatArray = np.minimum(nics[:, None, :], nics[None, :, :])
-    if problem.sharing == "even":
-        others = np.maximum((problem.cluster.nic_rates > 0).sum(axis=0) - 1, 1)
-        rates = rates / others
-    rates[np.arange(len(nics)), np.arange(len(nics))] = 0.0
-    return rates
+    return problem.policy.most_pair_rates(nic_capacities(problem))
 
 
 def nic_capacities(problem: Problem) -> FloatArray:
-    """float64[S, R]: the most that the job carries on each NIC, in each direction.
-
-    Nothing is kept for the neighbour under `unshaped`: against many transfers its flows may get
-    less than they want."""
-    if problem.sharing == "unshaped":
-        return problem.cluster.nic_rates
-    return problem.usable_nic_rates
+    """float64[S, R]: the most that the job carries on each NIC, in each direction."""
+    return problem.policy.most_nic_rates(problem.cluster, problem.floor)

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.capture.step import CapturedStep
-from placewire.optimizer.graph.operator_graph import IntArray
 
 _MARK = "operator:"
 

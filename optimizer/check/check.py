@@ -24,7 +24,7 @@ from placewire.optimizer.check.rules.structure import (
     message_name_violations,
     operator_violations,
     order_violations,
-    rank_violations,
+    send_order_violations,
 )
 from placewire.optimizer.check.rules.violation import Violation
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -38,7 +38,7 @@ _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ..
     order_violations,
     rate_violations,
     message_name_violations,
-    rank_violations,
+    send_order_violations,
 )
 
 

@@ -18,13 +18,14 @@ from placewire.optimizer.commands.clusters import (
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.names import (
-    ENTITLED_FRACTION,
+    DEFAULT_FLOOR,
+    DEFAULT_SHARING,
     Backend,
     EngineName,
     Model,
     ReductionName,
     SchedulerName,
-    Sharing,
+    SharingName,
     SolverName,
 )
 from placewire.optimizer.published.commands.learning import (
@@ -86,16 +87,16 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sharing",
-        choices=("auto", *get_args(Sharing)),
-        default="strict",
+        choices=("auto", *get_args(SharingName)),
+        default=DEFAULT_SHARING,
         help="default: strict, a rate for every pair of servers; auto: the time limit is spent on "
         "all of them, and the shortest step wins",
     )
     parser.add_argument(
         "--floor",
         type=part,
-        default=ENTITLED_FRACTION,
-        help="what the job is entitled to of a NIC that others use too; default: 80%%",
+        default=DEFAULT_FLOOR,
+        help="the part of each NIC that is kept for the job when others want it; default: 80%%",
     )
     parser.add_argument(
         "--model",
@@ -154,7 +155,7 @@ def _solve(options: argparse.Namespace) -> int:
     graph = load_graph(options.graph)
     cluster = cluster_of(options, graph)
     problem = Problem(
-        graph, cluster, model=options.model, backend=options.backend, entitled=options.floor
+        graph, cluster, model=options.model, backend=options.backend, floor=options.floor
     )
     print(
         f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
@@ -204,7 +205,7 @@ def _placed(
     if options.sharing == "auto":
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 
-        return place_under_best_sharing(problem, get_args(Sharing), *how)
+        return place_under_best_sharing(problem, get_args(SharingName), *how)
     from placewire.optimizer.engines.registry import place
 
     placement = place(replace(problem, sharing=options.sharing), *how)

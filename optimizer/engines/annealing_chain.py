@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal
 from placewire.optimizer.kernels.annealing.proposals import (
@@ -19,9 +19,8 @@ from placewire.optimizer.kernels.annealing.proposals import (
     critical_path,
 )
 from placewire.optimizer.kernels.graphs.construct import longest_tails
-from placewire.optimizer.kernels.simulation.network import device_traffic, proportional_rates
-from placewire.optimizer.kernels.tables import CHANNELS
-from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
+from placewire.optimizer.kernels.tables import FIRST_COME
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
@@ -70,7 +69,7 @@ class Walker:
         self.costing = Costing(problem)
         self.tables = self.costing.tables
         self.neighbourhood = make_neighbourhood(problem)
-        self.is_first_come = self.tables.discipline == CHANNELS
+        self.is_first_come = self.tables.discipline == FIRST_COME
         fastest = problem.seconds.min(axis=1, initial=np.inf)
         self.tails = longest_tails(
             graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
@@ -94,12 +93,12 @@ class Walker:
         hold: rates that are decided stay as they are: the chain's own, or by the rule for the
         traffic at the beginning. Otherwise they follow the traffic of each state.
         """
-        if self.is_first_come and (hold or not decides_rates(self.problem)):
+        if self.is_first_come and (hold or not self.problem.decides_rates):
             return self._walk_held(chain, moves, hot, cold, seed)
         return self._walk_whole(chain, moves, hot, cold, seed, hold=hold)
 
     def _walk_held(self, chain: Chain, moves: int, hot: float, cold: float, seed: int) -> Found:
-        decided = decides_rates(self.problem)
+        decided = self.problem.decides_rates
         rates = self.held_rates(chain) if decided else self.costing.scoring(None).rates
         device, priority = chain.device.copy(), chain.priority.copy()
         seconds, excess = anneal_held(
@@ -113,7 +112,7 @@ class Walker:
     def _walk_whole(
         self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
     ) -> Found:
-        rates = self.held_rates(chain) if hold and decides_rates(self.problem) else None
+        rates = self.held_rates(chain) if hold and self.problem.decides_rates else None
         device, priority = chain.device.copy(), chain.priority.copy()
         seconds, excess = anneal(
             self.tables, self.costing.scoring(rates), self.neighbourhood, self.guide(chain),
@@ -131,13 +130,13 @@ class Walker:
         traffic = device_traffic(self.tables, chain.device)
         traffic = traffic + max(_TRACE * float(traffic.max(initial=0.0)), 1.0)
         np.fill_diagonal(traffic, 0.0)
-        return proportional_rates(self.tables, traffic)
+        return rates_by_volume(self.tables, traffic)
 
     def guide(self, chain: Chain) -> Guide:
         """The chain's present schedule."""
         problem, graph = self.problem, self.problem.graph
         rates = chain.rates
-        if decides_rates(problem) and rates is None:
+        if problem.decides_rates and rates is None:
             rates = starting_rates(problem, chain.device)
         timeline = simulate(problem, chain.device, chain.priority, None, rates)
         arrival = np.zeros((graph.tensor_count, len(problem.cluster.devices)))

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from placewire.optimizer.bounds import Bound
-from placewire.optimizer.cluster import even_rates
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.network.sharing import decides_rates, decision
 from placewire.optimizer.placement import Message, Placement
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.simulation.simulate import Timeline, simulate
@@ -41,7 +39,7 @@ def assemble(
         model=problem.model,
         sharing=problem.sharing,
         backend=problem.backend,
-        entitled=problem.entitled,
+        floor=problem.floor,
         operators={
             name: names[d] for name, d in zip(graph.ids, solution.device.tolist(), strict=True)
         },
@@ -74,14 +72,13 @@ def _what_never_arrives(problem: Problem, timeline: Timeline, engine: str) -> st
 
 
 def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, str, float], ...]:
-    """Only what is set: nothing under job and unshaped sharing, every pair under even; under
-    guarantee the minimums."""
+    """What the sharing sets for pairs; nothing under the model `msr`, which has no NICs."""
     cluster = problem.cluster
-    if problem.sharing == "even" and problem.model != "msr":
-        rates = even_rates(problem.usable_nic_rates)
-    elif decides_rates(problem):
-        rates = decision(problem, solution.rates)[:, :, : len(cluster.rails)]
-    else:
+    decided = None
+    if problem.decides_rates:
+        decided = problem.decision(solution.rates)[:, :, : len(cluster.rails)]
+    rates = problem.policy.recorded_rates(problem.usable_nic_rates, decided)
+    if rates is None or problem.model == "msr":
         return ()
     names = [server.name for server in cluster.servers]
     return tuple(
@@ -95,7 +92,7 @@ def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
     graph, cluster = problem.graph, problem.cluster
     names = cluster.device_names
     found = []
-    for message in sorted(timeline.messages, key=lambda m: m.rank):
+    for message in sorted(timeline.messages, key=lambda m: m.send_order):
         producer = int(graph.tensor_producer[message.tensor])
         outputs = graph.output_tensors(producer).tolist()
         found.append(
@@ -105,7 +102,7 @@ def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
                 source=names[message.source],
                 destination=names[message.destination],
                 bytes=int(graph.tensor_bytes[message.tensor]),
-                rank=message.rank,
+                send_order=message.send_order,
                 rails={
                     rail: share
                     for rail, share in zip(cluster.rails, message.rails, strict=False)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.costing import Costing
@@ -26,7 +27,6 @@ from placewire.optimizer.engines.units import (
     unit_sums,
     upward_rank,
 )
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 

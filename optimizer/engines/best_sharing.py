@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
-from placewire.optimizer.graph.operator_graph import IntArray
-from placewire.optimizer.names import EngineName, ReductionName, Sharing
+from placewire.optimizer.names import EngineName, ReductionName, SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
@@ -32,7 +32,7 @@ _WORTH_IT = 1e-3
 
 def place_under_best_sharing(
     problem: Problem,
-    sharings: Sequence[Sharing],
+    sharings: Sequence[SharingName],
     engine: EngineName,
     settings: SolveSettings,
     reduction: ReductionName = "auto",
@@ -53,7 +53,7 @@ def place_under_best_sharing(
     if searches:
         settings = replace(settings, certify=0.0)
     part = _part(settings, (1.0 - crossing - proof) / len(sharings))
-    found: dict[Sharing, Placement] = {}
+    found: dict[SharingName, Placement] = {}
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
         try:
@@ -96,8 +96,8 @@ def _part(settings: SolveSettings, part: float) -> SolveSettings:
 
 def _crossed(
     problem: Problem,
-    sharing: Sharing,
-    found: dict[Sharing, Placement],
+    sharing: SharingName,
+    found: dict[SharingName, Placement],
     settings: SolveSettings,
     report: _Offset,
 ) -> Placement:

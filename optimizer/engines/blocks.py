@@ -15,7 +15,8 @@ from collections import Counter, deque
 import numpy as np
 from numpy.typing import NDArray
 
-from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
+from placewire.optimizer.arrays import BoolArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 # A signature names its operands, which are others in every block.
 _OPERAND = re.compile(r"%\w+")
@@ -119,7 +120,7 @@ def _aligned(graph: OperatorGraph, table: IntArray) -> IntArray:
     return _turned(table, votes, np.argsort(position[table].min(axis=1), kind="stable").tolist())
 
 
-def _neighbours(graph: OperatorGraph, inside: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+def _neighbours(graph: OperatorGraph, inside: BoolArray) -> tuple[IntArray, IntArray]:
     """Edges, and pairs that one operator outside the blocks joins."""
     source, target, _ = graph.edges
     outside = np.concatenate([source, target]), np.concatenate([target, source])

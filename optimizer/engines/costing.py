@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.kernels.annealing.cost import Scoring, cost
-from placewire.optimizer.kernels.tables import make_tables
-from placewire.optimizer.network.sharing import decides_rates, rates_in_force
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 
 
@@ -40,7 +39,7 @@ class Costing:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.tables = make_tables(problem)
+        self.tables = tables_of(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         self.reference = max(float(finite.max(axis=1, initial=0.0).sum()), 1e-9)
         self.check_memory = memory_may_bind(problem)
@@ -54,12 +53,12 @@ class Costing:
 
     def scoring(self, rates: FloatArray | None) -> Scoring:
         """rates float64[S, S, R] held for every state; None: by the rule where they are decided."""
-        decided = decides_rates(self.problem)
+        decided = self.problem.decides_rates
         if rates is None:
             servers, rails = self.tables.nic_rates.shape
             rates = np.zeros((servers, servers, rails))
             if not decided:
-                rates = np.ascontiguousarray(rates_in_force(self.problem, None))
+                rates = np.ascontiguousarray(self.problem.rates_in_force(None))
             return Scoring(decided, self.check_memory, self.reference, rates)
         return Scoring(False, self.check_memory, self.reference, rates)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from placewire.optimizer.engines.costing import memory_may_bind
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.simulation.simulate import simulate
 
@@ -111,7 +110,7 @@ def fits(problem: Problem, solution: Solution) -> bool:
     if not memory_may_bind(problem):
         return True
     rates = None
-    if decides_rates(problem):
+    if problem.decides_rates:
         from placewire.optimizer.rates.allocator import starting_rates
 
         rates = starting_rates(problem, solution.device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, no_room, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
@@ -19,7 +20,6 @@ from placewire.optimizer.engines.units import (
     unit_of_operator,
     upward_rank,
 )
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
 

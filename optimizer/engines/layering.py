@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 # Components smaller than this keep their recorded order.
 _LEAST_TO_ORDER = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_of_operator
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import Reduced, Undo

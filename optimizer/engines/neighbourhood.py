@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.blocks import repeated_blocks
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.units import unit_of_operator, unit_rows
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:

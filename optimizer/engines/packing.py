@@ -7,10 +7,9 @@ half of a layer beside its forward half, where the activations between them stay
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 _FILLS = 24
@@ -58,7 +57,7 @@ def _folded(problem: Problem) -> FloatArray:
 
 
 def _tightest_and_full(
-    problem: Problem, order: IntArray, sizes: FloatArray, able: NDArray[np.bool_]
+    problem: Problem, order: IntArray, sizes: FloatArray, able: BoolArray
 ) -> list[IntArray]:
     """The cuts with the least and with the largest usable fill of each device."""
     from placewire.optimizer.kernels.graphs.construct import cut

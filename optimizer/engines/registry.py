@@ -21,7 +21,6 @@ from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.names import EngineName, ReductionName
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
@@ -126,7 +125,7 @@ def _searched(
 
 def _for_engine(problem: Problem, settings: SolveSettings, clock: Clock) -> SolveSettings:
     """With what is left of the time limit, less what comes after the engine."""
-    rates = _RATES_PART * settings.time_limit_seconds if decides_rates(problem) else 0.0
+    rates = _RATES_PART * settings.time_limit_seconds if problem.decides_rates else 0.0
     left = clock.began + settings.time_limit_seconds - time.monotonic()
     left -= rates + _closing_seconds(problem, settings)
     return replace(settings, time_limit_seconds=max(left, 0.0))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
@@ -35,7 +34,7 @@ def score(
     """Where rates are decided, with the allocator's (as far as it gets before time.monotonic() is
     `until`), or as quickly with the solution's own, and with rates by volume where it has none that
     serve."""
-    if decides_rates(problem):
+    if problem.decides_rates:
         solution = _with_rates(problem, solution, optimise_rates, until)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     memory = problem.cluster.memory_bytes

@@ -15,12 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from placewire.optimizer.cluster import widest_rates
 from placewire.optimizer.engines.annealing_chain import Chain, Walker
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.solution import Progress, Report, Solution
-from placewire.optimizer.network.sharing import decides_rates
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem, SolveSettings
 
 CHAINS = 2
@@ -96,7 +95,7 @@ class Search:
         allocator takes long, no more than there is time for."""
         assert self.best is not None
         self._keep(self._scored(ranked[0].solution))
-        if not decides_rates(self.problem):
+        if not self.problem.decides_rates:
             return
         widest = widest_rates(self.problem.usable_nic_rates)
         for found in ranked[1:]:
@@ -136,7 +135,7 @@ class Search:
         hot = _EXPLORE[number // 2 % len(_EXPLORE)] if explores else _REFINE
         if budget < _MOVES_TO_REFINE * n:
             hot = _CAREFUL
-        hold = is_large or (decides_rates(self.problem) and number % 2 == 1)
+        hold = is_large or (self.problem.decides_rates and number % 2 == 1)
         found = self._cool(pool, number, budget, hot, hold=hold)
         for candidate in found[: 1 if n > _QUICK_ABOVE else CHAINS]:
             self._keep(self._scored(candidate.solution))

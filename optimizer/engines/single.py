@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.graph.operator_graph import FloatArray
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 
@@ -35,7 +34,7 @@ def no_rates(problem: Problem) -> FloatArray:
 
 
 def _on(problem: Problem, device: int) -> Solution:
-    rates = no_rates(problem) if decides_rates(problem) else None
+    rates = no_rates(problem) if problem.decides_rates else None
     where = np.full(problem.graph.operator_count, device, dtype=np.int64)
     return Solution(where, recorded_priority(problem), rates)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import (
@@ -20,7 +21,6 @@ from placewire.optimizer.engines.units import (
     unit_sums,
     upward_rank,
 )
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 _SHIFTS = (0.5, 0.2, 0.08, 0.03)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.cluster import even_rates, widest_rates
-from placewire.optimizer.graph.operator_graph import FloatArray
-from placewire.optimizer.network.sharing import alone
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.problem import Problem
 
 
@@ -28,9 +26,8 @@ class TransferTimes:
 def transfer_times(problem: Problem) -> TransferTimes:
     """Every pair of servers at the rate that it can count on: an even part of its NICs where rates
     are fixed, else all of them."""
-    usable = problem.usable_nic_rates
-    fixed = problem.sharing in ("strict", "even")
-    setup, rate = alone(problem, even_rates(usable) if fixed else widest_rates(usable))
+    alone = problem.alone(problem.policy.expected_pair_rates(problem.usable_nic_rates))
+    setup, rate = alone.setup, alone.rate
     with np.errstate(divide="ignore"):
         per_byte = 8.0 / rate
     setup = np.where(rate > 0, setup, np.inf)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewire.optimizer.cluster import even_rates, widest_rates
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import paths
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 
@@ -41,7 +38,7 @@ def unit_sums(unit: IntArray, values: IntArray | FloatArray) -> FloatArray:
     return sums
 
 
-def unit_able(problem: Problem, unit: IntArray) -> NDArray[np.bool_]:
+def unit_able(problem: Problem, unit: IntArray) -> BoolArray:
     """bool[units, D]: the device has times for all of the unit's operators."""
     unable = np.zeros((int(unit.max(initial=-1)) + 1, problem.seconds.shape[1]), dtype=np.bool_)
     np.logical_or.at(unable, unit, ~np.isfinite(problem.seconds))
@@ -85,12 +82,11 @@ def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 def typical_transfer_seconds(problem: Problem) -> FloatArray:
     """float64[m]: p0 + bytes / b at the mean rate that pairs of servers can count on, or, where
     none are joined by rails, pairs of devices; 0 where nothing is sent."""
-    cluster, nics = problem.cluster, problem.usable_nic_rates
-    fixed = problem.sharing in ("strict", "even")
-    totals = (even_rates(nics) if fixed else widest_rates(nics)).sum(axis=2)
+    cluster = problem.cluster
+    totals = problem.policy.expected_pair_rates(problem.usable_nic_rates).sum(axis=2)
     setup, rate = np.array([cluster.setup_latency_seconds]), totals[totals > 0]
     if not len(rate) or cluster.links or problem.model == "msr":
-        setup, rate = paths(problem)
+        setup, rate = problem.paths.setup, problem.paths.rate
         apart = ~np.eye(len(rate), dtype=bool) & (rate > 0)
         setup, rate = setup[apart], rate[apart]
     size = problem.graph.tensor_bytes

@@ -22,10 +22,10 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.names import EngineName, Model, Sharing
+from placewire.optimizer.names import EngineName, Model, SharingName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
-_CASES: tuple[tuple[Sharing, Model], ...] = (
+_CASES: tuple[tuple[SharingName, Model], ...] = (
     ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
 )  # fmt: skip
 # Enough operators to be reduced, and memory for half of them.

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
 

@@ -18,7 +18,6 @@ from placewire.optimizer.explain.what_if import (
     without_network,
 )
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
 
@@ -90,7 +89,7 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
         bound_seconds=placement.bound_seconds,
         bound_reason=placement.bound_reason,
         path=_stretches(graph, placement, path),
-        pairs=_pairs(placement, path, decides_rates(problem)),
+        pairs=_pairs(placement, path, problem.decides_rates),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
         limit=without_network(problem, decision) if timeline.messages else None,
         more=bound_with_another_device(problem),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from placewire.optimizer.explain.explanation import Explanation, PairTraffic, Stretch
 from placewire.optimizer.explain.summary import verdict, wrapped
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
 
@@ -102,11 +103,7 @@ def _why(pair: PairTraffic, placement: Placement) -> str:
         )
     if placement.cluster.links and not placement.cluster.rails:
         return "a link of its own"
-    return {
-        "job": "no rate of its own: the most urgent message of a sender goes first",
-        "even": "as much as every other pair",
-        "unshaped": "no rate of its own: whoever sends shares the NICs",
-    }.get(placement.sharing, "no rate of its own")
+    return SHARINGS[placement.sharing].why_this_rate
 
 
 def _change_lines(explanation: Explanation) -> list[str]:

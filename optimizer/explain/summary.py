@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
@@ -120,7 +121,7 @@ def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
     """The problem that the placement is an answer to."""
     return Problem(
         graph, placement.cluster, placement.sharing, placement.model, placement.backend,
-        placement.entitled,
+        placement.floor,
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.rows import GraphError, OperatorRow, TensorRow
 
 __all__ = [
@@ -38,9 +38,6 @@ __all__ = [
 TUPLE_ITEM = "getitem"
 
 COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

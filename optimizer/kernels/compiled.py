@@ -19,17 +19,15 @@ import numba
 from numba.core.caching import IndexDataCacheFile
 from numba.core.registry import cpu_target
 
-from placewire.optimizer import problem
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _keep_code_by_sources() -> None:
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    # Constants of problem.py are compiled in.
-    sources = {*here.rglob("*.py"), *here.parent.glob("*/kernels/*.py")}
-    for path in [*sorted(sources), Path(str(problem.__file__))]:
+    # The network model's constants are compiled in, and its loops run compiled too.
+    beside = (*here.parent.glob("*/kernels/*.py"), *here.parent.glob("network/*.py"))
+    for path in sorted({*here.rglob("*.py"), *beside}):
         digest.update(path.read_bytes())
     settings: Any = numba.config
     if settings.CACHE_DIR:

@@ -5,25 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewire.optimizer.cluster import widest_rates
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
-from placewire.optimizer.network.sharing import (
-    alone,
-    cuts_equally,
-    paths,
-    with_a_rail,
-    worthwhile_rates,
-)
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, FLOOR_FRACTION, Problem
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits, widest_rates
+from placewire.optimizer.network.sharing import Discipline
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES, with_a_rail
+from placewire.optimizer.problem import Problem
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+# How transfers meet, as the loops compare it.
+NEVER_MEET, FIRST_COME = int(Discipline.NEVER_MEET), int(Discipline.FIRST_COME)
+MAX_MIN, LENDING = int(Discipline.MAX_MIN), int(Discipline.LENDING)
+MOST_URGENT = int(Discipline.MOST_URGENT)
 
-# How transfers meet: never; in first-come channels of fixed rates; as flows that share the NICs,
-# max-min fairly, above their pairs' minimums, or the most urgent of each sender first.
-FREE, CHANNELS, FAIR, LENT, URGENT = 0, 1, 2, 3, 4
+
+_KEPT = "_tables"
 
 
 class Tables(NamedTuple):
@@ -34,13 +30,15 @@ class Tables(NamedTuple):
     else's storage; allocator int64[n]: at whose start an operator's storage appears; static_bytes
     float64[n]: the operator's memory in the sum of thesis (3.2).
 
-    discipline: one of the above. lends: rates are minimums with what may be borrowed on top.
-    nic_rates float64[S, R]: what the job may count on; line_rates: what the NIC carries;
-    neighbour_rates: what others want of it, each direction. worthwhile float64[S, S, R]: what a
-    pair could have alone on the rails that serve it (sharing.worthwhile_rates).
-    path_setup, path_rate float64[D, D]: what joins two devices past the NICs (sharing.paths); its
-    messages queue where paths_queue. alone_setup, alone_rate float64[D, D]: a transfer that meets
-    no other, each pair at its widest rate. cuts_equally: a large message's parts are equal.
+    discipline: one of the above. lends: decided rates are minimums with what may be borrowed on
+    top. nic_rates float64[S, R]: what the job may count on of each NIC. limit_groups int64[R, S, S,
+    K]: the groups of pairs that are limited together (network.nics.RateLimits); of each group,
+    float64[R, G], limit_capacity: what the job may count on, line_rates: what it carries,
+    neighbour_rates: what others want of it. worthwhile float64[S, S, R]: what a pair could have
+    alone on the rails that serve it. path_setup, path_rate float64[D, D]: what joins two devices
+    past the NICs; its messages queue where paths_queue. alone_setup, alone_rate float64[D, D]: a
+    transfer that meets no other, each pair at its widest rate. cuts_equally: a large message's
+    parts are equal. least_pair_fraction: the part of a NIC that each pair in use keeps.
     """
 
     seconds: FloatArray
@@ -57,6 +55,8 @@ class Tables(NamedTuple):
     discipline: int
     lends: bool
     nic_rates: FloatArray
+    limit_groups: IntArray
+    limit_capacity: FloatArray
     line_rates: FloatArray
     neighbour_rates: FloatArray
     worthwhile: FloatArray
@@ -68,23 +68,23 @@ class Tables(NamedTuple):
     setup_seconds: float
     cut_bits: float
     cuts_equally: bool
-    floor: float
+    least_pair_fraction: float
     weight_bytes: FloatArray
     activation_bytes: FloatArray
     workspace_bytes: FloatArray
-    is_view: NDArray[np.bool_]
+    is_view: BoolArray
     allocator: IntArray
     static_bytes: FloatArray
     memory_bytes: FloatArray
 
 
-def view_operators(problem: Problem) -> NDArray[np.bool_]:
+def view_operators(problem: Problem) -> BoolArray:
     """bool[n]: allocates nothing and yet has an output of some size, so that it keeps alive what
     its inputs stand on (the graph does not name the alias; this errs on the safe side)."""
     graph = problem.graph
     sized = np.zeros(graph.operator_count, dtype=np.bool_)
     sized[graph.tensor_producer[graph.tensor_bytes > 0]] = True
-    views: NDArray[np.bool_] = sized & (graph.activation_bytes == 0)
+    views: BoolArray = sized & (graph.activation_bytes == 0)
     return views
 
 
@@ -100,19 +100,19 @@ def allocating_operators(problem: Problem) -> IntArray:
     return allocator
 
 
-def discipline(problem: Problem) -> int:
-    if problem.model == "thesis":
-        return FREE
-    if problem.model == "msr":
-        return CHANNELS
-    by_sharing = {"unshaped": FAIR, "guarantee": LENT, "job": URGENT}
-    return by_sharing.get(problem.sharing, CHANNELS)
+def tables_of(problem: Problem) -> Tables:
+    """They are made once for each problem, and read only."""
+    if _KEPT not in problem.__dict__:
+        problem.__dict__[_KEPT] = _made(problem)
+    tables: Tables = problem.__dict__[_KEPT]
+    return tables
 
 
-def make_tables(problem: Problem) -> Tables:
+def _made(problem: Problem) -> Tables:
     graph, cluster = problem.graph, problem.cluster
-    path_setup, path_rate = paths(problem)
-    alone_setup, alone_rate = alone(problem, widest_rates(problem.usable_nic_rates))
+    paths, alone = problem.paths, problem.alone(widest_rates(problem.usable_nic_rates))
+    usable = with_a_rail(problem.usable_nic_rates)
+    limits = nic_limits(usable)
     inputs_start, inputs = graph.inputs
     outputs_start, outputs = graph.outputs
 
@@ -134,21 +134,23 @@ def make_tables(problem: Problem) -> Tables:
         outputs_start=integers(outputs_start),
         outputs=integers(outputs),
         server=integers(cluster.server_of_device),
-        discipline=discipline(problem),
-        lends=problem.sharing == "guarantee",
-        nic_rates=floats(with_a_rail(problem.usable_nic_rates)),
-        line_rates=floats(with_a_rail(cluster.nic_rates)),
-        neighbour_rates=floats(with_a_rail(cluster.background)),
-        worthwhile=floats(with_a_rail(worthwhile_rates(problem))),
-        path_setup=floats(path_setup),
-        path_rate=floats(path_rate),
+        discipline=int(problem.discipline),
+        lends=problem.policy.discipline == LENDING,
+        nic_rates=floats(usable),
+        limit_groups=integers(limits.groups),
+        limit_capacity=floats(limits.capacity),
+        line_rates=floats(nic_limits(with_a_rail(cluster.nic_rates)).capacity),
+        neighbour_rates=floats(nic_limits(with_a_rail(cluster.background)).capacity),
+        worthwhile=floats(with_a_rail(problem.worthwhile_rates)),
+        path_setup=floats(paths.setup),
+        path_rate=floats(paths.rate),
         paths_queue=problem.model == "contended",
-        alone_setup=floats(alone_setup),
-        alone_rate=floats(alone_rate),
+        alone_setup=floats(alone.setup),
+        alone_rate=floats(alone.rate),
         setup_seconds=float(cluster.setup_latency_seconds),
         cut_bits=CUT_THRESHOLD_BYTES * 8.0,
-        cuts_equally=cuts_equally(problem),
-        floor=FLOOR_FRACTION,
+        cuts_equally=problem.cuts_equally,
+        least_pair_fraction=LEAST_PAIR_FRACTION,
         weight_bytes=floats(graph.weight_bytes),
         activation_bytes=floats(graph.activation_bytes),
         workspace_bytes=floats(graph.workspace_bytes),

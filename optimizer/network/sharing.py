@@ -1,125 +1,144 @@
-"""What each sharing makes of a decision's rates: which of them cut messages and pace transfers.
+"""What every sharing answers: the one place where a way to share the network is described.
 
-strict     the decision itself: each pair's rate per rail is its cap
-even       each NIC's usable rate split evenly over the other servers
-guarantee  the decision is each pair's minimum; what paces it at most is the minimum with what it
-           may borrow, fixed beforehand so that no receiver can be oversubscribed
-job        no per-pair rates: messages are cut by what each pair could have alone
-unshaped   the same
+A sharing says what concurrent transfers get. Each has a file of its own beside this one, and
+sharings.py names them all. S servers, R rails; all rates are payload bits per second; float64[S, S,
+R] is a rate per (source server, destination server, rail).
 """
 
 from __future__ import annotations
 
-import numpy as np
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
 
-from placewire.optimizer.cluster import even_rates, widest_rates
-from placewire.optimizer.graph.operator_graph import FloatArray
-from placewire.optimizer.problem import Problem
-
-
-def decides_rates(problem: Problem) -> bool:
-    """Whether rates per server pair are part of a solution."""
-    return problem.sharing in ("strict", "guarantee") and problem.model != "msr"
-
-
-def limits_receiving(problem: Problem) -> bool:
-    """Whether rates are limited at receivers too: not in the thesis' own model (3.7)."""
-    return problem.model != "thesis" or problem.sharing == "guarantee"
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.nics import usable_rates, widest_rates
 
 
-def rates_in_force(problem: Problem, rates: FloatArray | None) -> FloatArray:
-    """float64[S, S, R], R at least 1: what messages are cut by, and what paces them at most.
+class Discipline(IntEnum):
+    """How transfers that are under way at the same time meet in the compiled simulator.
 
-    rates float64[S, S, R] are the decision where decides_rates(problem), else ignored. All zero
-    under the model `msr`, which has no NICs. Raises ValueError where rates are missing.
+    NEVER_MEET     each has its pair's rates to itself (the models `thesis` and, past the NICs,
+                   `msr`)
+    FIRST_COME     each (source device, destination device, rail) is a channel of a fixed rate
+    MAX_MIN        the NICs are shared max-min fairly, with the neighbour's flows
+    LENDING        each pair has its minimum, and borrows what its sender has left
+    MOST_URGENT    each sender serves its most urgent message first
     """
-    usable = problem.usable_nic_rates
-    if problem.model == "msr":
-        return with_a_rail(np.zeros_like(widest_rates(usable)))
-    if problem.sharing == "even":
-        return with_a_rail(even_rates(usable))
-    if problem.sharing in ("job", "unshaped"):
-        return with_a_rail(widest_rates(usable))
-    decided = decision(problem, rates)
-    if problem.sharing == "strict":
+
+    NEVER_MEET = 0
+    FIRST_COME = 1
+    MAX_MIN = 2
+    LENDING = 3
+    MOST_URGENT = 4
+
+
+@dataclass(frozen=True)
+class JobQueue:
+    """One queue that carries the job on one NIC of `source`, to `destinations`.
+
+    minimum: what the queue always has. maximum: what it never exceeds; None is the whole NIC.
+    for_the_job: the queue carries the job to whatever server; else it is its one destination's.
+    """
+
+    source: str
+    rail: str
+    destinations: tuple[str, ...]
+    minimum: float
+    maximum: float | None
+    for_the_job: bool = False
+
+
+@dataclass(frozen=True)
+class PromisedRate:
+    """What one transfer through a queue gets at least while all promised ones run.
+
+    paced: the sender holds itself to that rate, because no queue divides what arrives.
+    """
+
+    queue: JobQueue
+    destination: str
+    at_least: float
+    paced: bool = False
+
+
+class SharingPolicy(ABC):
+    """One sharing. The defaults here are those of a network that is shaped pair by pair."""
+
+    name: ClassVar[SharingName]
+    discipline: ClassVar[Discipline]
+    # Whether rates of pairs are part of a solution.
+    decides_rates: ClassVar[bool] = False
+    # Whether a pair's rate is a cap, so that it is the same however much others send.
+    caps_pairs: ClassVar[bool] = False
+    # Whether what a receiver takes in is limited under every model, the thesis' own too.
+    always_limits_receiving: ClassVar[bool] = False
+    # Whether the network keeps the job's floor of a NIC against what others send.
+    protects_the_job: ClassVar[bool] = True
+    # Whether ranks send in the order of urgency, instead of in the order of the program.
+    sends_most_urgent_first: ClassVar[bool] = False
+    # Why a pair has the rate that it has, where that is no decision: for people.
+    why_this_rate: ClassVar[str] = "no rate of its own"
+
+    def kept_fraction(self, floor: float) -> float:
+        """The part of each NIC that the job may count on whatever others want. floor: the part that
+        a shaped network keeps for the job."""
+        return floor
+
+    def most_nic_rates(self, cluster: Cluster, floor: float) -> FloatArray:
+        """float64[S, R]: the most that the job ever carries on each NIC, in each direction."""
+        return usable_rates(cluster, self.kept_fraction(floor))
+
+    def most_pair_rates(self, nic_rates: FloatArray) -> FloatArray:
+        """float64[S, S, R]: the most that a pair ever gets, from the most that the job carries on
+        each NIC float64[S, R]."""
+        return widest_rates(nic_rates)
+
+    def expected_pair_rates(self, usable: FloatArray) -> FloatArray:
+        """float64[S, S, R]: what a pair can count on before anything is decided, from what the job
+        may count on of each NIC float64[S, R]."""
+        return widest_rates(usable)
+
+    @abstractmethod
+    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+        """float64[S, S, R]: what messages are cut by, and what paces them at most.
+
+        decided: the solution's rates; given where decides_rates.
+        """
+
+    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray | None:
+        """float64[S, S, R] as a placement records them; None where pairs have no rates."""
         return decided
-    from placewire.optimizer.kernels.simulation.network import ceilings
 
-    return ceilings(np.ascontiguousarray(with_a_rail(usable)), decided)
+    @abstractmethod
+    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray | None:
+        """float64[S, S, R] for a job that places itself and sends in proportion to traffic
+        float64[S, S]; None where pairs have no rates."""
 
+    def reserved_rates(self, cluster: Cluster, floor: float) -> FloatArray:
+        """float64[S, R]: what of each NIC is the job's, so that no other queue is promised it."""
+        return usable_rates(cluster, self.kept_fraction(floor))
 
-def decision(problem: Problem, rates: FloatArray | None) -> FloatArray:
-    """The decided rates as contiguous float64[S, S, R], R at least 1.
+    def queues(self, allocation: Allocation) -> tuple[JobQueue, ...]:
+        """By server, rail and destination, in the cluster's order."""
+        return tuple(
+            JobQueue(source, rail, (destination,), minimum=rate, maximum=rate)
+            for source, destination, rail, rate in allocation.rates_bits_per_second
+            if rate > 0
+        )
 
-    Raises ValueError where they are missing or of another cluster's shape."""
-    if rates is None:
-        raise ValueError(f"{problem.sharing} sharing needs rates, float64[servers, servers, rails]")
-    servers, rails = problem.cluster.nic_rates.shape
-    if rates.shape[:2] != (servers, servers) or rates.shape[2] not in (rails, max(rails, 1)):
-        raise ValueError(f"rates have shape {rates.shape}, expected {(servers, servers, rails)}")
-    return with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
-
-
-def with_a_rail(rates: FloatArray) -> FloatArray:
-    """Rates float64[..., R] with R at least 1, as the compiled loops count on; a rail of rate 0
-    carries nothing."""
-    return rates if rates.shape[-1] else np.zeros((*rates.shape[:-1], 1))
-
-
-def cuts_equally(problem: Problem) -> bool:
-    """Whether a message is cut into equal parts; the thesis' model knows one rate per pair."""
-    return problem.backend == "nccl" and problem.model == "contended"
+    def promises(self, queues: Sequence[JobQueue]) -> tuple[PromisedRate, ...]:
+        """Of these queues, what all transfers together get: a measurement that the network must
+        pass."""
+        return tuple(PromisedRate(queue, queue.destinations[0], queue.minimum) for queue in queues)
 
 
-def worthwhile_rates(problem: Problem) -> FloatArray:
-    """float64[S, S, R]: what each pair could have alone on the rails that serve it.
-
-    All rails, except where messages are cut equally: there the slowest part rules, and the j
-    fastest rails carry j times the j-th's rate, so that those beyond the best j are left out (0).
-    """
-    widest = widest_rates(problem.usable_nic_rates)
-    if not cuts_equally(problem) or not widest.shape[2]:
-        return widest
-    falling = -np.sort(-widest, axis=2)
-    best = (falling * np.arange(1, widest.shape[2] + 1)).argmax(axis=2)
-    slowest = np.take_along_axis(falling, best[:, :, None], axis=2)
-    used: FloatArray = np.where(widest >= slowest, slowest, 0.0)
-    return used
-
-
-def paths(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """(set-up seconds, bits per second) float64[D, D] of what joins two devices past the NICs:
-    their link, or inside one server its own path; rate 0 where messages travel over rails.
-
-    Under `msr` every pair goes through host memory: an accelerator pays the tensor's transfer to
-    write it, and to read it; a CPU pays nothing (rate inf).
-    """
-    cluster = problem.cluster
-    server = cluster.server_of_device
-    if problem.model == "msr":
-        accelerator = np.array([device.type != "cpu" for device in cluster.devices], dtype=float)
-        with np.errstate(divide="ignore"):
-            rate = cluster.intra_server_bits_per_second / np.add.outer(accelerator, accelerator)
-        setup = np.zeros_like(rate)
-    else:
-        inside = server[:, None] == server[None, :]
-        rate = np.where(inside, cluster.intra_server_bits_per_second, 0.0)
-        setup = np.where(inside, cluster.setup_latency_seconds, 0.0)
-    for (a, b), link in cluster.link_of.items():
-        setup[a, b], rate[a, b] = link.setup_latency_seconds, link.rate_bits_per_second
-    return setup, rate
-
-
-def alone(problem: Problem, rates: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(set-up seconds, bits per second) float64[D, D] of a transfer that meets no other, at these
-    rates float64[S, S, R] where it travels over rails."""
-    setup, rate = paths(problem)
-    server = problem.cluster.server_of_device
-    total = rates.sum(axis=2)
-    if cuts_equally(problem):
-        slowest = np.where(rates > 0, rates, np.inf).min(axis=2, initial=np.inf)
-        total = np.where(total > 0, (rates > 0).sum(axis=2) * np.minimum(slowest, total), 0.0)
-    over_rails = rate == 0
-    rate = np.where(over_rails, total[server[:, None], server[None, :]], rate)
-    setup = np.where(over_rails, problem.cluster.setup_latency_seconds, setup)
-    return setup, rate
+def arriving(promised: Sequence[PromisedRate]) -> Counter[tuple[str, str]]:
+    """How many promised transfers arrive at each (rail, destination)."""
+    return Counter((one.queue.rail, one.destination) for one in promised)

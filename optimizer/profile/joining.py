@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import GraphError, IntArray, OperatorGraph
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
 # Notes that say how the times of one type came to be; the others are of the captured step.
 _OF_THE_MEASUREMENT = (

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.capture.allocations import Allocations, workspace_bytes
 from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
 from placewire.optimizer.capture.step import CapturedStep
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.profile.interpret import Call, StepInterpreter
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.straight import StraightStep

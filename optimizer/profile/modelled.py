@@ -14,7 +14,8 @@ from functools import cache
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.devices import DEVICES, Kind, ModelledDevice
 
 _KINDS: dict[Kind, frozenset[str]] = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from placewire.optimizer.cluster import Cluster, Device, Server
 from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
@@ -36,6 +37,6 @@ def _peak_on_one_device(graph: OperatorGraph) -> int:
         setup_latency_seconds=0.0,
         intra_server_bits_per_second=1.0,
     )
-    problem = Problem(graph, cluster, "unshaped")
+    problem = Problem(graph, cluster, WITHOUT_SHAPING)
     placed = np.zeros(graph.operator_count, dtype=np.int64)
     return int(simulate(problem, placed).peak_memory_bytes[0])

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, GraphError, OperatorGraph
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.profile.rough import held_bytes
 from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Trace
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, GraphError, OperatorGraph
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
 
 def roughly(small: Mapping[int, OperatorGraph], wanted: OperatorGraph, batch: int) -> OperatorGraph:

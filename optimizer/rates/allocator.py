@@ -11,14 +11,9 @@ import math
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import (
-    cuts_equally,
-    limits_receiving,
-    paths,
-    worthwhile_rates,
-)
-from placewire.optimizer.problem import FLOOR_FRACTION, Problem
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits
+from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.rate_program import best_rates
 from placewire.optimizer.simulation.simulate import Order, Timeline, simulate
 
@@ -30,50 +25,49 @@ def used_pairs(problem: Problem, device: IntArray) -> list[tuple[int, int]]:
     """Server pairs that exchange messages over rails, in order."""
     server = problem.cluster.server_of_device
     source, target, tensor = problem.graph.edges
-    _, past_the_nics = paths(problem)
-    crossing = past_the_nics[device[source], device[target]] == 0
+    crossing = problem.paths.rate[device[source], device[target]] == 0
     crossing &= problem.graph.tensor_bytes[tensor] > 0
     ends = np.stack([server[device[source]], server[device[target]]], axis=1)
     return [(int(s), int(t)) for s, t in np.unique(ends[crossing], axis=0)]
 
 
-def floor_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
+def least_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
     """float64[S, S, R]: what every used pair and its reverse direction must keep on the rails that
     serve them.
 
-    The reverse direction carries acknowledgements. Where many servers talk the floors together take
-    at most half of a NIC.
+    The reverse direction carries acknowledgements. Where many servers talk these rates together
+    take at most half of a NIC.
     """
-    worthwhile = worthwhile_rates(problem)
-    fraction = min(FLOOR_FRACTION, 0.5 / max(len(worthwhile) - 1, 1))
-    floors = np.zeros_like(worthwhile)
+    worthwhile = problem.worthwhile_rates
+    fraction = min(LEAST_PAIR_FRACTION, 0.5 / max(len(worthwhile) - 1, 1))
+    least = np.zeros_like(worthwhile)
     for s, t in used:
-        floors[s, t] = fraction * worthwhile[s, t]
-        floors[t, s] = fraction * worthwhile[t, s]
-    return floors
+        least[s, t] = fraction * worthwhile[s, t]
+        least[t, s] = fraction * worthwhile[t, s]
+    return least
 
 
 def starting_rates(problem: Problem, device: IntArray) -> FloatArray:
     """float64[S, S, R]: admissible rates by volume, without a program."""
-    from placewire.optimizer.kernels.simulation.network import device_traffic, proportional_rates
-    from placewire.optimizer.kernels.tables import make_tables
+    from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
+    from placewire.optimizer.kernels.tables import tables_of
 
-    tables = make_tables(problem)
-    rates = proportional_rates(tables, device_traffic(tables, device))
+    tables = tables_of(problem)
+    rates = rates_by_volume(tables, device_traffic(tables, device))
     return rates[:, :, : len(problem.cluster.rails)]
 
 
 def equal_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
-    """float64[S, S, R]: each NIC split equally over the pairs that use it, floors kept."""
-    floors = floor_rates(problem, used)
-    mine = np.zeros_like(floors, dtype=bool)
+    """float64[S, S, R]: what is left of each NIC above the least rates, split equally
+    over the pairs that use it."""
+    least = least_rates(problem, used)
+    mine = np.zeros_like(least, dtype=bool)
     for s, t in used:
-        mine[s, t] = floors[s, t] > 0
-    left = problem.usable_nic_rates
-    transmit = (left - floors.sum(axis=1)) / np.maximum(mine.sum(axis=1), 1)
-    receive = (left - floors.sum(axis=0)) / np.maximum(mine.sum(axis=0), 1)
-    share = np.minimum(transmit[:, None, :], receive[None, :, :])
-    return _levelled(problem, np.where(mine, floors + share, floors))
+        mine[s, t] = least[s, t] > 0
+    limits = nic_limits(problem.usable_nic_rates)
+    left = limits.capacity - limits.load(least)
+    share = limits.least(left / np.maximum(limits.load(mine), 1))
+    return _levelled(problem, np.where(mine, least + share, least))
 
 
 def allocate(
@@ -93,10 +87,10 @@ def allocate(
     """
     used = used_pairs(problem, device)
     servers, rails = problem.cluster.nic_rates.shape
-    reached = worthwhile_rates(problem).sum(axis=2)
+    reached = problem.worthwhile_rates.sum(axis=2)
     if not used or not all(reached[pair] > 0 for pair in used):
         return np.zeros((servers, servers, rails))
-    floors = floor_rates(problem, used)
+    least = least_rates(problem, used)
 
     def score(rates: FloatArray) -> tuple[float, Timeline]:
         timeline = simulate(problem, device, order=order, rates=rates)
@@ -108,7 +102,7 @@ def allocate(
     best_step, timeline = score(best)
     # A small message's rail is its pair's fastest, which the program may change: hence two passes.
     for _ in range(2 if len(timeline.messages) <= _MOST_MESSAGES else 0):
-        solved = best_rates(problem, device, timeline, best, floors, until)
+        solved = best_rates(problem, device, timeline, best, least, until)
         if solved is None:
             break
         step_before = best_step
@@ -122,23 +116,17 @@ def allocate(
 
 
 def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
-    """The same rates, scaled up pair by pair as far as both ends' NICs allow."""
-    nics, widest = problem.usable_nic_rates, worthwhile_rates(problem)
+    """The same rates, scaled up pair by pair as far as the NICs allow."""
     for _ in range(4):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            transmit = np.where(rates.sum(axis=1) > 0, nics / rates.sum(axis=1), 1.0)
-            receive = np.where(rates.sum(axis=0) > 0, nics / rates.sum(axis=0), 1.0)
-        if not limits_receiving(problem):
-            receive = np.full_like(receive, np.inf)
-        factor = np.minimum(transmit[:, None, :], receive[None, :, :])
-        rates = np.minimum(rates * np.maximum(factor, 1.0), widest)
+        grown = rates * np.maximum(problem.limits.room(rates), 1.0)
+        rates = np.minimum(grown, problem.worthwhile_rates)
     return _levelled(problem, rates)
 
 
 def _levelled(problem: Problem, rates: FloatArray) -> FloatArray:
     """Where messages are cut equally, a pair's faster rails give up what its slowest cannot use."""
-    if cuts_equally(problem):
-        from placewire.optimizer.kernels.simulation.network import level_rails
+    if problem.cuts_equally:
+        from placewire.optimizer.kernels.simulation.transfers import level_rails
 
         rates = rates.copy()
         level_rails(rates)

@@ -20,15 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewire.optimizer.network.sharing import (
-    cuts_equally,
-    limits_receiving,
-    paths,
-    worthwhile_rates,
-)
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import Timeline
 
 _ROUNDS = 10
@@ -36,8 +31,6 @@ _TANGENT_TOLERANCE = 1e-4
 _FIRST_TANGENTS = tuple(2.0**-k for k in range(8))
 STEP = 0  # the variable that is minimised
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Terms = list[tuple[int, float]]
 
 
@@ -46,32 +39,23 @@ def best_rates(
     device: IntArray,
     timeline: Timeline,
     rates: FloatArray,
-    floors: FloatArray,
+    least: FloatArray,
     until: float = math.inf,
 ) -> FloatArray | None:
-    """float64[S, S, R], at least floors and within every NIC; None where the solver finds nothing,
-    or nothing before time.monotonic() is `until`.
+    """float64[S, S, R], not below the least rates and within every limit; None where the solver
+    finds nothing, or nothing before time.monotonic() is `until`.
 
     timeline is of the placement as it stands under `rates`; its orders are kept.
     """
-    program = _Program(problem, device, timeline, rates, floors)
+    program = _Program(problem, device, timeline, rates, least)
     values = program.solve(until)
     if values is None:
         return None
-    found = floors.copy()
+    found = least.copy()
     for key, variable in program.rate.items():
-        found[key] = max(values[variable] * program.rate_unit, floors[key])
-    return _within_nics(problem, found)
-
-
-def _within_nics(problem: Problem, rates: FloatArray) -> FloatArray:
-    """Takes off what the solver's tolerance put on top."""
-    nics = problem.usable_nic_rates
-    for axis in (1, 0) if limits_receiving(problem) else (1,):
-        total = rates.sum(axis=axis)
-        over = np.maximum(np.divide(total, nics, out=np.ones_like(total), where=nics > 0), 1.0)
-        rates = rates / np.expand_dims(over, axis)
-    return rates
+        found[key] = max(values[variable] * program.rate_unit, least[key])
+    # Takes off what the solver's tolerance put on top.
+    return problem.limits.within(found)
 
 
 @dataclass
@@ -98,15 +82,15 @@ class _Program:
         device: IntArray,
         timeline: Timeline,
         rates: FloatArray,
-        floors: FloatArray,
+        least: FloatArray,
     ) -> None:
         self.problem, self.device, self.timeline = problem, device, timeline
-        self.current, self.floors = rates, floors
+        self.current, self.least = rates, least
         self.server = problem.cluster.server_of_device
         step = timeline.step_seconds
         self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
         self.rate_unit = float(problem.usable_nic_rates.max())
-        self.path_setup, self.path_rate = paths(problem)
+        self.paths = problem.paths
         self.rows = _Rows()
         self.variables = STEP + 1
         self.rate: dict[tuple[int, int, int], int] = {}
@@ -125,32 +109,29 @@ class _Program:
         self.rows.add([*earlier, (later, -1.0)], -seconds / self.time_unit)
 
     def _rates(self) -> None:
-        """One variable per pair and rail that is used, and what each NIC has left for them. Where
+        """One variable per pair and rail that is used, and what each limit has left for them. Where
         messages are cut equally, all rails that serve a pair have one variable in common."""
-        widest = worthwhile_rates(self.problem)
+        widest, limits = self.problem.worthwhile_rates, self.problem.limits
         pairs = {
             (int(self.server[m.source]), int(self.server[m.destination]))
             for m in self.timeline.messages
             if m.rails
         }
-        transmit: dict[tuple[int, int], Terms] = defaultdict(list)
-        receive: dict[tuple[int, int], Terms] = defaultdict(list)
+        members: dict[tuple[int, int], Terms] = defaultdict(list)
         for s, t in sorted(pairs):
             served = np.flatnonzero(widest[s, t]).tolist()
-            common = self._new() if cuts_equally(self.problem) else None
+            common = self._new() if self.problem.cuts_equally else None
             for r in served:
                 self.rate[s, t, r] = self._new() if common is None else common
-                transmit[s, r].append((self.rate[s, t, r], 1.0))
-                receive[t, r].append((self.rate[s, t, r], 1.0))
-        fixed = self.floors.copy()
+        for k in range(limits.groups.shape[3]):
+            for (s, t, r), variable in self.rate.items():
+                members[r, int(limits.groups[r, s, t, k])].append((variable, 1.0))
+        fixed = self.least.copy()
         for key in self.rate:
             fixed[key] = 0.0
-        nics = self.problem.usable_nic_rates
-        for (s, r), terms in transmit.items():
-            self.rows.add(terms, float(nics[s, r] - fixed[s, :, r].sum()) / self.rate_unit)
-        if limits_receiving(self.problem):
-            for (t, r), terms in receive.items():
-                self.rows.add(terms, float(nics[t, r] - fixed[:, t, r].sum()) / self.rate_unit)
+        left = limits.capacity - limits.load(fixed)
+        for (r, group), terms in members.items():
+            self.rows.add(terms, float(left[r, group]) / self.rate_unit)
 
     def _operators(self) -> None:
         """Between two operators that talk, a device's own sequence is a constant."""
@@ -211,8 +192,8 @@ class _Program:
         self, a: int, b: int, bits: float, in_use: Mapping[tuple[int, int], int]
     ) -> tuple[float, Terms]:
         """(seconds that are fixed, terms in a slowness)"""
-        if self.path_rate[a, b] > 0:
-            return float(self.path_setup[a, b] + bits / self.path_rate[a, b]), []
+        if self.paths.rate[a, b] > 0:
+            return float(self.paths.setup[a, b] + bits / self.paths.rate[a, b]), []
         s, t = int(self.server[a]), int(self.server[b])
         rails = tuple(key for key in self.rate if key[:2] == (s, t))
         scale = bits / self.rate_unit / self.time_unit
@@ -262,9 +243,9 @@ class _Program:
         objective = np.zeros(self.variables)
         objective[STEP] = 1.0
         low, high = np.zeros(self.variables), np.full(self.variables, np.inf)
-        widest = worthwhile_rates(self.problem)  # the thesis' model limits no sum at a receiver
+        widest = self.problem.worthwhile_rates  # the thesis' model limits no sum at a receiver
         for key, variable in self.rate.items():
-            low[variable] = self.floors[key] / self.rate_unit
+            low[variable] = self.least[key] / self.rate_unit
             high[variable] = min(high[variable], widest[key] / self.rate_unit)
         result: Any = linprog(
             objective,

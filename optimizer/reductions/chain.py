@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.names import ReductionName
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.catalog import REDUCTIONS, load

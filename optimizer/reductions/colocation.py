@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.merging import binding_keys
 

@@ -10,7 +10,7 @@ device has memory enough (theorem 1); where that is false, groups are kept small
 
 from __future__ import annotations
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph, operator_delay

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:

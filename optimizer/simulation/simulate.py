@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import alone, decides_rates, decision, rates_in_force
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.network.sharing import Discipline
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import (
     Order,
@@ -37,12 +37,12 @@ from placewire.optimizer.simulation.timeline import (
     Timeline,
     TimelineMessage,
     arrival_seconds,
-    device_offsets,
     make_timeline,
     messages_needed,
 )
 
 if TYPE_CHECKING:
+    from placewire.optimizer.kernels.simulation.first_come import MessageLog
     from placewire.optimizer.kernels.tables import Tables
 
 __all__ = ["Order", "Timeline", "TimelineMessage", "recorded_priority", "simulate"]
@@ -70,11 +70,13 @@ def simulate(
     network = _Network(problem, device, rates)
     if problem.model == "thesis":
         return _simulate_thesis(network)
-    if order is None:
-        if priority is None:
-            priority = recorded_priority(problem)
-        return _simulate_listed(network, np.asarray(priority, dtype=np.float64))
-    return _simulate_ordered(network, _flatten(device, order, len(problem.cluster.devices)))
+    in_order = np.empty(0, dtype=np.int64)
+    if order is not None:
+        in_order = _flatten(device, order, len(problem.cluster.devices))
+        priority = np.zeros(len(device))
+    elif priority is None:
+        priority = recorded_priority(problem)
+    return _simulate_events(network, np.ascontiguousarray(priority, dtype=np.float64), in_order)
 
 
 def recorded_priority(problem: Problem) -> FloatArray:
@@ -114,14 +116,15 @@ class _Network:
     """The problem as the compiled loops read it, and the rates that a decision puts in force."""
 
     def __init__(self, problem: Problem, device: IntArray, rates: FloatArray | None) -> None:
-        from placewire.optimizer.kernels.tables import CHANNELS, FREE, make_tables
+        from placewire.optimizer.kernels.tables import tables_of
 
         self.problem, self.device = problem, device
-        self.tables: Tables = make_tables(problem)
-        self.rates = rates_in_force(problem, rates)
-        self.minimums = decision(problem, rates) if decides_rates(problem) else self.rates
+        self.tables: Tables = tables_of(problem)
+        self.rates = problem.rates_in_force(rates)
+        self.minimums = problem.decision(rates) if problem.decides_rates else self.rates
         # Where a used pair has no rate at all the step never ends, however the others share.
-        self.is_fluid = self.tables.discipline not in (CHANNELS, FREE) and self._all_served()
+        shares = problem.discipline not in (Discipline.NEVER_MEET, Discipline.FIRST_COME)
+        self.shares_rates = shares and self._all_served()
 
     def _all_served(self) -> bool:
         tensor, destination = messages_needed(self.problem, self.device)
@@ -133,84 +136,67 @@ class _Network:
 
     def channels(self) -> FloatArray:
         """float64[D, D, R]"""
-        from placewire.optimizer.kernels.simulation.network import channel_rates, device_traffic
+        from placewire.optimizer.kernels.simulation.transfers import (
+            channel_rates,
+            device_traffic,
+        )
 
         return channel_rates(self.tables, device_traffic(self.tables, self.device), self.rates)
 
 
-class _Record:
-    """Room for the messages of one run: M = number of edges at most."""
+def message_log(tables: Tables) -> MessageLog:
+    """Room for the messages of one run: as many as there are edges at most."""
+    from placewire.optimizer.kernels.simulation.first_come import MessageLog
 
-    def __init__(self, tables: Tables) -> None:
-        limit, rails = len(tables.consumers), tables.nic_rates.shape[1]
-        self.tensor = np.empty(limit, dtype=np.int64)
-        self.device = np.empty(limit, dtype=np.int64)
-        self.part_start = np.empty((limit, rails))
-        self.part_finish = np.empty((limit, rails))
-
-    def arrays(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-        return self.tensor, self.device, self.part_start, self.part_finish
+    limit, rails = len(tables.consumers), tables.nic_rates.shape[1]
+    return MessageLog(
+        np.empty(limit, dtype=np.int64), np.empty(limit, dtype=np.int64),
+        np.empty((limit, rails)), np.empty((limit, rails)),
+    )  # fmt: skip
 
 
-def _simulate_listed(network: _Network, priority: FloatArray) -> Timeline:
-    """List scheduling decides the order; the timeline is that of the order, run strictly."""
-    from placewire.optimizer.kernels.simulation.fluid import fluid
-    from placewire.optimizer.kernels.simulation.schedule import by_priority
+def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -> Timeline:
+    """By priority float64[n], or strictly in the order int64[n], grouped by device, where it has
+    entries."""
+    from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+    from placewire.optimizer.kernels.simulation.peak_memory import peak_memory
+    from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
 
     tables, device = network.tables, network.device
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
     position = np.empty(n, dtype=np.int64)
-    if network.is_fluid:
-        empty = np.empty(0, dtype=np.int64)
-        fluid(
-            tables, network.rates, network.minimums, device, priority, empty, start, finish, sent,
-            position, *_Record(tables).arrays(), np.empty((0, 0)),
-        )  # fmt: skip
-    else:
-        by_priority(tables, device, priority, network.channels(), start, finish, sent, position)
-    timeline = _simulate_ordered(network, _grouped(device, position))
-    listed = finish.max(initial=0.0)
-    assert not np.isfinite(listed) or abs(timeline.step_seconds - listed) <= 1e-9 * listed
-    return timeline
-
-
-def _simulate_ordered(network: _Network, flat: IntArray) -> Timeline:
-    from placewire.optimizer.kernels.simulation.fluid import fluid
-    from placewire.optimizer.kernels.simulation.memory import peak_memory
-    from placewire.optimizer.kernels.simulation.schedule import by_order
-
-    tables, device = network.tables, network.device
-    n, devices = len(device), len(tables.server)
-    offsets = device_offsets(device, devices)
-    start, finish, sent = np.empty(n), np.empty(n), np.zeros(len(tables.producer))
-    record = _Record(tables)
+    log = message_log(tables)
     background = None
-    if network.is_fluid:
-        background = np.zeros_like(tables.nic_rates)
-        count = fluid(
-            tables, network.rates, network.minimums, device, np.zeros(n), flat, start, finish, sent,
-            np.empty(n, dtype=np.int64), *record.arrays(), background,
+    if network.shares_rates:
+        background = np.zeros_like(network.problem.cluster.nic_rates)
+        count = run_shared_rates(
+            tables, network.rates, network.minimums, device, priority, order, start, finish, sent,
+            position, log, background,
         )  # fmt: skip
+        complete = count >= 0
     else:
-        channels = network.channels()
-        count = by_order(tables, device, flat, offsets, channels, start, finish, *record.arrays())
-    if count < 0:
+        _, count, handled = run_first_come(
+            tables, device, priority, network.channels(), False, order, start, finish, sent,
+            position, log, *NOT_CHANGED,
+        )  # fmt: skip
+        complete = handled == n
+    if not complete:
         raise ValueError("the orders of the devices wait for each other for ever (deadlock)")
-    tensor, destination = record.tensor[:count], record.device[:count]
-    parts = record.part_start[:count], record.part_finish[:count]
+    tensor, destination = log.tensor[:count], log.device[:count]
+    parts = log.part_start[:count], log.part_finish[:count]
     sent[:] = 0.0
     np.maximum.at(sent, tensor, arrival_seconds(parts[1]))
-    position = np.empty(n, dtype=np.int64)
-    position[flat] = np.arange(n) - offsets[device[flat]]
     peak = peak_memory(tables, device, position, start, sent)
-    run = Run(start, finish, flat, tensor, destination, *parts, peak, background)
+    run = Run(
+        start, finish, _grouped(device, position), tensor, destination, *parts, peak, background
+    )  # fmt: skip
     return make_timeline(network.problem, device, network.rates, run)
 
 
 def _simulate_thesis(network: _Network) -> Timeline:
-    from placewire.optimizer.kernels.simulation.memory import static_memory
-    from placewire.optimizer.kernels.simulation.schedule import contention_free
+    from placewire.optimizer.kernels.simulation.contention_free import contention_free
+    from placewire.optimizer.kernels.simulation.peak_memory import static_memory
 
     problem, tables, device = network.problem, network.tables, network.device
     n = len(device)
@@ -221,10 +207,10 @@ def _simulate_thesis(network: _Network) -> Timeline:
     )
     tensor, destination = messages_needed(problem, device)
     producer = problem.graph.tensor_producer[tensor]
-    setup, rate = alone(problem, network.rates)
+    alone = problem.alone(network.rates)
     ends = device[producer], destination
     with np.errstate(divide="ignore"):
-        took = setup[ends] + tables.bits[tensor] / rate[ends]
+        took = alone.setup[ends] + tables.bits[tensor] / alone.rate[ends]
     rails = network.rates.shape[2]
     began = np.repeat(finish[producer][:, None], rails, axis=1)
     run = Run(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import cuts_equally, paths
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import Problem
 
 Order = tuple[tuple[int, ...], ...]
 
@@ -17,12 +17,12 @@ Order = tuple[tuple[int, ...], ...]
 @dataclass(frozen=True)
 class TimelineMessage:
     """rails: share of the bytes per rail of the cluster, () past the NICs. queued: the producer's
-    finish; start: its first part's; rank: 0 is the most urgent of the step."""
+    finish; start: its first part's; send_order: 0 is the most urgent of the step."""
 
     tensor: int
     source: int
     destination: int
-    rank: int
+    send_order: int
     rails: tuple[float, ...]
     queued_seconds: float
     start_seconds: float
@@ -128,7 +128,7 @@ def _shares(
     server = problem.cluster.server_of_device
     row = rates[server[source], server[destination]]
     total = row.sum(axis=1, keepdims=True)
-    weight = (row > 0).astype(np.float64) if cuts_equally(problem) else row
+    weight = (row > 0).astype(np.float64) if problem.cuts_equally else row
     shares = weight / np.where(total > 0, weight.sum(axis=1, keepdims=True), 1.0)
     whole = total[:, 0] <= 0
     if problem.model == "contended":
@@ -140,8 +140,7 @@ def _shares(
 
 def _past_the_nics(problem: Problem, source: IntArray, destination: IntArray) -> IntArray:
     """bool[M]"""
-    _, rate = paths(problem)
-    return np.asarray(rate[source, destination] > 0)
+    return np.asarray(problem.paths.rate[source, destination] > 0)
 
 
 def _messages(
@@ -152,32 +151,33 @@ def _messages(
     queued = run.finish[problem.graph.tensor_producer[run.tensor]]
     rails = [tuple(row) if any(row) else () for row in shares.tolist()]
     columns = (
-        run.tensor, source, run.destination, _ranks(problem, device, run), queued, began, arrived
+        run.tensor, source, run.destination, _send_order(problem, device, run), queued, began,
+        arrived,
     )  # fmt: skip
     return tuple(
-        TimelineMessage(e, a, b, rank, row, ready, start, finish)
-        for row, e, a, b, rank, ready, start, finish in zip(
+        TimelineMessage(e, a, b, sent, row, ready, start, finish)
+        for row, e, a, b, sent, ready, start, finish in zip(
             rails, *(column.tolist() for column in columns), strict=True
         )
     )
 
 
-def _ranks(problem: Problem, device: IntArray, run: Run) -> IntArray:
+def _send_order(problem: Problem, device: IntArray, run: Run) -> IntArray:
     """int64[M]: by urgency, ties by tensor and then by destination device."""
-    from placewire.optimizer.kernels.simulation.urgency import number_messages
-    from placewire.optimizer.kernels.tables import make_tables
+    from placewire.optimizer.kernels.simulation.message_urgency import number_messages
+    from placewire.optimizer.kernels.tables import tables_of
 
-    tables = make_tables(problem)
+    tables = tables_of(problem)
     edges = len(tables.consumers)
     urgency = np.empty(edges)
     number_messages(tables, device, np.empty(edges, dtype=np.int64), urgency)
     tensor, destination = messages_needed(problem, device)
-    rank = np.empty(len(tensor), dtype=np.int64)
+    place_in_order = np.empty(len(tensor), dtype=np.int64)
     by_urgency = np.lexsort((np.arange(len(tensor)), -urgency[: len(tensor)]))
-    rank[by_urgency] = np.arange(len(tensor))
+    place_in_order[by_urgency] = np.arange(len(tensor))
     devices = len(problem.cluster.devices)
     place = np.searchsorted(tensor * devices + destination, run.tensor * devices + run.destination)
-    return rank[place]
+    return place_in_order[place]
 
 
 def _bits_carried(

@@ -73,7 +73,7 @@ def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Sp
             name = problem.cluster.rails[rail] if message.rails else ""
             details = {
                 "bytes": round(share * int(graph.tensor_bytes[message.tensor])),
-                "rank": message.rank,
+                "send_order": message.send_order,
                 "output": output,
                 "queued_microseconds": round((starts[rail] - message.queued_seconds) * 1e6, 3),
             }

@@ -8,7 +8,7 @@ from typing import Any
 from placewire.agent.contract.messages import Capabilities
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Message, Placement
 from tests.paths import ROOT
 
@@ -55,7 +55,7 @@ def plan(document: dict[str, Any] | None = None) -> Plan:
 
 
 def placement(
-    of: Plan, rates: tuple[tuple[str, str, str, float], ...], sharing: Sharing = "strict"
+    of: Plan, rates: tuple[tuple[str, str, str, float], ...], sharing: SharingName = "strict"
 ) -> Placement:
     """One operator a server, a chain; rates as given."""
     cluster = of.payload_cluster
@@ -66,7 +66,7 @@ def placement(
         cluster=cluster,
         model="contended",
         sharing=sharing,
-        entitled=of.network.floor,
+        floor=of.network.floor,
         operators={f"op{k}": device for k, device in enumerate(devices)},
         order={device: (f"op{k}",) for k, device in enumerate(devices)},
         rates_bits_per_second=rates,
@@ -76,7 +76,7 @@ def placement(
                 source=devices[k],
                 destination=devices[k + 1],
                 bytes=1_000_000,
-                rank=k,
+                send_order=k,
                 rails={"a": 0.75, "b": 0.25},
             )
             for k in range(len(devices) - 1)

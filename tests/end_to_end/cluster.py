@@ -47,7 +47,7 @@ IMPORTED = (
     "cryptography.hazmat.primitives.asymmetric.ec",
     "cryptography.x509",
     "cryptography.hazmat.primitives.serialization",
-    "placewire.optimizer.network.traffic_allocation",
+    "placewire.optimizer.network.script_allocation",
     "rich._emoji_codes",
 )
 

@@ -18,7 +18,7 @@ from placewire.controller.plan.plan_file import load_plan
 from placewire.optimizer.cluster_plan.payload import payload_capacity
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.json_file import read_json
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import load_placement
 from tests.end_to_end.cluster import (
     NIC_BITS_PER_SECOND,
@@ -151,7 +151,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     report = read_report(report_file)
     assert report["server_pairs"], "no two servers talk"
     shared = {row["sharing"]: row["step_seconds"] for row in report["considered"][:-1]}
-    assert set(shared) == set(get_args(Sharing))
+    assert set(shared) == set(get_args(SharingName))
     assert report["considered"][-1]["rails"] == ["a"]
     # Those that differ by less than 1 % are ties.
     assert report["predicted_step_seconds"] <= min(shared.values()) * 1.01

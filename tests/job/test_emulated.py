@@ -13,7 +13,7 @@ from placewire.job.messages.emulated_setup import TRANSPORT_SECONDS, SetUp, with
 from placewire.job.messages.outbox import Outbox
 from placewire.job.messages.rank_messages import JobError, RankMessage
 from placewire.job.messages.send_queues import InOrder, RailQueue, Waiting
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from tests.job.test_replay import fork_and_join
 from tests.placements import cluster_of, placement_of
 
@@ -32,7 +32,7 @@ def message(index: int, size: int = MEGABYTE, device: str = "s2/0") -> list[Wait
     part = Part(0, index, 0, size)
     made = RankMessage(
         index=index, producer=f"p{index}", output=0, bytes=size, peer=1, peer_device=device,
-        upward=True, parts=(part,), rail_names=("a",), rank=index,
+        upward=True, parts=(part,), rail_names=("a",), send_order=index,
     )  # fmt: skip
     return [Waiting(made, part)]
 
@@ -81,7 +81,7 @@ def test_inside_a_server_the_bytes_take_their_time_too() -> None:
 @pytest.mark.parametrize(
     ("sharing", "second"), [("strict", 0.0005 + 0.1 + 0.0005), ("unshaped", None), ("job", 0.0005)]
 )
-def test_channels_are_those_of_the_placement(sharing: Sharing, second: float | None) -> None:
+def test_channels_are_those_of_the_placement(sharing: SharingName, second: float | None) -> None:
     """strict: at the pair's own rate; unshaped: at the NIC's; job: not one after the other."""
     graph = fork_and_join()
     devices = dict.fromkeys(graph.ids, "s1/0") | {"right": "s2/0", "idle": "s2/0"}

@@ -55,7 +55,7 @@ def test_both_ends_agree() -> None:
 
 def test_most_urgent_first() -> None:
     chosen = placement({"a": 1.0})
-    urgent = [m.model_copy(update={"rank": -i}) for i, m in enumerate(chosen.messages)]
+    urgent = [m.model_copy(update={"send_order": -i}) for i, m in enumerate(chosen.messages)]
     ours = rank_messages(chosen.model_copy(update={"messages": tuple(urgent)}), "s1/0", RAILS)
     assert [m.peer_device for m in ours.sends["p"]] == ["s3/0", "s2/0"]
 

@@ -16,7 +16,7 @@ from placewire.controller.compile.transfers import Promise, promises
 from placewire.controller.plan.plan import Plan
 from placewire.controller.verify.bandwidth_check import judge
 from placewire.optimizer.cluster_plan.payload import payload_capacity
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from tests.agent import keeping
 from tests.agent.network.test_bandwidth import class_bytes
@@ -41,7 +41,7 @@ def servers() -> Iterator[Servers]:
         yield built
 
 
-def the_plan(sharing: Sharing) -> Plan:
+def the_plan(sharing: SharingName) -> Plan:
     document = plan_document(len(NAMES), rate=f"{NIC_BITS_PER_SECOND / 1e6:g}Mbit")
     document["network"] = {
         "sharing": sharing,

@@ -74,7 +74,7 @@ def graph(
 
 
 def full_rates(problem: Problem) -> np.ndarray:
-    from placewire.optimizer.cluster import widest_rates
+    from placewire.optimizer.network.nics import widest_rates
 
     return widest_rates(problem.usable_nic_rates)
 

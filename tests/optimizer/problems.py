@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Backend, Model, Sharing
+from placewire.optimizer.names import Backend, Model, SharingName
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, graphs
 
-SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
+SHARINGS: tuple[SharingName, ...] = get_args(SharingName)
 MODELS: tuple[Model, ...] = get_args(Model)
 TYPES = ("cpu", "accelerator")
 ROOMY = 10**9

@@ -19,9 +19,10 @@ from placewire.controller.decide.measured.digests import digest
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
-from placewire.optimizer.check.recompute.network import undisturbed_rates
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.quantities import format_seconds
 
 if TYPE_CHECKING:
@@ -73,19 +74,24 @@ async def calibrate(
 
 def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[CalibratedRow, ...]:
     """By source, destination and rail."""
-    promised = undisturbed_rates(placement)
+    cluster, policy = placement.cluster, SHARINGS[placement.sharing]
+    usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
+    promised = policy.rates_in_force(usable, placement.rates)
+    server = {one.name: s for s, one in enumerate(cluster.servers)}
+    rail = {name: r for r, name in enumerate(cluster.rails)}
     paths = [path for e in events if isinstance(e, Calibrated) for path in e.paths]
     rows = []
     for path in paths:
-        rates = [promised.get((path.source, path.destination, rail), 0.0) for rail in path.rails]
+        on = [rail[name] for name in path.rails if name in rail]
+        rates = promised[server[path.source], server[path.destination], on]
         rows.append(
             CalibratedRow(
                 source=path.source,
                 destination=path.destination,
                 rail="+".join(path.rails),
-                planned_setup_seconds=placement.cluster.setup_latency_seconds,
+                planned_setup_seconds=cluster.setup_latency_seconds,
                 setup_seconds=path.setup_seconds,
-                promised_bits_per_second=sum(rates) or None,
+                promised_bits_per_second=float(rates.sum()) or None,
                 bits_per_second=path.bits_per_second,
             )
         )

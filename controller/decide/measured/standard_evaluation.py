@@ -30,7 +30,7 @@ from placewire.job.contract.specification import (
     TraceSpec,
 )
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-from placewire.optimizer.names import is_cpu
+from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
 
 Say = Callable[[str], None]
@@ -73,7 +73,7 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
     cluster_file.write_text(cluster_of(asked).model_dump_json())
     await run_relayed(
         [sys.executable, "-m", "placewire.optimizer.cli", "solve", str(rough), "--cluster",
-         str(cluster_file), "--engine", "sequential", "--sharing", "unshaped", "--backend",
+         str(cluster_file), "--engine", "sequential", "--sharing", WITHOUT_SHAPING, "--backend",
          backend_of(asked), "--out", str(placement_file)],
         say,
     )  # fmt: skip

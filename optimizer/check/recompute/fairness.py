@@ -35,7 +35,7 @@ class Flow:
     tensor: int
     channel: tuple[str, str, str]
     pair: PairKey
-    rank: int
+    send_order: int
     bits_left: float
     rate: float = 0.0
     since: float = 0.0
@@ -46,7 +46,7 @@ class Flow:
         return max(0.0, self.bits_left - self.rate * (now - self.since))
 
 
-class Sharing(Protocol):
+class Shares(Protocol):
     # Whether the parts of one channel (source device, destination device, rail) wait for each
     # other, in the order of their being queued.
     first_come: bool
@@ -133,7 +133,8 @@ class MostUrgentFirst:
 
     def __init__(self, placement: Placement) -> None:
         self._usable = usable_rates(placement)
-        # rail -> sender -> receiver -> heap of (rank, flow); what is over is dropped when seen.
+        # rail -> sender -> receiver -> heap of (send order, flow); flows that are over are dropped
+        # when they are seen.
         self._waiting: dict[str, dict[str, dict[str, list[tuple[int, int, Flow]]]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(list))
         )
@@ -143,7 +144,7 @@ class MostUrgentFirst:
 
     def join(self, flow: Flow) -> None:
         source, target, rail = flow.pair
-        heapq.heappush(self._waiting[rail][source][target], (flow.rank, flow.tensor, flow))
+        heapq.heappush(self._waiting[rail][source][target], (flow.send_order, flow.tensor, flow))
 
     def leave(self, flow: Flow) -> None:
         flow.over = True
@@ -153,7 +154,7 @@ class MostUrgentFirst:
         turns: dict[str, list[Flow]] = {}
         for source, heaps in self._waiting[rail].items():
             if heaps and (urgent := _most_urgent(heaps)):
-                turns[source] = sorted(urgent, key=lambda flow: (flow.rank, flow.tensor))
+                turns[source] = sorted(urgent, key=lambda flow: (flow.send_order, flow.tensor))
         left: dict[Limit, float] = {}
         for source, flows in turns.items():
             left["transmit", source] = self._usable.get((source, rail), 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from itertools import count
 
 from placewire.optimizer.check.recompute.facts import Facts, Times, parts
-from placewire.optimizer.check.recompute.fairness import Flow, Sharing
+from placewire.optimizer.check.recompute.fairness import Flow, Shares
 
 # (when, tie-break, what: an operator's number, or a flow and the version that ends; a flow of
 # version -1 has its set-up behind it)
@@ -23,7 +23,7 @@ _SET_UP = -1
 _INSTANT_SECONDS = 1e-9
 
 
-def fluid_times(facts: Facts, sharing: Sharing) -> Times | None:
+def fluid_times(facts: Facts, sharing: Shares) -> Times | None:
     """None where operators remain that can never start."""
     run = _FluidRun(facts, sharing)
     run.to_the_end()
@@ -32,7 +32,7 @@ def fluid_times(facts: Facts, sharing: Sharing) -> Times | None:
 
 
 class _FluidRun:
-    def __init__(self, facts: Facts, sharing: Sharing) -> None:
+    def __init__(self, facts: Facts, sharing: Shares) -> None:
         self.facts, self.sharing = facts, sharing
         self.now = 0.0
         self.start: dict[int, float] = {}
@@ -124,7 +124,7 @@ class _FluidRun:
         self._parts_left[key] = len(cut)
         for rail, bits in cut:
             channel = (message.source, message.destination, rail)
-            flow = Flow(key[0], channel, (*servers, rail), message.rank, bits)
+            flow = Flow(key[0], channel, (*servers, rail), message.send_order, bits)
             if self.sharing.first_come or not facts.on_nics(message):
                 self._channels[channel].append(flow)
                 if len(self._channels[channel]) > 1:

@@ -13,6 +13,8 @@ from placewire.optimizer.allocation import Allocation
 # A busy neighbour of one NIC is this many flows in each direction.
 NEIGHBOUR_FLOWS = 8
 
+_SHAPES_NOTHING = "unshaped"
+
 NicKey = tuple[str, str]
 PairKey = tuple[str, str, str]
 
@@ -35,9 +37,9 @@ def neighbours(allocation: Allocation) -> dict[NicKey, float]:
 
 
 def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
-    """What the job may count on: what others leave, and at least what is kept for it; where nothing
-    is kept, what one flow gets beside the neighbour's."""
-    kept = 1 / (1 + NEIGHBOUR_FLOWS) if allocation.sharing == "unshaped" else allocation.entitled
+    """What the job may count on: what others leave, and at least its floor; in an unshaped network,
+    which keeps nothing, what one flow gets beside the neighbour's."""
+    kept = 1 / (1 + NEIGHBOUR_FLOWS) if allocation.sharing == _SHAPES_NOTHING else allocation.floor
     others, rates = neighbours(allocation), nic_rates(allocation)
     return {key: max(rate - others[key], kept * rate) for key, rate in rates.items()}
 
@@ -79,12 +81,8 @@ def ceilings(allocation: Allocation) -> dict[PairKey, float]:
     return highest
 
 
-def undisturbed_rates(allocation: Allocation) -> dict[PairKey, float]:
-    """What each pair gets where transfers never meet (model `thesis`)."""
-    if allocation.sharing == "guarantee":
-        return ceilings(allocation)
-    if allocation.sharing in ("job", "unshaped"):
-        return widest_rates(allocation)
+def recorded_rates(allocation: Allocation) -> dict[PairKey, float]:
+    """As the file has them."""
     return {(s, t, rail): rate for s, t, rail, rate in allocation.rates_bits_per_second}
 
 

@@ -9,7 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from placewire.optimizer.check.recompute.facts import INFINITY, Facts, Times, parts
-from placewire.optimizer.check.recompute.network import over_rails, undisturbed_rates
+from placewire.optimizer.check.recompute.network import over_rails
+from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.placement import Message
 
 # (message, when its producer finished) -> when it has arrived. Called in the order of sending per
@@ -75,7 +76,7 @@ def queued_travel(facts: Facts) -> Travel:
 
 def undisturbed_travel(facts: Facts) -> Travel:
     """`thesis` (3.5): p0 + bytes / b, with b the sum over the rails; nothing waits."""
-    rates = over_rails(undisturbed_rates(facts.placement))
+    rates = over_rails(rules_of(facts.placement).undisturbed(facts.placement))
     latency = facts.placement.cluster.setup_latency_seconds
 
     def travel(message: Message, now: float) -> float:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from placewire.optimizer.check.recompute.facts import Facts, Times
-from placewire.optimizer.check.recompute.fairness import (
-    MaxMin,
-    MinimumsWithLending,
-    MostUrgentFirst,
-)
 from placewire.optimizer.check.recompute.fluid import fluid_times
 from placewire.optimizer.check.recompute.orderly import (
     host_memory_travel,
@@ -15,6 +10,7 @@ from placewire.optimizer.check.recompute.orderly import (
     queued_travel,
     undisturbed_travel,
 )
+from placewire.optimizer.check.recompute.sharings import rules_of
 
 
 def recompute_times(facts: Facts) -> Times | None:
@@ -24,10 +20,7 @@ def recompute_times(facts: Facts) -> Times | None:
         return orderly_times(facts, undisturbed_travel(facts))
     if placement.model == "msr":
         return orderly_times(facts, host_memory_travel(facts))
-    if placement.sharing == "unshaped":
-        return fluid_times(facts, MaxMin(placement))
-    if placement.sharing == "guarantee":
-        return fluid_times(facts, MinimumsWithLending(placement))
-    if placement.sharing == "job":
-        return fluid_times(facts, MostUrgentFirst(placement))
+    shares = rules_of(placement).shares
+    if shares is not None:
+        return fluid_times(facts, shares(placement))
     return orderly_times(facts, queued_travel(facts))

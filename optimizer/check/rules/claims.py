@@ -109,7 +109,7 @@ def _problem(facts: Facts) -> Problem:
         placement.sharing,
         placement.model,
         placement.backend,
-        placement.entitled,
+        placement.floor,
     )
 
 

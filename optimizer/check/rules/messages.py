@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.network import PairKey, widest_rates
+from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.placement import Message
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES
 
 
 def colocation_violations(facts: Facts) -> Iterator[Violation]:
@@ -46,7 +47,7 @@ def message_violations(facts: Facts) -> Iterator[Violation]:
 def _rails_of_pairs(facts: Facts) -> Mapping[tuple[str, str], set[str]]:
     """Per server pair the rails on which it may send: by its rates, else by its two NICs."""
     rates: Mapping[PairKey, float] = facts.rate
-    if facts.placement.sharing in ("job", "unshaped"):
+    if not rules_of(facts.placement).has_pair_rates:
         rates = widest_rates(facts.placement)
     found: dict[tuple[str, str], set[str]] = {}
     for (source, target, rail), rate in rates.items():

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placewire.optimizer.check.recompute.network import NicKey, even_rates, usable_rates
+from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation, within
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 
 
 def rate_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
-    if placement.sharing in ("job", "unshaped"):
+    if not rules_of(placement).has_pair_rates:
         if placement.rates_bits_per_second:
             yield Violation(
                 f"{placement.sharing} sharing has no rates per pair", "rates_bits_per_second"
@@ -20,7 +21,7 @@ def rate_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Viol
     usable = usable_rates(placement)
     yield from _row_violations(placement, usable)
     yield from _sum_violations(placement, usable)
-    if placement.sharing == "even":
+    if rules_of(placement).are_even:
         yield from _even_violations(placement)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import Violation
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
@@ -19,8 +20,8 @@ def graph_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Vio
         )
     elif placement.profile_digest != graph.profile_digest:
         yield Violation("the graph's times or memory have changed since", "profile_digest")
-    if not 0 <= placement.entitled <= 1:
-        yield Violation(f"{placement.entitled} is no part of a NIC, 0 to 1", "entitled")
+    if not 0 <= placement.floor <= 1:
+        yield Violation(f"{placement.floor} is no part of a NIC, 0 to 1", "floor")
     if placement.model == "msr" and len(placement.cluster.servers) != 1:
         yield Violation("model msr knows one server's devices and its memory", "cluster.servers")
 
@@ -74,16 +75,16 @@ def message_name_violations(graph: OperatorGraph, placement: Placement) -> Itera
                 yield Violation(f"{device!r} is no device of the cluster", where)
 
 
-def rank_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
-    """Under `job` the ranks decide what is sent first: each of 0..M-1 once."""
-    if placement.sharing != "job":
+def send_order_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
+    """Where the send order decides what is sent first, each of 0..M-1 is there once."""
+    if not rules_of(placement).orders_messages:
         return
     count = len(placement.messages)
     seen: set[int] = set()
     for k, message in enumerate(placement.messages):
-        if message.rank in seen or not 0 <= message.rank < count:
+        if message.send_order in seen or not 0 <= message.send_order < count:
             yield Violation(
-                f"rank {message.rank} is given twice, or is not one of 0..{count - 1}",
+                f"send_order {message.send_order} is given twice, or is not one of 0..{count - 1}",
                 f"messages.{k}",
             )
-        seen.add(message.rank)
+        seen.add(message.send_order)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.simulation.incremental import Schedule
+from placewire.optimizer.kernels.simulation.first_come import MarkedSchedule
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Of so many operators of a move that receive nothing it is looked up when they could start first;
 # of the others it is taken to be as soon as they are ready.
@@ -18,7 +13,7 @@ _LOOKED_AT = 8
 
 
 @compiled
-def first_event_from(old: Schedule, time: float) -> int:
+def first_event_from(old: MarkedSchedule, time: float) -> int:
     """The first event at or after a time; n where there is none."""
     low, high = 0, len(old.order)
     while low < high:
@@ -32,7 +27,13 @@ def first_event_from(old: Schedule, time: float) -> int:
 
 @compiled
 def first_chance(
-    old: Schedule, device: IntArray, priority: FloatArray, i: int, d: int, urgent: float, at: float
+    old: MarkedSchedule,
+    device: IntArray,
+    priority: FloatArray,
+    i: int,
+    d: int,
+    urgent: float,
+    at: float,
 ) -> int:
     """The first event that is no longer sure where operator i waits on device d from time `at` on
     with priority `urgent`: d would start it in a gap, or instead of another. device: as scheduled;
@@ -64,7 +65,7 @@ def first_chance(
 @compiled
 def first_affected(
     tables: Tables,
-    old: Schedule,
+    old: MarkedSchedule,
     device: IntArray,
     priority: FloatArray,
     op: IntArray,

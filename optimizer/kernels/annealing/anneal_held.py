@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.annealing.affected import first_affected
 from placewire.optimizer.kernels.annealing.proposals import (
     Guide,
@@ -17,21 +17,17 @@ from placewire.optimizer.kernels.annealing.proposals import (
     propose,
 )
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.simulation.incremental import (
-    Schedule,
+from placewire.optimizer.kernels.simulation.first_come import MarkedSchedule, run_first_come
+from placewire.optimizer.kernels.simulation.marked_schedule import (
     consumer_slots,
     keep,
     new_schedule,
     new_scratch,
-    resume,
     schedule_all,
 )
-from placewire.optimizer.kernels.simulation.memory import peak_memory
-from placewire.optimizer.kernels.simulation.network import channel_rates, device_traffic
+from placewire.optimizer.kernels.simulation.peak_memory import peak_memory
+from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Moves between two looks at the critical path, and in one window.
 _REFRESH = 100
@@ -54,8 +50,8 @@ def peak_of(
     tables: Tables,
     slots: IntArray,
     device: IntArray,
-    old: Schedule,
-    new: Schedule,
+    old: MarkedSchedule,
+    new: MarkedSchedule,
     begin: int,
     until: int,
 ) -> FloatArray:
@@ -175,9 +171,9 @@ def anneal_held(
                         for r in range(rails):
                             if channels[a, b, r] != usual[a, b, r]:
                                 first = 0
-        tried, begin, until = resume(
-            tables, slots, tails, device, priority, channels, old, new, scratch, load, op,
-            count, first, limit, move + 1,
+        tried, begin, until = run_first_come(
+            tables, device, priority, channels, False, None, None, None, None, None, None,
+            slots, tails, old, new, scratch, load, op, count, first, limit, move + 1,
         )  # fmt: skip
         excess = 0.0
         if check_memory and tried < np.inf:

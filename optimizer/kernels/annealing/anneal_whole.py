@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.annealing.cost import Scoring, cost
 from placewire.optimizer.kernels.annealing.proposals import (
     Guide,
@@ -17,9 +17,6 @@ from placewire.optimizer.kernels.annealing.proposals import (
 )
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Moves in one window.
 _IN_WINDOW = 50

@@ -5,34 +5,35 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.simulation.fluid import fluid
-from placewire.optimizer.kernels.simulation.memory import peak_memory, static_memory
-from placewire.optimizer.kernels.simulation.network import (
-    ceilings,
+from placewire.optimizer.kernels.simulation.contention_free import contention_free
+from placewire.optimizer.kernels.simulation.first_come import (
+    MessageLog,
+    run_first_come,
+)
+from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
+from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
+from placewire.optimizer.kernels.simulation.transfers import (
     channel_rates,
     device_traffic,
-    proportional_rates,
+    lending_ceilings,
+    rates_by_volume,
 )
-from placewire.optimizer.kernels.simulation.schedule import by_priority, contention_free
-from placewire.optimizer.kernels.tables import CHANNELS, FREE, Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from placewire.optimizer.kernels.tables import FIRST_COME, NEVER_MEET, Tables
 
 
 class Scoring(NamedTuple):
     """How a state is scored, beside what Tables say of the model and the sharing.
 
-    proportional: rates by the rule of network.proportional_rates; else `rates` float64[S, S, R],
-    the decision where there is one (sharing.decides_rates), and what is in force where not.
+    by_volume: the rates follow the traffic (transfers.rates_by_volume); else they are `rates`
+    float64[S, S, R], the decision where there is one, and what is in force where not.
     check_memory: False where everything fits on every device. reference_seconds: what a state is
     charged for exceeding a device's memory by a tenth, so that the search may cross such states.
     """
 
-    proportional: bool
+    by_volume: bool
     check_memory: bool
     reference_seconds: float
     rates: FloatArray
@@ -49,26 +50,31 @@ def cost(
     position = np.empty(n, dtype=np.int64)
     step = 0.0
     traffic = np.empty((0, 0))
-    if scoring.proportional or tables.discipline == CHANNELS:
+    if scoring.by_volume or tables.discipline == FIRST_COME:
         traffic = device_traffic(tables, device)
-    rates = proportional_rates(tables, traffic) if scoring.proportional else scoring.rates
+    rates = rates_by_volume(tables, traffic) if scoring.by_volume else scoring.rates
     minimums = rates
     if tables.lends:
-        rates = ceilings(tables.nic_rates, minimums)
-    if tables.discipline == FREE:
+        rates = lending_ceilings(tables.nic_rates, minimums)
+    if tables.discipline == NEVER_MEET:
         step = contention_free(
             tables, device, tables.topological, rates, start, finish, sent, position
         )
-    elif tables.discipline == CHANNELS:
+    elif tables.discipline == FIRST_COME:
         channels = channel_rates(tables, traffic, rates)
-        step = by_priority(tables, device, priority, channels, start, finish, sent, position)
+        step, _, _ = run_first_come(
+            tables, device, priority, channels, False, None, start, finish, sent, position, None,
+            None, None, None, None, None, None, None, 0, 0, np.inf, 0,
+        )  # fmt: skip
     else:
         edges, rails = len(tables.consumers), tables.nic_rates.shape[1]
-        messages = fluid(
-            tables, rates, minimums, device, priority, np.empty(0, dtype=np.int64),
-            start, finish, sent, position,
+        log = MessageLog(
             np.empty(edges, dtype=np.int64), np.empty(edges, dtype=np.int64),
-            np.empty((edges, rails)), np.empty((edges, rails)), np.empty((0, 0)),
+            np.empty((edges, rails)), np.empty((edges, rails)),
+        )  # fmt: skip
+        messages = run_shared_rates(
+            tables, rates, minimums, device, priority, np.empty(0, dtype=np.int64),
+            start, finish, sent, position, log, np.empty((0, 0)),
         )  # fmt: skip
         if messages < 0:
             return np.inf, 0.0
@@ -76,7 +82,7 @@ def cost(
             step = max(step, finish[i])
     if not scoring.check_memory or step == np.inf:
         return step, 0.0
-    if tables.discipline == FREE:
+    if tables.discipline == NEVER_MEET:
         peak = static_memory(tables, device)
     else:
         peak = peak_memory(tables, device, position, start, sent)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.kernels.compiled import compiled
-
-IntArray = NDArray[np.int64]
 
 
 @compiled

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Kinds of moves.
 TO_NEIGHBOUR = 0  # a set to the device of a neighbour

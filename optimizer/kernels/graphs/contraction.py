@@ -12,13 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _PATH, _FORWARD, _BACKWARD = 0, 1, 2
 # Edges that the search for a path scans before it turns to the other end for the first time.

@@ -4,8 +4,8 @@ Algorithm 2, and operators that are alike, as one."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.graphs.contraction import (
     Merging,
@@ -17,9 +17,6 @@ from placewire.optimizer.kernels.graphs.contraction import (
     unit_of,
     unlink,
 )
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _NONE = -1
 _SEVERAL = -2

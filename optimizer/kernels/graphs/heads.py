@@ -11,13 +11,10 @@ on one device).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @compiled

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import push
-from placewire.optimizer.kernels.simulation.filling import (
+from placewire.optimizer.kernels.simulation.rate_filling import (
     EVENT_AT,
-    NEGLECT,
     NUMBER,
     RATE,
     REMAINING_BITS,
     SINCE,
+    URGENCY,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @compiled
@@ -63,5 +60,5 @@ def serve_most_urgent(
     item = pending_item[base[lane]]
     head[lane] = message_of[item] * rails + rail
     state[lane, REMAINING_BITS] = part_bits[message_of[item], rail]
-    state[lane, NEGLECT], state[lane, NUMBER] = pending_key[base[lane]], item
+    state[lane, URGENCY], state[lane, NUMBER] = -pending_key[base[lane]], item
     state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf

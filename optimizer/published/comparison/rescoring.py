@@ -9,14 +9,14 @@ from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.explain.summary import indices_of, timeline_of
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Model, Sharing
+from placewire.optimizer.names import Model, SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 
 
 def step_under(
-    graph: OperatorGraph, placement: Placement, model: Model, sharing: Sharing
+    graph: OperatorGraph, placement: Placement, model: Model, sharing: SharingName
 ) -> tuple[float, bool]:
     """(seconds, whether all memories hold it): the better of its own order as it is and of list
     scheduling by its start times."""

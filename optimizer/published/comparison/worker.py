@@ -26,6 +26,7 @@ from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import DEFAULT_SHARING
 from placewire.optimizer.placement import Placement, load_placement, save_placement
 from placewire.optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
 from placewire.optimizer.published.comparison.rescoring import step_under
@@ -94,7 +95,7 @@ def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, 
     violations = check(graph, load_placement(Path(file)))
     step, fits, bound = placement.step_seconds, True, placement.bound_seconds
     if placement.model != "contended":
-        step, fits = step_under(graph, placement, "contended", "strict")
+        step, fits = step_under(graph, placement, "contended", DEFAULT_SHARING)
         bound = lower_bound(Problem(graph, placement.cluster)).seconds
     answer = {
         "reduced": placement.reduction,

@@ -19,10 +19,10 @@ import math
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.time_slots import TimeSlots

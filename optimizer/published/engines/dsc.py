@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds, upward_rank
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import downward_rank, mean_seconds, typical_transfer_seconds
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import (
@@ -22,7 +23,6 @@ from placewire.optimizer.engines.units import (
     unit_of_operator,
     unit_sums,
 )
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 

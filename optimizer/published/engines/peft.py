@@ -13,11 +13,11 @@ import heapq
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import within_memory
 from placewire.optimizer.engines.heft import inserted
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import typical_transfer_seconds
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from placewire.optimizer.graph.operator_graph import IntArray
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.reductions.topological import dfs_topo
 from placewire.optimizer.simulation.simulate import simulate
@@ -29,7 +28,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     priority[order] = np.arange(len(order), 0, -1, dtype=np.float64)
     for device in _fills(problem, order):
         rates = None
-        if decides_rates(problem):
+        if problem.decides_rates:
             from placewire.optimizer.rates.allocator import starting_rates
 
             rates = starting_rates(problem, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.arrays import FloatArray
 
 
 @dataclass(frozen=True)

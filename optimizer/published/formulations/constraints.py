@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
 from placewire.optimizer.published.formulations.program import OBJECTIVE, Columns, Family, RowWriter

@@ -7,10 +7,9 @@ import time
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
-from placewire.optimizer.graph.operator_graph import FloatArray
 from placewire.optimizer.names import SolverName
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import apart, gurobi, highs
 from placewire.optimizer.published.formulations.answer import Answer
@@ -105,7 +104,7 @@ def _said(formulation: Formulation, answer: Answer) -> str:
 def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
     """None where the paper decides none, or the problem's sharing has none."""
     transfers = formulation.transfers
-    if transfers.rate is None or not decides_rates(problem):
+    if transfers.rate is None or not problem.decides_rates:
         return None
     decided = values[transfers.rate] * transfers.rate_unit
     return rates_per_rail(problem, formulation.network, decided)

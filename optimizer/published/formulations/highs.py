@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
 from placewire.optimizer.published.formulations.program import (
     OBJECTIVE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 

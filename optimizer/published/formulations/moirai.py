@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations import constraints as c
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance

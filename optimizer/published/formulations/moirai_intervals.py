@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.cluster import Cluster, widest_rates
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import alone, limits_receiving, paths
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations.errors import FormulationRefusedError
 
@@ -78,7 +78,8 @@ def full_mesh(problem: Problem) -> Network:
     """Moirai, section III-A and figure 3: every pair of devices at what it could have alone, and
     where it has no channel of its own, at what the slowest hop of the best way through others has.
     """
-    setup, rate = alone(problem, widest_rates(problem.usable_nic_rates))
+    alone = problem.alone(widest_rates(problem.usable_nic_rates))
+    setup, rate = alone.setup, alone.rate
     source, target = _device_pairs(problem.cluster)
     best = bottleneck_rates(rate)[source, target]
     per_bit = np.divide(1.0, best, out=np.full_like(best, np.inf), where=best > 0)
@@ -128,11 +129,7 @@ def rates_per_rail(problem: Problem, network: Network, decided: FloatArray) -> F
     share = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1e-300)
     for (s, t), b in zip(network.server_pairs.tolist(), decided.tolist(), strict=True):
         rates[s, t] = np.minimum(b * share[s], widest[s, t])
-    for axis in (1, 0) if limits_receiving(problem) else (1,):
-        total = rates.sum(axis=axis)
-        over = np.divide(total, usable, out=np.ones_like(total), where=usable > 0)
-        rates = rates / np.expand_dims(np.maximum(over, 1.0), axis)
-    return rates
+    return problem.limits.within(rates)
 
 
 def _device_pairs(cluster: Cluster) -> tuple[IntArray, IntArray]:
@@ -144,7 +141,7 @@ def _device_pairs(cluster: Cluster) -> tuple[IntArray, IntArray]:
 def _given(problem: Problem, source: IntArray, target: IntArray) -> tuple[FloatArray, FloatArray]:
     """(latency, seconds per bit) float64[q] of each pair; the latter nan where it travels over
     rails."""
-    setup, rate = paths(problem)
+    setup, rate = problem.paths.setup, problem.paths.rate
     over_rails = rate[source, target] == 0
     with np.errstate(divide="ignore"):
         per_bit = np.where(over_rails, np.nan, 1.0 / rate[source, target])

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations import constraints as c
 from placewire.optimizer.published.formulations import moirai

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 
 OBJECTIVE = 0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.published.formulations.constraints import Core
 from placewire.optimizer.published.formulations.network import Network
 from placewire.optimizer.published.formulations.program import (

@@ -19,14 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster, Device, Link, Server
-from placewire.optimizer.graph.operator_graph import (
-    FloatArray,
-    GraphError,
-    OperatorRow,
-    TensorRow,
-    build_graph,
-)
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
 from placewire.optimizer.published.importers.imported import (
     Imported,
     Row,

@@ -11,12 +11,10 @@ edges lead only from unmerged nodes into groups.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.graphs.contraction import Merging, may_merge, merge, root
-
-IntArray = NDArray[np.int64]
 
 _NONE, _SEVERAL = -1, -2
 

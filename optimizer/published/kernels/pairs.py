@@ -4,13 +4,11 @@ what published reductions need beside Algorithm 1."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.kernels import heap
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.graphs.contraction import Merging, may_merge, merge_acyclic, root
-
-IntArray = NDArray[np.int64]
 
 # Of the neighbours that a node may be merged with, this many are tried.
 _TRIED = 8

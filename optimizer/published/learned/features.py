@@ -22,7 +22,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import Feature
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows

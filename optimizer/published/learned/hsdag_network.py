@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from placewire.optimizer.arrays import BoolArray
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import HsdagSettings
 
@@ -115,7 +114,7 @@ def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tenso
     return total / size[:, None]
 
 
-def masked(logits: Tensor, able: NDArray[np.bool_]) -> Tensor:
+def masked(logits: Tensor, able: BoolArray) -> Tensor:
     """float[G, D] with -inf where able bool[G, D] is False."""
     return logits.masked_fill(torch.from_numpy(~able), -math.inf)
 

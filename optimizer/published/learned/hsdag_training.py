@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.published.learned.hsdag_network import (
     HsdagPolicy,
     masked,
@@ -38,7 +37,7 @@ class Proposal:
     state: Tensor | None
     strongest: IntArray
     group: IntArray
-    able: NDArray[np.bool_]
+    able: BoolArray
     choice: IntArray
     reward: float
 
@@ -120,10 +119,10 @@ class HsdagTraining:
             strongest = np.where(survives, strongest, -1)
         return strongest
 
-    def _survives(self, count: int, dropout: float) -> NDArray[np.bool_]:
+    def _survives(self, count: int, dropout: float) -> BoolArray:
         if dropout <= 0.0:
             return np.ones(count, dtype=np.bool_)
-        found: NDArray[np.bool_] = (torch.rand(count, generator=self.generator) >= dropout).numpy()
+        found: BoolArray = (torch.rand(count, generator=self.generator) >= dropout).numpy()
         return found
 
     def _pooled(self, embedded: Tensor, strongest: IntArray, group: IntArray, count: int) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.reductions.merging import recorded_position
 
@@ -23,7 +22,7 @@ class Nodes:
     """
 
     of_operator: IntArray
-    able: NDArray[np.bool_]
+    able: BoolArray
     source: IntArray
     target: IntArray
     weight_bytes: FloatArray

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.published.learned.nodes import Nodes
 
 

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from placewire.optimizer.graph.operator_graph import IntArray, OperatorGraph
+from placewire.optimizer.arrays import BoolArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.published.learned.hsdag_network import perceptron, sparse, spread
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import PlacetoSettings
@@ -72,7 +73,7 @@ def _mean(rows: IntArray, columns: IntArray, count: int) -> Tensor:
     return sparse(index, weights, count)
 
 
-def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> NDArray[np.bool_]:
+def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> BoolArray:
     """bool[N, N]: row v has the nodes with an operator on a path to one of v's. Its transpose has
     those behind."""
     count = nodes.count
@@ -96,7 +97,7 @@ def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> NDArray[np.bool_]:
     return found
 
 
-def pools_of(before: NDArray[np.bool_]) -> NDArray[np.float32]:
+def pools_of(before: BoolArray) -> NDArray[np.float32]:
     """float32[N, POOLS, N]: the mean over the nodes before a node, behind it, and beside it."""
     beside = ~(before | before.T)
     np.fill_diagonal(beside, False)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.units import typical_transfer_seconds
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.learned.hsdag_network import masked
 from placewire.optimizer.published.learned.nodes import Nodes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.costing import Found
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.transfers import transfer_seconds
 from placewire.optimizer.published.reductions.topological import cpd_topo

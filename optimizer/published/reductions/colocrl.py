@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.groups import Groups
 from placewire.optimizer.reductions.contract import Reduced, contract

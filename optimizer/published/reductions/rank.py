@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.graph.operator_graph import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.groups import Groups
 from placewire.optimizer.published.reductions.shared.transfers import mean_rate

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from placewire.optimizer.graph.operator_graph import IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.groups import Groups
 from placewire.optimizer.reductions.colocation import merged_by_key

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.arrays import FloatArray
 
 # Through fewer distinct delays than this a logistic curve passes as it likes.
 _FEWEST_DISTINCT = 4

@@ -12,7 +12,8 @@ from collections import deque
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray, OperatorGraph
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.transfers import transfer_seconds
 from placewire.optimizer.reductions.merging import distinct_edges, operator_delay, recorded_position

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
-from placewire.optimizer.network.sharing import decides_rates, rates_in_force
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
@@ -22,21 +21,27 @@ if TYPE_CHECKING:
 def by_arrival(problem: Problem, device: IntArray, tables: Tables | None = None) -> FloatArray:
     """float64[n]: a priority under which operators on device int64[n] start in that order, rates
     following the traffic where they are decided. tables: the problem's, where they are made."""
-    from placewire.optimizer.kernels.simulation.network import (
+    from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+    from placewire.optimizer.kernels.simulation.transfers import (
         channel_rates,
         device_traffic,
-        proportional_rates,
+        rates_by_volume,
     )
-    from placewire.optimizer.kernels.tables import make_tables
-    from placewire.optimizer.published.kernels import arrival
+    from placewire.optimizer.kernels.tables import tables_of
+    from placewire.optimizer.simulation.simulate import message_log
 
-    tables = make_tables(problem) if tables is None else tables
+    tables = tables_of(problem) if tables is None else tables
     device = np.ascontiguousarray(device, dtype=np.int64)
     traffic = device_traffic(tables, device)
-    if decides_rates(problem):
-        rates = proportional_rates(tables, traffic)
+    if problem.decides_rates:
+        rates = rates_by_volume(tables, traffic)
     else:
-        rates = np.ascontiguousarray(rates_in_force(problem, None))
-    turn = np.full(len(device), len(device), dtype=np.int64)
-    arrival.by_arrival(tables, device, channel_rates(tables, traffic, rates), turn)
-    return -turn.astype(np.float64)
+        rates = np.ascontiguousarray(problem.rates_in_force(None))
+    n = len(device)
+    position = np.full(n, n, dtype=np.int64)
+    run_first_come(
+        tables, device, np.zeros(n), channel_rates(tables, traffic, rates), True,
+        np.empty(0, dtype=np.int64), np.empty(n), np.empty(n), np.empty(len(tables.producer)),
+        position, message_log(tables), *NOT_CHANGED,
+    )  # fmt: skip
+    return -position.astype(np.float64)

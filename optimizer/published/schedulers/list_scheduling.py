@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def by_remaining_path(
     """float64[n]: the rank of each operator on device int64[n], transfers at their pair's widest
     rate. It falls along every edge, or stays where an operator takes no time. tables: the
     problem's, where they are made already."""
-    from placewire.optimizer.kernels.simulation.urgency import remaining_seconds
-    from placewire.optimizer.kernels.tables import make_tables
+    from placewire.optimizer.kernels.simulation.message_urgency import remaining_seconds
+    from placewire.optimizer.kernels.tables import tables_of
 
-    return remaining_seconds(make_tables(problem) if tables is None else tables, device)
+    return remaining_seconds(tables_of(problem) if tables is None else tables, device)

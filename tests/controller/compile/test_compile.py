@@ -18,10 +18,11 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.compile.queues import JOB_QUEUE
 from placewire.controller.compile.ranks import rank_specs
-from placewire.controller.compile.transfers import one_to_one, promises
+from placewire.controller.compile.transfers import promises
 from placewire.controller.compile.units import burst_bits, wire_rate
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.job import one_to_one
 from placewire.optimizer.placement import Placement
 from tests.controller.plans import capabilities, placement, plan, plan_document
 
@@ -33,7 +34,7 @@ def _compiled(
     *,
     set_queue: bool = False,
     document: dict[str, Any] | None = None,
-    sharing: Sharing = "strict",
+    sharing: SharingName = "strict",
 ) -> dict[str, DesiredState]:
     of = plan(document)
     names = [server.name for server in of.cluster.servers]
@@ -79,7 +80,7 @@ def test_each_rail_is_compiled_with_its_own_mtu() -> None:
 
 
 @pytest.mark.parametrize("sharing", ["strict", "guarantee", "job"])
-def test_all_that_is_promised_of_a_nic_with_large_frames_fits_it(sharing: Sharing) -> None:
+def test_all_that_is_promised_of_a_nic_with_large_frames_fits_it(sharing: SharingName) -> None:
     of = plan(_with_mtu(9000))
     whole = of.payload_cluster.nic_rates[0, 0]
     rates = (("s1", "s2", "a", 0.5 * whole), ("s1", "s3", "a", 0.5 * whole))
@@ -177,8 +178,8 @@ def _admissible(draw: st.DrawFn) -> Rates:
 
 
 @settings(max_examples=30, deadline=None)
-@given(_admissible(), st.sampled_from(get_args(Sharing)))
-def test_minimums_never_exceed_the_nic(rates: Rates, sharing: Sharing) -> None:
+@given(_admissible(), st.sampled_from(get_args(SharingName)))
+def test_minimums_never_exceed_the_nic(rates: Rates, sharing: SharingName) -> None:
     for state in _compiled(rates, sharing=sharing).values():
         for shaper in state.shapers:
             queues = [q for q in state.queues if q.nic == shaper.nic]
@@ -265,7 +266,7 @@ def test_one_job_has_one_queue_on_each_nic_and_all_peers_lead_to_it() -> None:
     ],
 )
 def test_what_the_job_does_not_count_on_is_promised_to_everybody_else(
-    sharing: Sharing, background: str, rest: float
+    sharing: SharingName, background: str, rest: float
 ) -> None:
     document = plan_document()
     for nic in document["cluster"]["servers"][0]["nics"]:
@@ -350,7 +351,7 @@ def test_every_nic_of_the_kernel_has_a_bridge_of_its_own(name: str) -> None:
 
 
 def test_a_pair_has_more_connections_only_where_no_queue_protects_it() -> None:
-    def sockets(sharing: Sharing, background: str = "0bit") -> set[int]:
+    def sockets(sharing: SharingName, background: str = "0bit") -> set[int]:
         document = plan_document()
         document["cluster"]["servers"][0]["nics"][0]["background"] = background
         of = plan(document)

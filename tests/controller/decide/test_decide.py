@@ -13,7 +13,7 @@ from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.report import sharing_rows
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from tests.controller.plans import plan_document
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
     plan = parse_plan(document, str(plan_file), base=tmp_path)
 
     decision = await decide(plan, plan_file, NoLauncher(), tmp_path / "cache", lambda text: None)
-    assert [one.sharing for one in decision.considered] == list(get_args(Sharing))
+    assert [one.sharing for one in decision.considered] == list(get_args(SharingName))
     assert decision.placement in decision.considered
     least = min(one.step_seconds for one in decision.considered)
     assert decision.placement.step_seconds <= least * 1.01
@@ -39,7 +39,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
     assert [row.chosen for row in rows_shown].count(True) == 1
     assert (rows_shown[-1].sharing, rows_shown[-1].rails) == ("unshaped", ("a",))
     for one in decision.compared:
-        assert one.entitled == 0.7
+        assert one.floor == 0.7
         assert one.cluster.setup_latency_seconds == pytest.approx(50 * 200e-6)
         assert one.cluster.intra_server_bits_per_second == pytest.approx(10e9 / 50)
         assert one.step_seconds >= 50 * 0.03

@@ -11,7 +11,7 @@ from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import losses, step_times, traffic_rows, typical_step
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
 from placewire.job.contract.specification import Finished, StepDone, Traffic
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.quantities import (
     format_bits_per_second,
     format_bytes,
@@ -51,7 +51,7 @@ def _judged(
     ],
 )
 def test_what_may_borrow_is_held_to_its_promise_and_its_limit(
-    sharing: Sharing, measured: float, kept: bool
+    sharing: SharingName, measured: float, kept: bool
 ) -> None:
     of = plan()
     promised = promises(of, placement(of, (("s1", "s3", "b", 20e6),), sharing))

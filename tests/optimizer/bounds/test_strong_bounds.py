@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placewire.optimizer.bounds import lower_bound, strong, strong_bound
 from placewire.optimizer.bounds.partial_graph import Part, cut_out
 from placewire.optimizer.bounds.relaxation import relax
-from placewire.optimizer.cluster import widest_rates
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
 from tests.optimizer.check.brute_force import (

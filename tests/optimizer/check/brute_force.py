@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds.relaxation import server_pair_rates
 from placewire.optimizer.cluster import Link
-from placewire.optimizer.problem import CUT_THRESHOLD_BYTES, Problem
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graphs
 

@@ -20,7 +20,6 @@ from placewire.optimizer.engines.assemble import assemble
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.placement import Placement, PlacementError, placement_from_json
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
@@ -33,7 +32,7 @@ def placement_of(problem, device, priority=None, *, scale=1.0) -> Placement:
     device = np.array(device, dtype=np.int64)
     n = problem.graph.operator_count
     priority = -np.arange(n, dtype=float) if priority is None else priority
-    rates = starting_rates(problem, device) * scale if decides_rates(problem) else None
+    rates = starting_rates(problem, device) * scale if problem.decides_rates else None
     alone = best_single(problem)
     return assemble(
         problem,
@@ -196,7 +195,7 @@ def test_check_agrees_with_the_simulator(model, sharing, data):
     scale = data.draw(st.sampled_from([1.0, 0.4]))  # leaves something to lend under guarantee
     placement = placement_of(problem, device, priority, scale=scale)
     assert check(problem.graph, placement) == ()
-    rates = placement.rates if decides_rates(problem) else None
+    rates = placement.rates if problem.decides_rates else None
     timeline = simulate(problem, device, priority, None, rates)
     facts = Facts(problem.graph, placement)
     times = recompute_times(facts)

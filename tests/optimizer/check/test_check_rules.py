@@ -89,12 +89,12 @@ def test_even_rates_are_an_even_split():
 def test_ranks_are_a_permutation_where_they_decide():
     job = of_sharing("job")
     for rank in (1, -1, len(job.messages)):
-        rows = [message.model_copy(update={"rank": rank}) for message in job.messages]
+        rows = [message.model_copy(update={"send_order": rank}) for message in job.messages]
         said = complaints(job.model_copy(update={"messages": tuple(rows)}))
         assert said
         assert all(c.startswith("messages.") and "given twice, or is not" in c for c in said)
     strict = of_sharing("strict")
-    rows = [message.model_copy(update={"rank": 7}) for message in strict.messages]
+    rows = [message.model_copy(update={"send_order": 7}) for message in strict.messages]
     assert complaints(strict.model_copy(update={"messages": tuple(rows)})) == []
 
 
@@ -108,7 +108,7 @@ def test_another_urgency_is_another_step():
     placement = placement_of(problem, [0, 0, 1, 2])
     assert placement.step_seconds == pytest.approx(2.0)
     assert check(made, placement) == ()
-    swapped = [m.model_copy(update={"rank": 1 - m.rank}) for m in placement.messages]
+    swapped = [m.model_copy(update={"send_order": 1 - m.send_order}) for m in placement.messages]
     (found,) = check(made, placement.model_copy(update={"messages": tuple(swapped)}))
     assert found.where == "step_seconds"
     assert float(str(found).split()[-1]) == pytest.approx(3.0)
@@ -141,11 +141,11 @@ def test_a_message_on_a_link_names_no_rails():
 
 def test_what_is_kept_for_the_job_is_a_part_of_each_nic():
     placement = of_sharing("job")
-    (said,) = complaints(placement.model_copy(update={"entitled": 1.5}))
-    assert said.startswith("entitled: 1.5 is no part of a NIC")
+    (said,) = complaints(placement.model_copy(update={"floor": 1.5}))
+    assert said.startswith("floor: 1.5 is no part of a NIC")
     # With nothing kept, the neighbour of 4 leaves 4 of 8 and 12 of 16: as declared here.
-    assert complaints(placement.model_copy(update={"entitled": 0.0})) == []
-    more = complaints(placement.model_copy(update={"entitled": 1.0}))
+    assert complaints(placement.model_copy(update={"floor": 0.0})) == []
+    more = complaints(placement.model_copy(update={"floor": 1.0}))
     assert any(c.startswith("step_seconds") for c in more)
 
 
@@ -234,7 +234,7 @@ CHANGES = {
     "message removed": _without_a_message,
     "bytes": _another_message(lambda m: {"bytes": m.bytes + 1}),
     "share": _another_message(lambda m: {"rails": {**m.rails, "a": m.rails.get("a", 0.0) + 0.01}}),
-    "rank": _another_message(lambda m: {"rank": m.rank + 1}),
+    "send_order": _another_message(lambda m: {"send_order": m.send_order + 1}),
     "rate": _larger_rate,
 }
 
@@ -251,7 +251,7 @@ CHANGES = {
 def test_one_thing_changed_is_named(name, data):
     """In a correct placement of any problem, of the sharings in which the thing is a decision."""
     problem = data.draw(problems(models=("contended", "thesis")))
-    if name == "rank":
+    if name == "send_order":
         problem = replace(problem, sharing="job")
     if name == "rate":
         sharing = data.draw(st.sampled_from(["strict", "guarantee", "even"]))

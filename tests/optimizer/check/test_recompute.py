@@ -81,7 +81,7 @@ def arrivals(cluster, sends, sharing, *, model="contended", rates=(), producers=
         rates_bits_per_second=tuple(rates),
         messages=tuple(
             Message(
-                producer=name, source=source, destination=target, bytes=size, rank=k,
+                producer=name, source=source, destination=target, bytes=size, send_order=k,
                 rails=shares(source, target),
             )
             for k, (name, source, target, size) in enumerate(sends)
@@ -134,7 +134,7 @@ def test_a_neighbour_is_eight_flows_until_it_has_what_it_wants():
     assert arrivals(greedy, sends, "unshaped") == pytest.approx({"A": 9.0})
     half = servers(2, background=[("s0", BYTE_PER_MICROSECOND / 2)])
     assert arrivals(half, sends, "unshaped") == pytest.approx({"A": 2.0})
-    # Shaped, the job is entitled to four fifths whatever the neighbour wants.
+    # Shaped, the job is floor to four fifths whatever the neighbour wants.
     assert arrivals(greedy, sends, "job") == pytest.approx({"A": 1.25})
     assert arrivals(greedy, sends, "unshaped", model="thesis") == pytest.approx({"A": 9.0})
 
@@ -199,9 +199,9 @@ def test_host_memory_is_paid_for_by_accelerators_only():
 def test_rates_that_can_be_used():
     made = servers(3, background=[("s0", BYTE_PER_MICROSECOND / 4), ("s1", 1e9)])
 
-    def usable(sharing, entitled=0.5):
+    def usable(sharing, floor=0.5):
         return Placement.model_construct(
-            cluster=made, sharing=sharing, entitled=entitled,
+            cluster=made, sharing=sharing, floor=floor,
             rates_bits_per_second=(("s0", "s2", "a", 1e6), ("s1", "s2", "a", 3e6)),
         )  # fmt: skip
 

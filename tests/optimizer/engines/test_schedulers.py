@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.registry import place
-from placewire.optimizer.network.sharing import decides_rates
 from placewire.optimizer.problem import SolveSettings
 from placewire.optimizer.published.schedulers.fifo import by_arrival
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
@@ -22,7 +21,7 @@ FEW = settings(max_examples=60, deadline=None)
 
 
 def timeline_of(problem, device, priority):
-    rates = starting_rates(problem, device) if decides_rates(problem) else None
+    rates = starting_rates(problem, device) if problem.decides_rates else None
     return simulate(problem, device, priority, None, rates)
 
 

@@ -18,7 +18,7 @@ from placewire.optimizer.explain.explanation import Explanation, explain
 from placewire.optimizer.explain.what_if import Decision, bound_with_another_device, changes
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Model, Sharing
+from placewire.optimizer.names import Model, SharingName
 from placewire.optimizer.placement import Placement, save_placement
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
@@ -74,7 +74,9 @@ def test_a_device_more_is_a_bound() -> None:
     assert within.what == "one more device in s1"
 
 
-def explained(work: OperatorGraph, sharing: Sharing, model: Model) -> tuple[Placement, Explanation]:
+def explained(
+    work: OperatorGraph, sharing: SharingName, model: Model
+) -> tuple[Placement, Explanation]:
     problem = Problem(work, cluster(3, (8e7, 8e7), latency=1e-4), sharing, model)
     placement = place(problem, "auto", SolveSettings(gap=0.0, moves=300))
     return placement, explain(work, placement)
@@ -84,7 +86,7 @@ def explained(work: OperatorGraph, sharing: Sharing, model: Model) -> tuple[Plac
     ("sharing", "model"),
     [("strict", "contended"), ("job", "contended"), ("even", "thesis"), ("unshaped", "contended")],
 )
-def test_shares_sum_to_the_step_under_every_sharing(sharing: Sharing, model: Model) -> None:
+def test_shares_sum_to_the_step_under_every_sharing(sharing: SharingName, model: Model) -> None:
     placement, told = explained(layered(3, 2), sharing, model)
     assert len(placement.devices_used) > 1
     whole = sum(told.seconds_of(kind) for kind in ("compute", "transfer", "wait"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from placewire.optimizer.cluster import Link
-from placewire.optimizer.placement import Placement
-from tests.optimizer.cases import cluster
+from placewire.optimizer.engines.registry import place
+from placewire.optimizer.placement import Placement, PlacementError, placement_from_json
+from placewire.optimizer.problem import Problem, SolveSettings
+from tests.optimizer.cases import cluster, graph
 
 
 def test_a_changed_copy_derives_everything_anew():
@@ -29,3 +33,21 @@ def test_the_rates_of_a_changed_placement_are_its_own():
     assert placement.rates.sum() == 3.0
     changed = placement.model_copy(update={"rates_bits_per_second": ()})
     assert changed.rates.sum() == 0.0
+
+
+def test_a_placement_of_version_1_is_read_as_one_of_version_2():
+    made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)])
+    problem = Problem(made, cluster(2), "job", floor=0.5)
+    placement = place(problem, "random", SolveSettings(seed=1))
+    document = placement.model_dump(mode="json")
+    old = {"entitled" if key == "floor" else key: value for key, value in document.items()}
+    old |= {
+        "version": 1,
+        "messages": [
+            {"rank" if key == "send_order" else key: value for key, value in message.items()}
+            for message in document["messages"]
+        ],
+    }
+    assert placement_from_json(old) == placement
+    with pytest.raises(PlacementError, match="version"):
+        placement_from_json({**document, "version": 3})

@@ -8,7 +8,7 @@ import pytest
 
 from placewire.controller.plan.plan import PlanNetwork, PlanSolve
 from placewire.optimizer.engines.catalog import ENGINES
-from placewire.optimizer.names import EngineName, Sharing
+from placewire.optimizer.names import EngineName, SharingName
 from placewire.optimizer.quantities import (
     format_step,
     parse_bits_per_second,
@@ -48,5 +48,5 @@ def test_every_engine_and_deployable_sharing_can_be_named_in_a_plan():
     assert set(ENGINES) == set(get_args(EngineName))
     for engine in get_args(EngineName):
         assert PlanSolve(engine=engine).engine == engine
-    for sharing in ("auto", *get_args(Sharing)):
+    for sharing in ("auto", *get_args(SharingName)):
         assert PlanNetwork(sharing=sharing).sharing == sharing

@@ -63,7 +63,7 @@ def test_shaped_the_job_has_what_is_left_and_what_it_is_entitled_to(sharing, wan
 
 @pytest.mark.parametrize("sharing", ["strict", "guarantee"])
 def test_no_rates_above_what_the_job_may_count_on(sharing):
-    problem = Problem(FORK, beside(0.7, 3), sharing, entitled=0.5)
+    problem = Problem(FORK, beside(0.7, 3), sharing, floor=0.5)
     device = np.arange(3)
     start = starting_rates(problem, device)
     order = simulate(problem, device, None, None, start).order

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.cluster import widest_rates
-from placewire.optimizer.kernels.simulation.network import ceilings
-from placewire.optimizer.network.sharing import alone, cuts_equally, decides_rates
+from placewire.optimizer.kernels.simulation.transfers import lending_ceilings
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.rates.allocator import allocate, equal_rates, starting_rates, used_pairs
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.problems import able_devices, problems
@@ -21,7 +20,8 @@ ROUNDING = 1 + 1e-7
 
 def uncontended_step(problem, device, order):
     """Operators in these orders, every transfer alone in the network at its pair's widest rate."""
-    setup, rate = alone(problem, widest_rates(problem.usable_nic_rates))
+    alone = problem.alone(widest_rates(problem.usable_nic_rates))
+    setup, rate = alone.setup, alone.rate
     graph = problem.graph
     finish = np.full(graph.operator_count, -1.0)
     place = [0] * len(order)
@@ -45,7 +45,7 @@ def uncontended_step(problem, device, order):
 def drawn(data, sharing):
     problem = replace(data.draw(problems(models=("contended",))), sharing=sharing)
     device = data.draw(able_devices(problem))
-    rates = starting_rates(problem, device) if decides_rates(problem) else None
+    rates = starting_rates(problem, device) if problem.decides_rates else None
     return problem, device, simulate(problem, device, recorded_priority(problem), None, rates)
 
 
@@ -54,7 +54,7 @@ def drawn(data, sharing):
 @given(st.data())
 def test_no_step_is_shorter_than_without_contention(sharing, data):
     problem, device, timeline = drawn(data, sharing)
-    if cuts_equally(problem):
+    if problem.cuts_equally:
         # A small message, which is not cut, or one that leaves a slow rail out, is quicker.
         problem = replace(problem, backend="gloo")
     least = uncontended_step(problem, device, timeline.order)
@@ -94,7 +94,7 @@ def test_borrowing_never_costs_where_messages_are_not_cut(data):
 def test_what_may_be_borrowed_fits_into_every_receiver(data):
     problem, device, _ = drawn(data, "guarantee")
     nics, minimums = problem.usable_nic_rates, starting_rates(problem, device)
-    highest = ceilings(nics, np.ascontiguousarray(minimums))
+    highest = lending_ceilings(nics, np.ascontiguousarray(minimums))
     assert (highest.sum(axis=0) <= nics * ROUNDING).all()
     assert (highest >= minimums / ROUNDING).all()
     assert (highest <= widest_rates(nics)).all()

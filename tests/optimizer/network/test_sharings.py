@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewire.optimizer.kernels.simulation.network import ceilings
+from placewire.optimizer.network.guarantee import lending_ceilings
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph
@@ -84,14 +84,14 @@ class TestJob:
         )
         for sharing in ("job", "even"):
             timeline = simulate(Problem(made, cluster(3), sharing), np.array([0, 0, 1, 1, 2]))
-            rank = {m.tensor: m.rank for m in timeline.messages}
+            rank = {m.tensor: m.send_order for m in timeline.messages}
             assert rank == {1: 0, 0: 1, 2: 2}
 
     def test_equal_urgency_goes_by_tensor_and_then_by_destination(self):
         made = graph({"a": 0.0, "x": 0.0, "y": 0.0, "z": 0.0},
             [("a", ["y", "x"], MEGA), ("a", ["z"], MEGA)])  # fmt: skip
         timeline = simulate(Problem(made, cluster(4), "job"), np.array([0, 1, 2, 3]))
-        by_rank = sorted(timeline.messages, key=lambda m: m.rank)
+        by_rank = sorted(timeline.messages, key=lambda m: m.send_order)
         assert [(m.tensor, m.destination) for m in by_rank] == [(0, 1), (0, 2), (1, 3)]
         assert [m.finish_seconds for m in by_rank] == pytest.approx([1.0, 2.0, 3.0])
 
@@ -149,7 +149,7 @@ class TestGuarantee:
         # s2 0.3 in all.
         minimums = np.zeros((3, 3, 1))
         minimums[0, 2, 0], minimums[1, 2, 0] = 0.6, 0.2
-        highest = ceilings(nics, minimums)
+        highest = lending_ceilings(nics, minimums)
         assert highest[:, 2, 0] == pytest.approx([1.0, 0.3, 0.0])
         assert not highest[:, :2].any()
 

@@ -8,12 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from placewire.optimizer.network.traffic_allocation import (
-    allocate,
-    even_traffic,
-    load_allocation,
-    proportional_rates,
-)
+from placewire.optimizer.network.script_allocation import allocate, even_traffic, load_allocation
+from placewire.optimizer.network.traffic import concurrent_rates
 from tests.optimizer.cases import cluster
 
 
@@ -22,7 +18,7 @@ def test_the_worked_example() -> None:
     2. On a second rail that s2 lacks, s1 gets all."""
     usable = np.array([[8.0, 8.0], [8.0, 4.0], [8.0, 0.0]])
     weights = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    rates = proportional_rates(usable, weights)
+    rates = concurrent_rates(usable, weights)
     assert rates[0, 1].tolist() == [6.0, 4.0]
     assert rates[0, 2].tolist() == [2.0, 0.0]
     assert rates[1:].sum() == 0
@@ -37,7 +33,7 @@ def test_no_nic_is_oversubscribed_one_is_full_and_pairs_are_in_proportion(
 ) -> None:
     np.fill_diagonal(weights, 0.0)
     weights[weights < 1e-3] = 0.0
-    rates = proportional_rates(usable, weights)
+    rates = concurrent_rates(usable, weights)
     for r in range(2):
         there = usable[:, r]
         taken = np.maximum(rates[:, :, r].sum(axis=1), rates[:, :, r].sum(axis=0))

@@ -13,7 +13,7 @@ import pytest
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main as optimizer_main
-from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server, even_rates
+from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
 from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.registry import place
 from placewire.optimizer.graph.graph_file import save_graph
@@ -23,6 +23,7 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
+from placewire.optimizer.network.nics import even_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import apart, gurobi, highs, limits
 from placewire.optimizer.published.formulations.engine import solve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewire.optimizer.cluster import even_rates
-from placewire.optimizer.problem import FLOOR_FRACTION, Problem
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, even_rates
+from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph
@@ -49,7 +49,7 @@ def test_transfers_of_one_path_get_rates_like_the_square_root_of_their_bytes():
 def test_used_pairs_and_their_reverse_keep_a_floor_and_unused_pairs_have_nothing():
     problem = Problem(fork(300_000, 900_000), cluster(4, (8e6, 16e6)))
     rates, _ = allocated(problem, [0, 1, 2])
-    floor = FLOOR_FRACTION * np.array([8e6, 16e6]) * (1 - 1e-9)
+    floor = LEAST_PAIR_FRACTION * np.array([8e6, 16e6]) * (1 - 1e-9)
     for pair in ((0, 1), (1, 0), (0, 2), (2, 0)):
         assert (rates[pair] >= floor).all()
     assert not rates[3].any()

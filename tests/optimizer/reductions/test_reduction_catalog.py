@@ -64,7 +64,7 @@ def test_what_a_reduction_cannot_take_is_refused_before_the_search(name, tmp_pat
         ("chain", []),
         ("auto", []),
         ("colocrl", ["colocrl", "shared", "shared.groups"]),
-    ],  # fmt: skip
+    ],
 )
 def test_a_reduction_loads_itself_alone(name: str, loaded: list[str]) -> None:
     program = (

@@ -120,13 +120,13 @@ def test_no_contraction_is_exact():
 
 def best_by_enumeration(problem):
     """Every placement, and every priority of the producers (readers have one choice only)."""
-    from placewire.optimizer.cluster import widest_rates
     from placewire.optimizer.kernels.annealing.cost import Scoring, cost
-    from placewire.optimizer.kernels.tables import make_tables
+    from placewire.optimizer.kernels.tables import tables_of
+    from placewire.optimizer.network.nics import widest_rates
 
     n = problem.graph.operator_count
     scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
-    tables = make_tables(problem)
+    tables = tables_of(problem)
     best = np.inf
     for device in itertools.product(range(2), repeat=n):
         where = np.array(device)

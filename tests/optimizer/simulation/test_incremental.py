@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
-from placewire.optimizer.network.sharing import rates_in_force
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import recorded_priority
 from tests.optimizer.cases import cluster, clusters, devices_of, graphs
@@ -25,15 +24,15 @@ class _Walk:
     """A schedule under even sharing, changed move by move."""
 
     def __init__(self, problem: Problem, device: np.ndarray) -> None:
-        from placewire.optimizer.kernels.simulation.incremental import (
+        from placewire.optimizer.kernels.simulation.marked_schedule import (
             consumer_slots,
             new_schedule,
             new_scratch,
         )
-        from placewire.optimizer.kernels.tables import make_tables
+        from placewire.optimizer.kernels.tables import tables_of
 
-        self.tables = make_tables(problem)
-        self.rates = rates_in_force(problem, None)
+        self.tables = tables_of(problem)
+        self.rates = problem.rates_in_force(None)
         self.hood = make_neighbourhood(problem)
         self.device, self.priority = device, recorded_priority(problem)
         n, devices, rails = len(device), len(self.tables.server), self.rates.shape[2]
@@ -51,7 +50,7 @@ class _Walk:
         return used_channels(self.tables, device, self.rates, False)
 
     def all(self) -> float:
-        from placewire.optimizer.kernels.simulation.incremental import schedule_all
+        from placewire.optimizer.kernels.simulation.marked_schedule import schedule_all
 
         self.turn += 1
         return schedule_all(
@@ -59,15 +58,25 @@ class _Walk:
             self.scratch, self.turn,
         )  # fmt: skip
 
+    def changed(self, device: np.ndarray, priority: np.ndarray, channels: np.ndarray, load, *rest):
+        """(step, first event run, first event not run) of a changed placement."""
+        from placewire.optimizer.kernels.simulation.first_come import run_first_come
+
+        return run_first_come(
+            self.tables, device, priority, channels, False, None, None, None, None, None, None,
+            self.slots, np.zeros(len(device)), self.old, self.new, self.scratch, load, *rest,
+        )  # fmt: skip
+
     def from_nothing(self, device: np.ndarray, priority: np.ndarray):
-        from placewire.optimizer.kernels.simulation.schedule import by_priority
+        from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
 
         n = len(device)
         start, finish, sent = np.empty(n), np.empty(n), np.empty(len(self.tables.producer))
         position = np.empty(n, dtype=np.int64)
-        step = by_priority(
-            self.tables, device, priority, self.used(device), start, finish, sent, position
-        )
+        step, _, _ = run_first_come(
+            self.tables, device, priority, self.used(device), False, None, start, finish, sent,
+            position, None, *NOT_CHANGED,
+        )  # fmt: skip
         return step, start, finish
 
 
@@ -86,7 +95,7 @@ def ready_by_order(walk: _Walk) -> np.ndarray:
 def test_a_resumed_simulation_equals_a_whole_one(data):
     from placewire.optimizer.kernels.annealing.affected import first_affected
     from placewire.optimizer.kernels.annealing.proposals import KINDS, Guide, critical_path, propose
-    from placewire.optimizer.kernels.simulation.incremental import keep, resume
+    from placewire.optimizer.kernels.simulation.marked_schedule import keep
 
     _seed_compiled(data.draw(st.integers(0, 1000)))
     problem = Problem(data.draw(graphs(largest=60)), data.draw(clusters()), "even")
@@ -118,10 +127,9 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
         if (channels != walk.channels).any():
             first = 0
         load = np.bincount(device, weights=problem.seconds[np.arange(n), device], minlength=devices)
-        step, begin, until = resume(
-            walk.tables, walk.slots, np.zeros(n), device, priority, channels, old, new,
-            walk.scratch, load, op, count, first, np.inf, walk.turn,
-        )  # fmt: skip
+        step, begin, until = walk.changed(
+            device, priority, channels, load, op, count, first, np.inf, walk.turn
+        )
         wanted, start, finish = walk.from_nothing(device, priority)
         assert step == wanted
         if data.draw(st.booleans()):
@@ -134,17 +142,16 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
             # What is given up early would have exceeded the limit.
             walk.turn += 1
             limit = wanted * 0.9
-            step, _, _ = resume(
-                walk.tables, walk.slots, np.zeros(n), device, priority, channels, old, new,
-                walk.scratch, load, op, count, first, limit, walk.turn,
-            )  # fmt: skip
+            step, _, _ = walk.changed(
+                device, priority, channels, load, op, count, first, limit, walk.turn
+            )
             assert step == np.inf or wanted <= limit
 
 
 def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
     """On a graph of many marks, where most moves stop being simulated long before its end."""
     from placewire.optimizer.kernels.annealing.affected import first_affected
-    from placewire.optimizer.kernels.simulation.incremental import keep, resume
+    from placewire.optimizer.kernels.simulation.marked_schedule import keep
 
     made = layered(40, 3, seed=1)
     problem = Problem(made, cluster(3, (1e9,)), "even")
@@ -164,10 +171,9 @@ def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
         if (channels != walk.channels).any():
             first = 0
         load = np.bincount(device, weights=problem.seconds[np.arange(n), device], minlength=3)
-        step, begin, until = resume(
-            walk.tables, walk.slots, np.zeros(n), device, walk.priority, channels, walk.old,
-            walk.new, walk.scratch, load, op, 1, first, np.inf, turn,
-        )  # fmt: skip
+        step, begin, until = walk.changed(
+            device, walk.priority, channels, load, op, 1, first, np.inf, turn
+        )
         keep(walk.tables, walk.slots, walk.old, walk.new, begin, until)
         walk.device, walk.channels = device, channels
         stopped += until < n

@@ -157,7 +157,7 @@ def test_ranks_put_the_longest_remaining_path_first():
         [("A", ["short"], 1_000_000), ("A", ["long"], 1_000_000)],
     )
     timeline = run(Problem(made, cluster()), [0, 1, 1])
-    rank = {m.tensor: m.rank for m in timeline.messages}
+    rank = {m.tensor: m.send_order for m in timeline.messages}
     assert rank == {1: 0, 0: 1}
 
 

@@ -15,7 +15,7 @@ from placewire.optimizer.engines.registry import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Sharing
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement, save_placement
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.trace.document import (
@@ -48,7 +48,7 @@ FORK = graph(
 )
 
 
-def spread(sharing: Sharing) -> Placement:
+def spread(sharing: SharingName) -> Placement:
     """On three servers of two rails: several messages are under way at once."""
     problem = Problem(FORK, cluster(3, (4e7, 2e7), latency=1e-3), sharing)
     placement = place(problem, "auto", SolveSettings(gap=0.0, moves=300))
@@ -57,7 +57,7 @@ def spread(sharing: Sharing) -> Placement:
 
 
 @pytest.mark.parametrize("sharing", ["strict", "job", "unshaped"])
-def test_a_prediction_has_every_operator_and_every_message(sharing: Sharing) -> None:
+def test_a_prediction_has_every_operator_and_every_message(sharing: SharingName) -> None:
     placement = spread(sharing)
     document = trace_to_json(predicted_trace(FORK, placement, [0, 7]))
     check_trace(document)
@@ -75,7 +75,8 @@ def test_bytes_of_a_cut_message_add_up() -> None:
             event["args"]["bytes"]
             for event in document["traceEvents"]
             if event["ph"] == "X" and event["name"] == m.producer
-            and event.get("cat", "").endswith("receives") and event["args"]["rank"] == m.rank
+            and event.get("cat", "").endswith("receives")
+            and event["args"]["send_order"] == m.send_order
         ]  # fmt: skip
         assert len(parts) == len(m.rails) and sum(parts) == pytest.approx(m.bytes, abs=1)
 
@@ -93,7 +94,7 @@ def measured(step: int, seconds: float, *spans: Span, rank: int = 0) -> Trace:
 
 
 def message(direction: str, peer: str, start: float, finish: float) -> Span:
-    details = {"peer": peer, "output": 0, "bytes": 5, "rank": 0}
+    details = {"peer": peer, "output": 0, "bytes": 5, "send_order": 0}
     return Span(8, f"a {direction}", "A", start, finish, details)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.device_capacity import Rooms
-from placewire.optimizer.graph.operator_graph import IntArray
 
 
 def fill(rooms: Rooms, order: IntArray, most_bytes: list[float]) -> IntArray:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import Rooms
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 
 

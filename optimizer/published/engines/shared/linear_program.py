@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.graph.operator_graph import FloatArray
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.formulations.highs import standard_output_kept
 from placewire.optimizer.published.formulations.program import RowWriter

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_rows
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
 from placewire.optimizer.kernels.tables import Tables
 from placewire.optimizer.problem import InfeasibleError, Problem
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.cluster import Cluster, even_rates
-from placewire.optimizer.graph.operator_graph import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.network.nics import even_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.merging import operator_delay, units_of
 

@@ -8,13 +8,10 @@ the order of sending is known before anything is sent.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @compiled

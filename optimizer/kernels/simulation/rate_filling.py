@@ -1,27 +1,26 @@
-"""How the transfers under way share one rail's NICs, under each sharing without fixed rates.
+"""How the transfers under way share one rail, where rates are shared while they last.
 
 A lane is a place from which at most one part is being sent at a time; state float64[lanes, 6] is
-what is known of that part, source and target int64[lanes] the servers it goes between.
+what is known of that part, source and target int64[lanes] the servers it goes between. What limits
+transfers are groups of pairs (network/nics.py, RateLimits): groups int64[lanes, K] names those of
+each lane, first the transmitting NIC, and capacity float64[R, G] is what each carries.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.tables import FAIR, LENT
-from placewire.optimizer.problem import NEIGHBOUR_FLOWS
+from placewire.optimizer.kernels.tables import LENDING, MAX_MIN
+from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
-# Columns of a lane's state. NEGLECT is smallest for the most urgent part, and NUMBER breaks ties.
-EVENT_AT, REMAINING_BITS, RATE, SINCE, NEGLECT, NUMBER = 0, 1, 2, 3, 4, 5
+# Columns of a lane's state. The most urgent part has the largest URGENCY; the smaller NUMBER breaks
+# ties.
+EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = 0, 1, 2, 3, 4, 5
 COLUMNS = 6
-# Rows of what is known of the NICs while a rail is filled, two each: to transmit and to receive.
-SPARE, USERS, WANTED = 0, 2, 4
+# Rows of what is known of the groups while a rail is filled.
+SPARE, USERS, WANTED = 0, 1, 2
 # What is left of a NIC below this part of it is rounding.
 _NOTHING = 1e-9
 
@@ -29,8 +28,9 @@ _NOTHING = 1e-9
 @compiled
 def share_rail(
     discipline: int,
-    limits: FloatArray,
+    capacity: FloatArray,
     neighbour_rates: FloatArray,
+    groups: IntArray,
     minimums: FloatArray,
     highest: FloatArray,
     pairs: FloatArray,
@@ -45,12 +45,12 @@ def share_rail(
 ) -> None:
     """Rewrites the rate of what lanes[:count] are sending on this rail, and when it will be done.
 
-    limits float64[S, R]: what the job may have of each NIC in each direction; neighbour_rates: what
+    capacity float64[R, G]: what the job may have of each group; neighbour_rates float64[R, G]: what
     others want of it beside that. minimums, highest float64[S, S, R]: what pairs must and may have,
     where they are lent to; pairs float64[S, S] is room to work in. Single arrays instead of Tables:
     this is called at every event.
     """
-    flows = np.empty(count, dtype=np.int64)
+    flows, servers = np.empty(count, dtype=np.int64), len(pairs)
     open_count = 0
     for k in range(count):
         c = lanes[k]
@@ -62,12 +62,15 @@ def share_rail(
             open_count += 1
     if open_count == 0:
         return
-    if discipline == FAIR:
-        fill_fairly(limits, neighbour_rates, rail, flows, open_count, state, source, target)
-    elif discipline == LENT:
-        lend(limits, minimums, highest, pairs, rail, flows, open_count, state, source, target)
+    if discipline == MAX_MIN:
+        fill_fairly(capacity, neighbour_rates, groups, rail, flows, open_count, state)
+    elif discipline == LENDING:
+        lend(
+            capacity, groups, minimums, highest, pairs, rail, flows, open_count, state, source,
+            target,
+        )  # fmt: skip
     else:
-        fill_by_urgency(limits, rail, flows, open_count, state, source, target)
+        fill_by_urgency(capacity, groups, servers, rail, flows, open_count, state, source)
     for k in range(count):
         c = lanes[k]
         if sending[c]:
@@ -77,40 +80,38 @@ def share_rail(
 
 @compiled
 def fill(
-    nics: FloatArray,
+    room: FloatArray,
     crowded: bool,
+    groups: IntArray,
     flows: IntArray,
     open_count: int,
     state: FloatArray,
-    source: IntArray,
-    target: IntArray,
 ) -> None:
-    """Progressive filling: all flows[:open_count] rise alike until a NIC of theirs is full.
+    """Progressive filling: all flows[:open_count] rise alike until a group of theirs is full.
 
-    nics float64[6, S], two rows each, to transmit and to receive: what is SPARE, which is used up;
-    room for the number of USERS; and, if crowded, what is WANTED by NEIGHBOUR_FLOWS more flows
-    without a far end, which rise on that side until they have it together. Overwrites flows.
+    room float64[3, G]: what is SPARE of each group, which is used up; the number of USERS; and, if
+    crowded, what is WANTED by NEIGHBOUR_FLOWS more flows that no other group limits, which rise
+    until they have it together. Overwrites flows.
     """
-    servers = nics.shape[1]
-    for side in range(2):
-        for s in range(servers):
-            with_others = crowded and nics[WANTED + side, s] > 0.0
-            nics[USERS + side, s] = NEIGHBOUR_FLOWS if with_others else 0.0
+    of_each = groups.shape[1]
+    for g in range(room.shape[1]):
+        room[USERS, g] = NEIGHBOUR_FLOWS if crowded and room[WANTED, g] > 0.0 else 0.0
     for k in range(open_count):
-        nics[USERS, source[flows[k]]] += 1.0
-        nics[USERS + 1, target[flows[k]]] += 1.0
+        for j in range(of_each):
+            room[USERS, groups[flows[k], j]] += 1.0
     while open_count > 0:
         level = np.inf
         for k in range(open_count):
             c = flows[k]
-            s, t = source[c], target[c]
             # Where this flow alone would have to stop; it does so if none has to before.
-            state[c, RATE] = min(
-                nics[SPARE, s] / nics[USERS, s], nics[SPARE + 1, t] / nics[USERS + 1, t]
-            )
-            level = min(level, state[c, RATE])
+            rate = np.inf
+            for j in range(of_each):
+                g = groups[c, j]
+                rate = min(rate, room[SPARE, g] / room[USERS, g])
+            state[c, RATE] = rate
+            level = min(level, rate)
         if crowded:
-            level = fill_beside(nics, level)
+            level = fill_beside(room, level)
         kept = 0
         for k in range(open_count):
             c = flows[k]
@@ -118,77 +119,71 @@ def fill(
                 flows[kept] = c
                 kept += 1
                 continue
-            s, t = source[c], target[c]
             state[c, RATE] = level
-            nics[SPARE, s] = max(nics[SPARE, s] - level, 0.0)
-            nics[SPARE + 1, t] = max(nics[SPARE + 1, t] - level, 0.0)
-            nics[USERS, s] -= 1.0
-            nics[USERS + 1, t] -= 1.0
+            for j in range(of_each):
+                g = groups[c, j]
+                room[SPARE, g] = max(room[SPARE, g] - level, 0.0)
+                room[USERS, g] -= 1.0
         open_count = kept
 
 
 @compiled
-def fill_beside(nics: FloatArray, level: float) -> float:
+def fill_beside(room: FloatArray, level: float) -> float:
     """The flows are about to rise to this level: returns the level, not above it, at which the
     first neighbour stops, and takes what the neighbours that stop there have."""
-    for side in range(2):
-        for s in range(nics.shape[1]):
-            if nics[WANTED + side, s] > 0.0:
-                full = nics[SPARE + side, s] / nics[USERS + side, s]
-                level = min(level, full, nics[WANTED + side, s] / NEIGHBOUR_FLOWS)
-    for side in range(2):
-        for s in range(nics.shape[1]):
-            if nics[WANTED + side, s] > 0.0:
-                full = nics[SPARE + side, s] / nics[USERS + side, s]
-                if min(full, nics[WANTED + side, s] / NEIGHBOUR_FLOWS) <= level * (1 + 1e-12):
-                    taken = NEIGHBOUR_FLOWS * level
-                    nics[SPARE + side, s] = max(nics[SPARE + side, s] - taken, 0.0)
-                    nics[USERS + side, s] -= NEIGHBOUR_FLOWS
-                    nics[WANTED + side, s] = 0.0
+    for g in range(room.shape[1]):
+        if room[WANTED, g] > 0.0:
+            full = room[SPARE, g] / room[USERS, g]
+            level = min(level, full, room[WANTED, g] / NEIGHBOUR_FLOWS)
+    for g in range(room.shape[1]):
+        if room[WANTED, g] > 0.0:
+            full = room[SPARE, g] / room[USERS, g]
+            if min(full, room[WANTED, g] / NEIGHBOUR_FLOWS) <= level * (1 + 1e-12):
+                room[SPARE, g] = max(room[SPARE, g] - NEIGHBOUR_FLOWS * level, 0.0)
+                room[USERS, g] -= NEIGHBOUR_FLOWS
+                room[WANTED, g] = 0.0
     return level
 
 
 @compiled
 def fill_fairly(
-    limits: FloatArray,
+    capacity: FloatArray,
     neighbour_rates: FloatArray,
+    groups: IntArray,
     rail: int,
     flows: IntArray,
     count: int,
     state: FloatArray,
-    source: IntArray,
-    target: IntArray,
 ) -> None:
     """Max-min fair shares of the NICs as they are, beside what others want of them."""
-    servers = len(limits)
-    nics = np.empty((6, servers))
+    room = np.empty((3, capacity.shape[1]))
     crowded = False
-    for s in range(servers):
-        nics[SPARE, s] = nics[SPARE + 1, s] = limits[s, rail]
-        nics[WANTED, s] = nics[WANTED + 1, s] = neighbour_rates[s, rail]
-        crowded = crowded or neighbour_rates[s, rail] > 0.0
-    fill(nics, crowded, flows, count, state, source, target)
+    for g in range(capacity.shape[1]):
+        room[SPARE, g] = capacity[rail, g]
+        room[WANTED, g] = neighbour_rates[rail, g]
+        crowded = crowded or neighbour_rates[rail, g] > 0.0
+    fill(room, crowded, groups, flows, count, state)
 
 
 @compiled
 def fill_by_urgency(
-    limits: FloatArray,
+    capacity: FloatArray,
+    groups: IntArray,
+    servers: int,
     rail: int,
     flows: IntArray,
     count: int,
     state: FloatArray,
     source: IntArray,
-    target: IntArray,
 ) -> None:
     """Each sender's most urgent part first; receivers share fairly between senders.
 
     Round after round, every sender that has something left takes its most urgent part among the
     receivers that it has not tried yet, and the parts of the round fill what the NICs have left.
     """
-    servers = len(limits)
-    nics = np.empty((6, servers))
-    for s in range(servers):
-        nics[SPARE, s] = nics[SPARE + 1, s] = limits[s, rail]
+    room = np.empty((3, capacity.shape[1]))
+    for g in range(capacity.shape[1]):
+        room[SPARE, g] = capacity[rail, g]
     chosen = np.empty(servers, dtype=np.int64)
     tried = 0  # flows[:tried] have had their round
     while True:
@@ -197,14 +192,15 @@ def fill_by_urgency(
         for k in range(tried, count):
             c = flows[k]
             s = source[c]
-            if nics[SPARE, s] <= _NOTHING * limits[s, rail]:
+            transmit = groups[c, 0]
+            if room[SPARE, transmit] <= _NOTHING * capacity[rail, transmit]:
                 continue
             other = chosen[s]
             if (
                 other < 0
-                or state[c, NEGLECT] < state[other, NEGLECT]
+                or state[c, URGENCY] > state[other, URGENCY]
                 or (
-                    state[c, NEGLECT] == state[other, NEGLECT]
+                    state[c, URGENCY] == state[other, URGENCY]
                     and state[c, NUMBER] < state[other, NUMBER]
                 )
             ):
@@ -217,13 +213,14 @@ def fill_by_urgency(
                 picked += 1
         if picked == tried:
             return
-        fill(nics, False, flows[tried:picked], picked - tried, state, source, target)
+        fill(room, False, groups, flows[tried:picked], picked - tried, state)
         tried = picked
 
 
 @compiled
 def lend(
-    limits: FloatArray,
+    capacity: FloatArray,
+    groups: IntArray,
     minimums: FloatArray,
     highest: FloatArray,
     pairs: FloatArray,
@@ -236,18 +233,18 @@ def lend(
 ) -> None:
     """Each pair its minimum; what a sender has left is lent equally, to each up to its highest.
 
-    The flows of one pair share its rate equally. Receivers cannot be oversubscribed: `ceilings`.
-    pairs float64[S, S] is room to work in, all 0 before and after.
+    The flows of one pair share its rate equally. Receivers cannot be oversubscribed: see
+    guarantee.lending_ceilings. pairs float64[S, S] is room to work in, all 0 before and after.
     """
-    servers = len(limits)
+    servers = len(pairs)
     spare, borrowers = np.empty(servers), np.zeros(servers)
-    for s in range(servers):
-        spare[s] = limits[s, rail]
     first = 0  # flows[:first] stand for a pair each, the others come after one of theirs
     for k in range(count):
         c = flows[k]
         s, t = source[c], target[c]
         if pairs[s, t] == 0.0:
+            if borrowers[s] == 0.0:
+                spare[s] = capacity[rail, groups[c, 0]]
             spare[s] -= minimums[s, t, rail]
             borrowers[s] += 1.0
             flows[k], flows[first] = flows[first], c
@@ -259,10 +256,10 @@ def lend(
         for k in range(open_count):
             c = flows[k]
             s, t = source[c], target[c]
-            room = max(highest[s, t, rail] - minimums[s, t, rail], 0.0)
-            if room * borrowers[s] <= max(spare[s], 0.0):
-                state[c, RATE] = (minimums[s, t, rail] + room) / pairs[s, t]
-                spare[s] -= room
+            above = max(highest[s, t, rail] - minimums[s, t, rail], 0.0)
+            if above * borrowers[s] <= max(spare[s], 0.0):
+                state[c, RATE] = (minimums[s, t, rail] + above) / pairs[s, t]
+                spare[s] -= above
                 borrowers[s] -= 1.0
                 settled = True
             else:
@@ -285,25 +282,22 @@ def lend(
 def neighbour_gets(
     line_rates: FloatArray,
     neighbour_rates: FloatArray,
+    groups: IntArray,
     rail: int,
     lanes: IntArray,
     count: int,
     sending: BoolArray,
     state: FloatArray,
-    source: IntArray,
-    target: IntArray,
     rates: FloatArray,
 ) -> None:
-    """rates float64[2, S, R]: what the neighbour now transmits and receives on this rail: what it
-    wants, as far as the job leaves it (under fair sharing that is its fair share)."""
-    for s in range(rates.shape[1]):
-        rates[0, s, rail] = rates[1, s, rail] = line_rates[s, rail]
+    """rates float64[R, G]: what the neighbour now has of each group of this rail: what it wants, as
+    far as the job leaves it (under max-min sharing that is its fair share)."""
+    for g in range(rates.shape[1]):
+        rates[rail, g] = line_rates[rail, g]
     for k in range(count):
         c = lanes[k]
         if sending[c]:
-            rates[0, source[c], rail] -= state[c, RATE]
-            rates[1, target[c], rail] -= state[c, RATE]
-    for side in range(2):
-        for s in range(rates.shape[1]):
-            left = max(rates[side, s, rail], 0.0)
-            rates[side, s, rail] = min(left, neighbour_rates[s, rail])
+            for j in range(groups.shape[1]):
+                rates[rail, groups[c, j]] -= state[c, RATE]
+    for g in range(rates.shape[1]):
+        rates[rail, g] = min(max(rates[rail, g], 0.0), neighbour_rates[rail, g])

@@ -9,13 +9,11 @@ Here and in its neighbours loops stand for slices and sums of arrays: those take
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from placewire.optimizer.network import guarantee
 
 
 @compiled
@@ -56,27 +54,8 @@ def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> Flo
     return channels
 
 
-@compiled
-def ceilings(nic_rates: FloatArray, minimums: FloatArray) -> FloatArray:
-    """float64[S, S, R]: what a pair has at most above its minimum float64[S, S, R].
-
-    What a receiver's NIC has left is lent in proportion to the minimums into it, so that whatever
-    the senders do together no receiver can be oversubscribed.
-    """
-    servers, rails = nic_rates.shape
-    highest = np.zeros((servers, servers, rails))
-    for r in range(rails):
-        for t in range(servers):
-            total = 0.0
-            for s in range(servers):
-                total += minimums[s, t, r]
-            if total <= 0.0:
-                continue
-            spare = max(nic_rates[t, r] - total, 0.0)
-            for s in range(servers):
-                lent = minimums[s, t, r] + spare * minimums[s, t, r] / total
-                highest[s, t, r] = min(lent, nic_rates[s, r], nic_rates[t, r])
-    return highest
+# The sharing `guarantee` and the search run the same function, the search compiled.
+lending_ceilings = compiled(guarantee.lending_ceilings)
 
 
 @compiled
@@ -167,15 +146,18 @@ def send(
 
 
 @compiled
-def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
-    """float64[S, S, R]: admissible rates for this traffic, by a rule instead of a program.
+def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
+    """float64[S, S, R]: admissible rates for this traffic float64[D, D], by a rule instead of a
+    program.
 
-    Each pair that talks, and its reverse direction, keeps the floor; what is left of every NIC is
+    Each pair that talks, and its reverse direction, keeps the least; what is left of every group is
     split in proportion to the square root of the pair's volume, the optimum for transfers that
-    follow each other on one path. A second round spends what the other end's limit left over.
-    Where messages are cut equally, all rails that serve a pair get what the slowest of them got.
+    follow each other on one path. A second round spends what other groups' limits left over. Where
+    messages are cut equally, all rails that serve a pair get what the slowest of them got.
     """
     servers, rails = tables.nic_rates.shape
+    capacity, groups = tables.limit_capacity, tables.limit_groups
+    of_each = groups.shape[3]
     weight = np.zeros((servers, servers))
     for a in range(len(tables.server)):
         for b in range(len(tables.server)):
@@ -189,44 +171,49 @@ def proportional_rates(tables: Tables, traffic: FloatArray) -> FloatArray:
         for t in range(servers):
             weight[s, t] = np.sqrt(weight[s, t])
     rates = np.zeros((servers, servers, rails))
-    floor = min(tables.floor, 0.5 / max(servers - 1, 1))
-    transmit = np.empty(servers)
-    receive = np.empty(servers)
-    transmit_weight = np.empty(servers)
-    receive_weight = np.empty(servers)
+    least = min(tables.least_pair_fraction, 0.5 / max(servers - 1, 1))
+    left, total = np.empty(capacity.shape[1]), np.empty(capacity.shape[1])
     for r in range(rails):
         for s in range(servers):
             for t in range(servers):
                 if active[s, t]:
-                    rates[s, t, r] = floor * tables.worthwhile[s, t, r]
+                    rates[s, t, r] = least * tables.worthwhile[s, t, r]
         for _ in range(2):
-            for s in range(servers):
-                transmit[s] = tables.nic_rates[s, r]
-                receive[s] = tables.nic_rates[s, r]
-                for t in range(servers):
-                    transmit[s] -= rates[s, t, r]
-                    receive[s] -= rates[t, s, r]
-                transmit_weight[s] = 0.0
-                receive_weight[s] = 0.0
+            for g in range(len(left)):
+                left[g] = capacity[r, g]
+                total[g] = 0.0
             for s in range(servers):
                 for t in range(servers):
-                    if transmit[s] > 0.0 and receive[t] > 0.0 and tables.worthwhile[s, t, r] > 0.0:
-                        transmit_weight[s] += weight[s, t]
-                        receive_weight[t] += weight[s, t]
+                    if rates[s, t, r] > 0.0:
+                        for j in range(of_each):
+                            left[groups[r, s, t, j]] -= rates[s, t, r]
             for s in range(servers):
                 for t in range(servers):
-                    if (
-                        weight[s, t] > 0.0
-                        and transmit[s] > 0.0
-                        and receive[t] > 0.0
-                        and tables.worthwhile[s, t, r] > 0.0
-                    ):
-                        rates[s, t, r] += weight[s, t] * min(
-                            transmit[s] / transmit_weight[s], receive[t] / receive_weight[t]
-                        )
+                    if weight[s, t] > 0.0 and may_grow(tables, left, r, s, t):
+                        for j in range(of_each):
+                            total[groups[r, s, t, j]] += weight[s, t]
+            for s in range(servers):
+                for t in range(servers):
+                    if weight[s, t] > 0.0 and may_grow(tables, left, r, s, t):
+                        part = np.inf
+                        for j in range(of_each):
+                            g = groups[r, s, t, j]
+                            part = min(part, left[g] / total[g])
+                        rates[s, t, r] += weight[s, t] * part
     if tables.cuts_equally:
         level_rails(rates)
     return rates
+
+
+@compiled
+def may_grow(tables: Tables, left: FloatArray, r: int, s: int, t: int) -> bool:
+    """Whether all groups of a pair have something left on this rail, and it serves the pair."""
+    if tables.worthwhile[s, t, r] <= 0.0:
+        return False
+    for j in range(tables.limit_groups.shape[3]):
+        if left[tables.limit_groups[r, s, t, j]] <= 0.0:
+            return False
+    return True
 
 
 @compiled

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.simulation.schedule import device_offsets
+from placewire.optimizer.kernels.simulation.first_come import device_offsets
 from placewire.optimizer.kernels.tables import Tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @compiled

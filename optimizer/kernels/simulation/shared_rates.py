@@ -1,9 +1,10 @@
-"""Transfers that share the NICs rail by rail while they are under way: an event loop.
+"""The event loop for rates that transfers share while they are under way.
 
-How they share is in filling.py. Here is who is under way. Under FAIR and LENT a lane is a channel
-(source device, destination device, rail): first come, first served, and a part first waits p0.
-Under URGENT a lane is a (source server, destination server, rail): every part waits p0 from being
-queued, all at the same time, and then the most urgent one is sent, before others that have begun.
+How they share is in rate_filling.py; here is who is under way. Under MAX_MIN and LENDING a lane is
+a channel (source device, destination device, rail): first come, first served, and a part first
+waits p0. Under MOST_URGENT a lane is a (source server, destination server, rail): every part waits
+p0 from being queued, all at the same time, and then the most urgent one is sent, before others that
+have begun.
 """
 
 # Compiled loops stay one function each: objects and many small calls would cost the gain.
@@ -12,11 +13,14 @@ queued, all at the same time, and then the most urgent one is sent, before other
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
-from placewire.optimizer.kernels.simulation.filling import (
+from placewire.optimizer.kernels.simulation.first_come import MessageLog, device_offsets
+from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
+from placewire.optimizer.kernels.simulation.message_urgency import number_messages
+from placewire.optimizer.kernels.simulation.rate_filling import (
     COLUMNS,
     EVENT_AT,
     RATE,
@@ -25,22 +29,16 @@ from placewire.optimizer.kernels.simulation.filling import (
     neighbour_gets,
     share_rail,
 )
-from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
-from placewire.optimizer.kernels.simulation.network import cut
-from placewire.optimizer.kernels.simulation.schedule import device_offsets
-from placewire.optimizer.kernels.simulation.urgency import number_messages
-from placewire.optimizer.kernels.tables import FAIR, URGENT, Tables
+from placewire.optimizer.kernels.simulation.transfers import cut
+from placewire.optimizer.kernels.tables import MAX_MIN, MOST_URGENT, Tables
 
 # A part this near to its end has ended: what is left of it is rounding, and must not make it wait
 # for one that overtakes it now.
 _AT_ONCE_SECONDS = 1e-9
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 
 @compiled
-def fluid(
+def run_shared_rates(
     tables: Tables,
     highest: FloatArray,
     minimums: FloatArray,
@@ -51,23 +49,21 @@ def fluid(
     finish: FloatArray,
     sent: FloatArray,
     position: IntArray,
-    message_tensor: IntArray,
-    message_device: IntArray,
-    part_start: FloatArray,
-    part_finish: FloatArray,
+    messages: MessageLog,
     background_bits: FloatArray,
 ) -> int:
-    """Event-driven: by priority, or strictly by `order` (grouped by device) where that has n rows.
+    """By priority, or strictly by `order` (grouped by device) where that has n rows.
 
     highest float64[S, S, R] are the rates in force, which cut messages; minimums float64[S, S, R]
-    what each pair is sure of (read under LENT). Fills the arrays as schedule.by_order and
-    schedule.by_priority do, and background_bits float64[S, R], what the neighbour sent and received
-    in the step, unless it has no rows. Returns the number of messages; -1 where operators remain
-    that can never start.
+    what each pair is sure of (read under LENDING). Fills the arrays as run_first_come does, and
+    background_bits float64[S, R], what the neighbour sent and received in the step, unless it has
+    no rows. Returns the number of messages; -1 where operators remain that can never start.
     """
+    message_tensor, message_device = messages.tensor, messages.device
+    part_start, part_finish = messages.part_start, messages.part_finish
     n, devices = len(device), len(tables.server)
     servers, rails = tables.nic_rates.shape
-    urgent = tables.discipline == URGENT
+    urgent = tables.discipline == MOST_URGENT
     ordered = len(order) == n
     offsets = device_offsets(device, devices)
     ready_key, ready_item = np.empty(n), np.empty(n, dtype=np.int64)
@@ -91,7 +87,8 @@ def fluid(
     part_bits = np.zeros((limit, rails))
     parts_left = np.zeros(limit, dtype=np.int64)
     dirty, pairs = np.zeros(rails, dtype=np.bool_), np.zeros((servers, servers))
-    # URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be sent.
+    # MOST_URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be
+    # sent.
     extra = limit if urgent else 0
     waiting, first_waiting, last_waiting = np.empty(extra * rails, dtype=np.int64), 0, 0
     number, urgency = np.empty(extra, dtype=np.int64), np.empty(extra)
@@ -104,13 +101,20 @@ def fluid(
             pair = lane // rails
             base[lane + 1] = base[lane] + over_rails[pair // servers, pair % servers]
     line, wanted = tables.line_rates, tables.neighbour_rates
-    limits = line if tables.discipline == FAIR else tables.nic_rates
+    of_each = tables.limit_groups.shape[3]
+    groups = np.empty((size, of_each), dtype=np.int64)
+    for lane in range(size):
+        a, b = lane // rails // ends, lane // rails % ends
+        s, t = (a, b) if urgent else (tables.server[a], tables.server[b])
+        for j in range(of_each):
+            groups[lane, j] = tables.limit_groups[lane % rails, s, t, j]
+    capacity = line if tables.discipline == MAX_MIN else tables.limit_capacity
     accounting = len(background_bits) > 0
-    neighbour, counted_until = np.zeros((2, servers, rails)), 0.0
+    neighbour, counted_until = np.zeros(line.shape), 0.0
     if accounting:
         background_bits[:] = 0.0
         for r in range(rails):
-            neighbour_gets(line, wanted, r, active[r], 0, sending, state, source, target, neighbour)
+            neighbour_gets(line, wanted, groups, r, active[r], 0, sending, state, neighbour)
     for e in range(len(sent)):
         sent[e] = 0.0
     for i in range(n):
@@ -118,7 +122,7 @@ def fluid(
         if missing[i] == 0:
             d = device[i]
             ready[d] = push(ready_key, ready_item, offsets[d], ready[d], -priority[i], i)
-    now, handled, messages = 0.0, 0, 0
+    now, handled, queued = 0.0, 0, 0
     while True:
         for d in range(devices):
             if running[d] >= 0:
@@ -138,7 +142,7 @@ def fluid(
                 position[i] = done[d]
                 done[d] += 1
         if handled == n:
-            return messages
+            return queued
         now = np.inf
         for d in range(devices):
             now = min(now, until[d])
@@ -156,7 +160,7 @@ def fluid(
         if accounting:
             for r in range(rails):
                 for s in range(servers):
-                    both = neighbour[0, s, r] + neighbour[1, s, r]
+                    both = neighbour[r, s] + neighbour[r, servers + s]
                     background_bits[s, r] += both * (now - counted_until)
             counted_until = now
         for a in range(devices):
@@ -181,41 +185,41 @@ def fluid(
                     if seen[b] == e:
                         continue
                     seen[b] = e
-                    message_tensor[messages] = e
-                    message_device[messages] = b
+                    message_tensor[queued] = e
+                    message_device[queued] = b
                     for r in range(rails):
-                        part_start[messages, r] = -1.0
-                        part_finish[messages, r] = -1.0
+                        part_start[queued, r] = -1.0
+                        part_finish[queued, r] = -1.0
                     if tables.path_rate[a, b] > 0.0:
-                        part_start[messages, 0] = max(now, path_free[a, b])
+                        part_start[queued, 0] = max(now, path_free[a, b])
                         path_free[a, b] = (
-                            part_start[messages, 0]
+                            part_start[queued, 0]
                             + tables.path_setup[a, b]
                             + tables.bits[e] / tables.path_rate[a, b]
                         )
-                        part_finish[messages, 0] = path_free[a, b]
+                        part_finish[queued, 0] = path_free[a, b]
                         arrivals = push(
-                            arrival_key, arrival_item, 0, arrivals, path_free[a, b], messages
+                            arrival_key, arrival_item, 0, arrivals, path_free[a, b], queued
                         )
-                        messages += 1
+                        queued += 1
                         continue
                     s, t = tables.server[a], tables.server[b]
                     cut(
                         highest[s, t], tables.bits[e], tables.cut_bits, tables.cuts_equally,
-                        part_bits[messages],
+                        part_bits[queued],
                     )  # fmt: skip
                     if urgent:
-                        number_of[messages] = number[k]
-                        message_of[number[k]] = messages
+                        number_of[queued] = number[k]
+                        message_of[number[k]] = queued
                     for r in range(rails):
-                        if part_bits[messages, r] <= 0.0:
+                        if part_bits[queued, r] <= 0.0:
                             continue
-                        parts_left[messages] += 1
-                        slot = messages * rails + r
+                        parts_left[queued] += 1
+                        slot = queued * rails + r
                         if urgent:
                             waiting[last_waiting] = slot
                             last_waiting += 1
-                            part_start[messages, r] = now
+                            part_start[queued, r] = now
                             continue
                         lane = (a * devices + b) * rails + r
                         if head[lane] < 0:
@@ -225,11 +229,11 @@ def fluid(
                             count[r] += 1
                             sending[lane] = False
                             state[lane, EVENT_AT] = now + tables.setup_seconds
-                            part_start[messages, r] = now
+                            part_start[queued, r] = now
                         else:
                             following[tail[lane]] = slot
                         tail[lane] = slot
-                    messages += 1
+                    queued += 1
         while arrivals > 0 and arrival_key[0] <= now:
             message = arrival_item[0]
             arrivals = pop(arrival_key, arrival_item, 0, arrivals)
@@ -321,7 +325,7 @@ def fluid(
         for r in range(rails):
             if dirty[r]:
                 share_rail(
-                    tables.discipline, limits, wanted, minimums, highest, pairs, r, now,
+                    tables.discipline, capacity, wanted, groups, minimums, highest, pairs, r, now,
                     active[r], count[r], sending, state,
                     source, target,
                 )  # fmt: skip
@@ -329,12 +333,11 @@ def fluid(
                     neighbour_gets(
                         line,
                         wanted,
+                        groups,
                         r,
                         active[r],
                         count[r],
                         sending,
                         state,
-                        source,
-                        target,
                         neighbour,
                     )

@@ -1,0 +1,35 @@
+"""Sharing `even`: as `strict`, with each NIC split evenly over the other servers on its rail.
+
+Nothing is decided: the rates follow from the cluster. Queues and promise are those of `strict`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.nics import even_rates
+from placewire.optimizer.network.sharing import Discipline, SharingPolicy
+
+
+class Even(SharingPolicy):
+    name: ClassVar[SharingName] = "even"
+    discipline = Discipline.FIRST_COME
+    caps_pairs = True
+    why_this_rate = "as much as every other pair"
+
+    def most_pair_rates(self, nic_rates: FloatArray) -> FloatArray:
+        return even_rates(nic_rates)
+
+    def expected_pair_rates(self, usable: FloatArray) -> FloatArray:
+        return even_rates(usable)
+
+    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+        return even_rates(usable)
+
+    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+        return even_rates(usable)
+
+    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
+        return even_rates(usable)

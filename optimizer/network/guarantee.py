@@ -1,0 +1,77 @@
+"""Sharing `guarantee`: each pair of servers has a minimum on each rail, and may borrow above it.
+
+The minimums are the decision. What a receiver has to spare is lent to the pairs into it in
+proportion to their minimums, and is fixed beforehand (`lending_ceilings`), so that no receiver can
+be oversubscribed whatever the senders do. What a sender has left it lends equally, to each pair up
+to its ceiling. Queues: one for each destination, from its minimum to its ceiling. Promise: at least
+the minimum, at most the ceiling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.sharing import Discipline, JobQueue, SharingPolicy
+from placewire.optimizer.network.traffic import concurrent_rates
+
+
+class Guarantee(SharingPolicy):
+    name: ClassVar[SharingName] = "guarantee"
+    discipline = Discipline.LENDING
+    decides_rates = True
+    always_limits_receiving = True
+
+    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+        assert decided is not None
+        return lending_ceilings(usable, decided)
+
+    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
+        return concurrent_rates(usable, traffic)
+
+    def queues(self, allocation: Allocation) -> tuple[JobQueue, ...]:
+        cluster = allocation.cluster
+        server = {one.name: s for s, one in enumerate(cluster.servers)}
+        rail = {name: r for r, name in enumerate(cluster.rails)}
+        usable = usable_rates(cluster, self.kept_fraction(allocation.floor))
+        minimums = np.zeros((len(server), len(server), len(rail)))
+        for source, destination, on, rate in allocation.rates_bits_per_second:
+            minimums[server[source], server[destination], rail[on]] = rate
+        highest = lending_ceilings(usable, minimums)
+        return tuple(
+            replace(
+                queue,
+                maximum=float(
+                    highest[server[queue.source], server[queue.destinations[0]], rail[queue.rail]]
+                ),
+            )
+            for queue in super().queues(allocation)
+        )
+
+
+def lending_ceilings(nic_rates: FloatArray, minimums: FloatArray) -> FloatArray:
+    """float64[S, S, R]: what a pair has at most, from what each NIC carries float64[S, R] and the
+    pairs' minimums float64[S, S, R].
+
+    These are plain loops, so that the search runs the same function compiled.
+    """
+    servers, rails = nic_rates.shape
+    highest = np.zeros((servers, servers, rails))
+    for r in range(rails):
+        for t in range(servers):
+            total = 0.0
+            for s in range(servers):
+                total += minimums[s, t, r]
+            if total <= 0.0:
+                continue
+            spare = max(nic_rates[t, r] - total, 0.0)
+            for s in range(servers):
+                lent = minimums[s, t, r] + spare * minimums[s, t, r] / total
+                highest[s, t, r] = min(lent, nic_rates[s, r], nic_rates[t, r])
+    return highest

@@ -1,0 +1,130 @@
+"""Sharing `job`: one class for the whole job on each NIC, and no rates of pairs.
+
+Each sender serves its most urgent message first, which is the one that the longest remaining path
+waits for; receivers share fairly between senders. A sender that its receiver holds back gives what
+it has left to its next most urgent message for another receiver. Queues: one for the job on every
+NIC that sends or receives, from the job's floor up to the whole NIC. Promise: from every NIC that
+sends, to one of its destinations, at least a fair share of the floors. The destinations are so
+chosen that as few senders as possible share a receiver; those that must are paced to their shares,
+because no queue divides what arrives: two that send all they can get what TCP gives them, and their
+full queue holds up the acknowledgements of what the receiver sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, TypeVar
+
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.nics import widest_rates
+from placewire.optimizer.network.sharing import (
+    Discipline,
+    JobQueue,
+    PromisedRate,
+    SharingPolicy,
+    arriving,
+)
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Job(SharingPolicy):
+    name: ClassVar[SharingName] = "job"
+    discipline = Discipline.MOST_URGENT
+    sends_most_urgent_first = True
+    why_this_rate = "no rate of its own: the most urgent message of a sender goes first"
+
+    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+        return widest_rates(usable)
+
+    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> None:
+        return None
+
+    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> None:
+        return None
+
+    def reserved_rates(self, cluster: Cluster, floor: float) -> FloatArray:
+        """The floor alone: what others leave is borrowed, and stays theirs to take."""
+        reserved: FloatArray = floor * cluster.nic_rates
+        return reserved
+
+    def queues(self, allocation: Allocation) -> tuple[JobQueue, ...]:
+        """A server that only receives has one as well: its acknowledgements must not wait for a
+        neighbour."""
+        sent = allocation.talks
+        talks = sent | {(destination, source, rail) for source, destination, rail in sent}
+        found = []
+        for server in allocation.cluster.servers:
+            for nic in server.nics:
+                peers = tuple(
+                    peer.name
+                    for peer in allocation.cluster.servers
+                    if (server.name, peer.name, nic.rail) in talks
+                )
+                if peers:
+                    floor = allocation.floor * nic.rate_bits_per_second
+                    found.append(JobQueue(server.name, nic.rail, peers, floor, None, True))
+        return tuple(found)
+
+    def promises(self, queues: Sequence[JobQueue]) -> tuple[PromisedRate, ...]:
+        rails = dict.fromkeys(queue.rail for queue in queues)
+        promised = [
+            one
+            for rail in rails
+            for one in _on_a_rail({q.source: q for q in queues if q.rail == rail})
+        ]
+        count = arriving(promised)
+        return tuple(
+            replace(one, paced=count[one.queue.rail, one.destination] > 1) for one in promised
+        )
+
+
+def _on_a_rail(queue_of: Mapping[str, JobQueue]) -> list[PromisedRate]:
+    """From each sender of the rail to one destination. A receiver that several senders share
+    divides its own floor between them, to each at most the sender's."""
+    receiver = one_to_one({name: queue.destinations for name, queue in queue_of.items()})
+    found = []
+    for destination in dict.fromkeys(receiver.values()):
+        floors = {s: queue_of[s].minimum for s, t in receiver.items() if t == destination}
+        shares = equal_shares(queue_of[destination].minimum, floors)
+        found += [PromisedRate(queue_of[s], destination, share) for s, share in shares.items()]
+    return found
+
+
+def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Each source's destination, out of its choices: as many different ones as there can be, and
+    for the sources that remain, where fewest arrive. A bipartite matching by augmenting paths."""
+    taken: dict[str, str] = {}
+
+    def place(source: str, tried: set[str]) -> bool:
+        for destination in choices[source]:
+            if destination in tried:
+                continue
+            tried.add(destination)
+            if destination not in taken or place(taken[destination], tried):
+                taken[destination] = source
+                return True
+        return False
+
+    for source in choices:
+        place(source, set())
+    found = {source: destination for destination, source in taken.items()}
+    for source, destinations in choices.items():
+        if source not in found:
+            load = list(found.values())
+            found[source] = min(destinations, key=load.count)
+    return {source: found[source] for source in choices}
+
+
+def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:
+    """The amount divided equally, to nobody more than its room."""
+    shares: dict[Key, float] = {}
+    left = max(amount, 0.0)
+    for count, key in zip(range(len(room), 0, -1), sorted(room, key=room.__getitem__), strict=True):
+        shares[key] = max(0.0, min(room[key], left / count))
+        left -= shares[key]
+    return shares

@@ -1,0 +1,91 @@
+"""Bandwidth for a job that places itself: from how much each server sends to each other one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.cluster import Cluster, Frozen
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.sharings import SHARINGS
+
+# By source and destination server, in any one unit.
+Traffic = Mapping[str, Mapping[str, float]]
+
+
+class ScriptAllocation(Frozen):
+    version: Literal[2] = 2
+    cluster: Cluster
+    sharing: SharingName
+    floor: float
+    traffic: Traffic
+    rates_bits_per_second: tuple[tuple[str, str, str, float], ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_1(cls, document: Any) -> Any:
+        if isinstance(document, dict) and document.get("version") == 1:
+            renamed = {"floor" if key == "entitled" else key: v for key, v in document.items()}
+            return {**renamed, "version": 2}
+        return document
+
+    @cached_property
+    def talks(self) -> frozenset[tuple[str, str, str]]:
+        rails = {server.name: {nic.rail for nic in server.nics} for server in self.cluster.servers}
+        return frozenset(
+            (source, destination, rail)
+            for source, row in self.traffic.items()
+            for destination, weight in row.items()
+            if weight > 0
+            for rail in rails[source] & rails[destination]
+        )
+
+
+def load_allocation(path: Path) -> ScriptAllocation:
+    """Raises OSError, and ValueError where it is none."""
+    return ScriptAllocation.model_validate_json(path.read_bytes())
+
+
+def even_traffic(cluster: Cluster) -> Traffic:
+    names = [server.name for server in cluster.servers]
+    return {source: {other: 1.0 for other in names if other != source} for source in names}
+
+
+def allocate(
+    cluster: Cluster, traffic: Traffic, sharing: SharingName, floor: float
+) -> ScriptAllocation:
+    """traffic: of servers of the cluster, no server to itself, no weight below 0. floor: the part
+    of each NIC that a shaped network keeps for the job."""
+    policy = SHARINGS[sharing]
+    usable = usable_rates(cluster, policy.kept_fraction(floor))
+    rates = policy.rates_for_traffic(usable, _weights(cluster, traffic))
+    names = [server.name for server in cluster.servers]
+    return ScriptAllocation(
+        cluster=cluster,
+        sharing=sharing,
+        floor=floor,
+        traffic=traffic,
+        rates_bits_per_second=()
+        if rates is None
+        else tuple(
+            (names[s], names[t], cluster.rails[r], float(rates[s, t, r]))
+            for s, t, r in np.argwhere(rates > 0).tolist()
+        ),
+    )
+
+
+def _weights(cluster: Cluster, traffic: Traffic) -> FloatArray:
+    """float64[S, S]"""
+    index = {server.name: s for s, server in enumerate(cluster.servers)}
+    weights = np.zeros((len(index), len(index)))
+    for source, row in traffic.items():
+        for destination, weight in row.items():
+            weights[index[source], index[destination]] = weight
+    return weights

@@ -1,0 +1,17 @@
+"""The sharings by name. A new one is a file beside this one, a name in names.py and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.network.even import Even
+from placewire.optimizer.network.guarantee import Guarantee
+from placewire.optimizer.network.job import Job
+from placewire.optimizer.network.sharing import SharingPolicy
+from placewire.optimizer.network.strict import Strict
+from placewire.optimizer.network.unshaped import Unshaped
+
+SHARINGS: Mapping[SharingName, SharingPolicy] = {
+    policy.name: policy for policy in (Strict(), Guarantee(), Job(), Even(), Unshaped())
+}
