@@ -116,7 +116,7 @@ def readable_python() -> tuple[str, str]:
     for candidate in (own, Path(f"/usr/bin/python{version}")):
         folders = [*candidate.parents, Path(packages), *Path(packages).parents, *ROOT.parents]
         if candidate.exists() and all(folder.stat().st_mode & 0o001 for folder in folders):
-            return str(candidate), f"{ROOT}:{packages}"
+            return str(candidate), f"{ROOT / 'src'}:{packages}"
     pytest.skip(f"no Python {version} here that another user may run")
 
 

@@ -21,7 +21,7 @@ import yaml
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.store import read_kept
 from placewire.controller.agents.authority import Authority
-from tests.controller.commands.commands import Commands, Done, ask, commands, program
+from tests.controller.forked_commands import Commands, Done, ask, commands, program
 from tests.controller.memory_agents import Member, told
 from tests.controller.plans import ROOT, plan_document
 
@@ -93,7 +93,7 @@ class MemoryCluster:
         return file
 
     def run(self, command: str, *arguments: str | Path, **order: Any) -> Done:
-        """order: of commands_process.py."""
+        """order: of forked_commands_process.py."""
         assert self._commands is not None
         order["patches"] = {**_QUICK, **order.get("patches", {})}
         return self._commands.run(self._words(command, *arguments), **order)

@@ -22,7 +22,7 @@ import pytest
 from placewire.agent.contract.enrolment import parse_token
 from placewire.agent.store import read_kept
 from placewire.controller.lab import Lab, find_lab
-from tests.controller.commands.commands import Done, commands
+from tests.controller.forked_commands import Done, commands
 from tests.end_to_end.cluster import ROOT, SERVERS, Finished, Process, TestCluster, once
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]

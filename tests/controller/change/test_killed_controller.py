@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.commands.commands import Done
+from tests.controller.forked_commands import Done
 from tests.controller.memory_cluster import MemoryCluster
 
 pytestmark = pytest.mark.thorough

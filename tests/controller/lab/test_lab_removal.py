@@ -81,7 +81,7 @@ def test_up_and_down_leave_nothing() -> None:
     said: list[str] = []
     lab = lab_up(plan(document()), said.append)
     # By name: an agent may have a command of its own running just then.
-    daemons = (b"ovsdb-server\0", b"ovs-vswitchd\0", b"\0agent.main\0run\0")
+    daemons = (b"ovsdb-server\0", b"ovs-vswitchd\0", b"\0placewire.agent.main\0run\0")
     running = set(marked_processes())
     assert [sum(d in line for line in running) for d in daemons] == [2, 2, 2], running
     assert find_lab(NAME) == lab
@@ -101,7 +101,8 @@ CRASHES = {
 CRASH = """
 import os, signal, sys
 sys.path[:0] = {path!r}
-import plans, test_lab_removal
+from tests.controller import plans
+from tests.controller.lab import test_lab_removal
 from placewire.controller.lab import agent_daemons, lab_up, record, switches, up
 def crash(*arguments, **named): os.kill(os.getpid(), signal.SIGKILL)
 {where} = crash

@@ -278,7 +278,7 @@ CONTROLLER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
+from tests.controller.launch.test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
 lab = Lab(LabRecord.model_validate_json({record!r}))
 launcher = LabLauncher(lab, program=({file!r},), workdir=Path({folder!r}))
 say = lambda event: print("step", flush=True)

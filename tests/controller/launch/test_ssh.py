@@ -221,7 +221,7 @@ CONTROLLER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_ssh import Login, Stage, run_ranks
+from tests.controller.launch.test_ssh import Login, Stage, run_ranks
 login = Login(port={port}, key=Path({key!r}), known_hosts=Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
 say = lambda event: print("step", flush=True)

@@ -39,6 +39,7 @@ def test_a_placement_of_version_1_is_read_as_one_of_version_2():
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)])
     problem = Problem(made, cluster(2), "job", floor=0.5)
     placement = place(problem, "random", SolveSettings(seed=1))
+    assert placement.messages
     document = placement.model_dump(mode="json")
     old = {"entitled" if key == "floor" else key: value for key, value in document.items()}
     old |= {

@@ -1,4 +1,4 @@
-"""`controller` commands through commands_process.py: real processes that start at once, and that
+"""`controller` commands through a process that has imported all: each is real, starts at once, and
 can be killed at a chosen step."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Commands:
         self._process, self._output = process, output
 
     def run(self, arguments: Sequence[str | Path], **order: Any) -> Done:
-        """order: as commands_process.py takes it."""
+        """order: as forked_commands_process.py takes it."""
         told = order | {"arguments": [*map(str, arguments)], "output": str(self._output)}
         done = json.loads(ask(self._process, json.dumps(told) + "\n"))
         return Done(done["code"], self._output.read_text(), done["steps"])
@@ -51,7 +51,7 @@ def commands(
     output: Path, around: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Iterator[Commands]:
     """around: words before the program's own, as those that enter a namespace."""
-    with program("commands_process.py", around, environment) as process:
+    with program("forked_commands_process.py", around, environment) as process:
         yield Commands(process, output)
 
 

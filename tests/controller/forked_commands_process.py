@@ -1,6 +1,6 @@
 """`controller` commands, each a process of its own, and imports are paid for once for all of them.
 
-    python commands_process.py     then a line of JSON for each command on standard input
+    python forked_commands_process.py     then a line of JSON for each command on standard input
 
     arguments   of the command
     output      file for what it prints
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[3]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import rich._emoji_codes  # noqa: F401
 
