@@ -21,8 +21,8 @@ from typing import Literal
 from benchmarks.layered import layered_training_graph
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.importer import import_file
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.published.importers.formats import import_file
 
 __all__ = [
     "CAPTURED",
@@ -88,7 +88,7 @@ def workloads_folder() -> Path:
 
 
 def _published(file: Path, form: Literal["moirai", "msr"]) -> Published:
-    found = import_file(file, form, "accelerator" if form == "msr" else "all")
+    found = import_file(file, form, {"devices": "accelerator"} if form == "msr" else {})
     assert found.cluster is not None
     return Published(file.stem, form, found.graph, found.cluster)
 

@@ -27,7 +27,7 @@ COMMANDS = {
         "measure a model's operators here, or model a graph's times on named devices",
     ),
     "import": (
-        "placewire.optimizer.published.commands.import_graph",
+        "placewire.optimizer.commands.import_graph",
         "a published graph format -> a graph file",
     ),
     "export": (

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import (
-    DEFAULT_FLOOR,
-    DEFAULT_SHARING,
-    Backend,
-    Feature,
-    Model,
-    SchedulerName,
-    SharingName,
-    SolverName,
-)
+from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
 from placewire.optimizer.network.nics import (
     RateLimits,
     nic_limits,
@@ -145,32 +137,16 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Learning:
-    """What the learned engines read and write beside the placement.
-
-    policy: a trained one to begin with; save_policy: where the policy goes in the end; curve: where
-    the training curve goes, .csv or .png; without: features that hsdag's policy leaves out.
-    """
-
-    policy: Path | None = None
-    save_policy: Path | None = None
-    curve: Path | None = None
-    without: tuple[Feature, ...] = ()
-
-
-@dataclass(frozen=True)
 class SolveSettings:
     """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
     (`moves`) gives the same answer; with a time limit alone it need not. certify: the part of the
-    time that may go into a stronger bound; None: by the graph's size. solver: of the published
-    formulations. scheduler: gives the order of what the engine placed. learning: of the learned
-    engines."""
+    time that may go into a stronger bound; None: by the graph's size. scheduler: gives the order of
+    what the engine placed. options: what the engine alone knows, by name."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
     seed: int = 0
     moves: int | None = None
     certify: float | None = None
-    solver: SolverName = "auto"
-    scheduler: SchedulerName = "own"
-    learning: Learning = Learning()
+    scheduler: str = "own"
+    options: Mapping[str, Any] = field(default_factory=dict)

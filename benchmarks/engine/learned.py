@@ -21,12 +21,11 @@ from benchmarks.engine.setting import captured_file, cluster, graph_file, graph_
 from benchmarks.graphs import published
 from benchmarks.table import Table, milliseconds
 from placewire.optimizer.engines.single import best_single
-from placewire.optimizer.names import Feature
-from placewire.optimizer.problem import Learning, Problem, SolveSettings
+from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.learned import hsdag, placeto
 from placewire.optimizer.published.learned.curve import draw_curve
-from placewire.optimizer.published.learned.settings import HsdagSettings
+from placewire.optimizer.published.learned.settings import Feature, HsdagSettings
 from placewire.optimizer.published.learned.trials import Episode, Trials
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 from placewire.optimizer.reductions.chain import reduce_by_name
@@ -137,8 +136,7 @@ def _unseen_table(chosen: Sequence[Case]) -> Table:
             one = math.inf if alone is None else alone[1]
             for source in chosen:
                 begun = trained_on(source, Problem(graph_of(source.file), source.cluster), engine)
-                learning = Learning(policy=begun.policy)
-                settings = SolveSettings(moves=0, learning=learning)
+                settings = SolveSettings(moves=0, options={"policy": begun.policy})
                 trials, step = _run(engine, problem, settings)
                 drawn = best_of_random(problem, trials.count)
                 where = "itself" if source is case else _short(source)
@@ -182,7 +180,7 @@ def trained_on(
         CACHE.mkdir(parents=True, exist_ok=True)
         settings = SolveSettings(
             time_limit_seconds=LIMIT_SECONDS, seed=SEED, moves=MOVES,
-            learning=Learning(save_policy=policy, without=without),
+            options={"save_policy": policy, "without": without},
         )  # fmt: skip
         trials, step = _run(engine, problem, settings, updates=updates)
         row = {

@@ -3,13 +3,11 @@ their own."""
 
 from __future__ import annotations
 
-from typing import get_args
-
 from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of
 from benchmarks.table import Table, milliseconds
-from placewire.optimizer.names import ReductionName
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
+from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
 # Thesis, table 5.1 (TensorFlow graphs): operators before, after, groups, seconds.
@@ -25,7 +23,7 @@ def table() -> Table:
     rows = []
     for name in CAPTURED:
         problem = Problem(graph_of(captured_file(name)), cluster(20.0))
-        for reduction in get_args(ReductionName):
+        for reduction in REDUCTIONS.names:
             if reduction == "none":
                 continue
             try:

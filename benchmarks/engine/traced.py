@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.best_sharing import place_under_best_sharing
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.names import SharingName

@@ -17,14 +17,13 @@ from benchmarks.methods.field import (
     servers,
 )
 from benchmarks.table import Table, milliseconds
-from placewire.optimizer.names import ReductionName
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.cases import Case, Method, meant_method
 from placewire.optimizer.published.comparison.ranking import seconds_until, step_of
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
 from placewire.optimizer.published.comparison.rows import Row
 
-SCHEMES: tuple[ReductionName, ...] = ("thesis", "colocrl", "placeto")
+SCHEMES: tuple[str, ...] = ("thesis", "colocrl", "placeto")
 SCHEME_LIMIT_SECONDS, COARSENING_LIMIT_SECONDS = 60.0, 60.0
 MOST_LOSS = 0.07
 METIS_SERVERS = (2, 4, 8)
@@ -32,7 +31,7 @@ METIS_SERVERS = (2, 4, 8)
 COARSENED = ("mlp", "two_towers", "alexnet", "vgg16")
 # What takes as much of its time was stopped by it.
 STOPPED = 0.8
-COARSENINGS: tuple[ReductionName, ...] = ("none", "gcof-eigen", "gcof-inductor")
+COARSENINGS: tuple[str, ...] = ("none", "gcof-eigen", "gcof-inductor")
 
 
 def tables(pictures: Path | None) -> Iterator[Table]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import get_args
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.engine.setting import captured_file, cluster, graph_file
 from benchmarks.graphs import published
-from placewire.optimizer.names import EngineName
+from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.published.comparison.cases import (
     Case,
     ComparedCluster,
@@ -53,7 +52,7 @@ def settings() -> Iterable[tuple[ComparedGraph, ComparedCluster]]:
 
 def grand_cases() -> list[Case]:
     """Every engine, graph by graph; gap 0, so that a search takes the time that it has."""
-    methods = [Method(engine, time_limit_seconds=LIMIT_SECONDS) for engine in get_args(EngineName)]
+    methods = [Method(engine, time_limit_seconds=LIMIT_SECONDS) for engine in ENGINES.names]
     return [case for graph, on in settings() for case in crossed([graph], [on], methods)]
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from placewire.controller.plan.job import Job, ReplayJob
 from placewire.controller.plan.values import (
+    EngineName,
     Floor,
     Fraction,
     Gap,
@@ -28,7 +29,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.cluster_plan.conversion import cluster_of
 from placewire.optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
 from placewire.optimizer.cluster_plan.values import Flag, Text
-from placewire.optimizer.names import DEFAULT_FLOOR, Backend, EngineName, SharingName, is_cpu
+from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cpu
 
 
 class PlanLaunch(FrozenSection):

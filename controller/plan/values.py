@@ -21,6 +21,7 @@ from placewire.optimizer.cluster_plan.values import (
     shown,
     whole,
 )
+from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.quantities import parse_fraction, parse_seconds
 
 # YAML 1.1 reads these as text: it wants a dot before, and a sign after, the exponent's letter.
@@ -156,6 +157,13 @@ def _below(low: float, high: float) -> Check:
     return Check(f"{low:g} to below {high:g}", check)
 
 
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        accepted = ", ".join(map(repr, ENGINES))
+        raise ValueError(f"{shown(name)} is no engine; accepted: {accepted}")
+    return name
+
+
 _lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
 _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _fraction = quantity(parse_fraction, 0, 1, "0% to 100%")
@@ -172,6 +180,9 @@ _finite = Check("a number", _number)
 # A gap of 1 would accept any placement: the optimizer refuses it too.
 _gap = Check("0% to below 100%", _below(0, 1))
 
+EngineName = Annotated[
+    Text, AfterValidator(Check("an engine that `optimizer engines` lists", _engine))
+]
 VariableName = Annotated[Text, AfterValidator(_variable)]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 # Of a variable.

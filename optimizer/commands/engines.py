@@ -1,11 +1,15 @@
-"""`optimizer engines`: every placement method, its paper, and what it can take."""
+"""`optimizer engines`: every placement method, its paper, and what it takes."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from placewire.optimizer.commands.catalogue import catalogue_parser, print_catalogue
-from placewire.optimizer.commands.outcome import DONE
+from placewire.optimizer.commands.method_list import list_parser, print_methods
+from placewire.optimizer.commands.outcome import ended
+
+if TYPE_CHECKING:
+    from placewire.optimizer.engines.engine import Engine
 
 _ALL = (
     "Any may be asked under any model and sharing: a method decides by its own view of the network "
@@ -14,13 +18,15 @@ _ALL = (
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
-    what = f"Placement methods, each with its paper and what it can take. {_ALL}"
-    return catalogue_parser(prog, what)
+    return list_parser(prog, f"Placement methods, each with its paper and what it takes. {_ALL}")
 
 
 def main(arguments: list[str], prog: str) -> int:
-    options = parser(prog).parse_args(arguments)
-    from placewire.optimizer.engines.catalog import ENGINES, Engine
+    return ended(_engines, parser(prog).parse_args(arguments))
+
+
+def _engines(options: argparse.Namespace) -> int:
+    from placewire.optimizer.engines.engine import ENGINES
 
     def details(engine: Engine) -> tuple[str, str]:
         return (
@@ -28,7 +34,7 @@ def main(arguments: list[str], prog: str) -> int:
             f"memory: {engine.memory}; unlike devices: {engine.unlike}",
         )
 
-    print_catalogue(ENGINES, details, as_json=options.json)
+    code = print_methods(ENGINES, options, details)
     if not options.json:
         print(_ALL)
-    return DONE
+    return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -15,39 +16,31 @@ from placewire.optimizer.commands.clusters import (
     cluster_of,
     refuse_half_a_cluster,
 )
+from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.commands.progress import ProgressLines
-from placewire.optimizer.names import (
-    DEFAULT_FLOOR,
-    DEFAULT_SHARING,
-    Backend,
-    EngineName,
-    Model,
-    ReductionName,
-    SchedulerName,
-    SharingName,
-    SolverName,
-)
-from placewire.optimizer.published.commands.learning import (
-    add_learning_arguments,
-    learning_of,
-    refuse_idle_learning,
-)
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
+from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
+from placewire.optimizer.reductions.reduction import REDUCTIONS
 
 if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
     from placewire.optimizer.problem import Problem
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """given: the arguments, whose engine's own options are taken; None: those of all engines."""
     made = argparse.ArgumentParser(
-        prog=prog, description="A graph and a cluster -> a placement.", epilog=EXIT_CODES
+        prog=prog,
+        description="A graph and a cluster -> a placement.",
+        epilog=f"{EXIT_CODES}. `--engine NAME --help` adds what an engine takes",
     )
     made.add_argument("graph", type=Path, help="graph file with times, from profile or import")
     add_cluster_arguments(made)
     _add_method_arguments(made)
     _add_search_arguments(made)
-    add_learning_arguments(made)
+    add_method_options(made, ENGINES, "--engine", given)
     made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
     made.add_argument(
         "--out-each",
@@ -60,19 +53,29 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str], prog: str) -> int:
-    made = parser(prog)
-    options = made.parse_args(arguments)
+    made = parser(prog, arguments)
+    options = parsed(made, ENGINES, "--engine", arguments)
     refuse_half_a_cluster(made, options)
     if options.out_each is not None and options.sharing != "auto":
         made.error("--out-each goes with --sharing auto; another sharing is one file, --out")
-    refuse_idle_learning(made, options)
+    _refuse_one_file_of_many(made, options)
     return ended(_solve, options)
+
+
+def _refuse_one_file_of_many(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program, code 2, where several solves would write one file."""
+    for name in ENGINES.load(options.engine).output_options:
+        if options.sharing == "auto" and getattr(options, name) is not None:
+            parser.error(
+                f"--{name.replace('_', '-')} goes with one sharing; --sharing auto solves for each "
+                "of them"
+            )
 
 
 def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
-        choices=get_args(EngineName),
+        choices=ENGINES.names,
         default="auto",
         metavar="ENGINE",
         help="default: auto, a search; heft: quick; single: one device; `optimizer engines` lists "
@@ -80,8 +83,8 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--scheduler",
-        choices=get_args(SchedulerName),
-        default="own",
+        choices=(OWN, *SCHEDULERS),
+        default=OWN,
         help="default: own, the engine's order; list: by the longest path that is left; fifo: as "
         "operators become ready",
     )
@@ -112,7 +115,7 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reduction",
-        choices=get_args(ReductionName),
+        choices=REDUCTIONS.names,
         default="auto",
         help="default: auto, large graphs are made smaller first; `optimizer reductions` says what "
         "each does",
@@ -124,13 +127,6 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--gap", type=fraction, default=0.05, help="stop when this near to the bound; default: 5%%"
     )
     parser.add_argument("--time-limit", type=seconds, default=60.0, help="default: 60 (seconds)")
-    parser.add_argument(
-        "--solver",
-        choices=get_args(SolverName),
-        default="auto",
-        help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
-        "others, both open",
-    )
     parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
     parser.add_argument(
         "--moves",
@@ -197,16 +193,15 @@ def _placed(
         time_limit_seconds=options.time_limit,
         seed=options.seed,
         moves=options.moves,
-        solver=options.solver,
         scheduler=options.scheduler,
-        learning=learning_of(options),
+        options=options_of(ENGINES.load(options.engine), options),
     )
     how = options.engine, settings, options.reduction, ProgressLines()
     if options.sharing == "auto":
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 
         return place_under_best_sharing(problem, get_args(SharingName), *how)
-    from placewire.optimizer.engines.registry import place
+    from placewire.optimizer.engines.place import place
 
     placement = place(replace(problem, sharing=options.sharing), *how)
     return placement, (placement,)

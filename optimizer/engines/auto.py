@@ -13,6 +13,7 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.levels import carried
 from placewire.optimizer.engines.packing import packed
 from placewire.optimizer.engines.reporting import Clock, Reporter
@@ -146,3 +147,13 @@ def _why_infeasible(problem: Problem, found: Scored) -> str:
         f"optimizer state, the {len(memory)} devices have {memory.sum() / 2**20:.1f} MiB in all "
         f"(largest {memory.max() / 2**20:.1f} MiB); use more devices or memory, or a smaller batch"
     )
+
+
+ENGINE = Engine(
+    "several starts, annealing, rates by a linear program, a bound",
+    solve,
+    decides="devices, order, rates",
+    sees="the problem's own model",
+    memory="the simulated peak",
+    unlike="yes",
+)

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
-from placewire.optimizer.names import EngineName, ReductionName, SharingName
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
@@ -33,9 +33,9 @@ _WORTH_IT = 1e-3
 def place_under_best_sharing(
     problem: Problem,
     sharings: Sequence[SharingName],
-    engine: EngineName,
+    engine: str,
     settings: SolveSettings,
-    reduction: ReductionName = "auto",
+    reduction: str = "auto",
     progress: Report | None = None,
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the best, one of each sharing in the given order). Steps that differ by less than TIE are

@@ -1,4 +1,4 @@
-"""Engine `heft`: heterogeneous earliest finish time.
+"""Heterogeneous earliest finish time (HEFT): a start of our search, and a published engine.
 
 Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task scheduling for heterogeneous
 computing" (IEEE TPDS 13(3), 2002), section 4.1: operators in the order of upward rank (mean costs),
@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import Rooms, no_room, within_memory
-from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.device_capacity import Rooms, no_room
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.engines.units import (
     typical_transfer_seconds,
@@ -20,13 +20,7 @@ from placewire.optimizer.engines.units import (
     unit_of_operator,
     upward_rank,
 )
-from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-
-
-def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Raises InfeasibleError where an operator, with its group, finds no device with room."""
-    order = by_rank(problem)
-    return within_memory(problem, "heft", lambda rooms: inserted(problem, rooms, order))
+from placewire.optimizer.problem import InfeasibleError, Problem
 
 
 def quick(problem: Problem) -> Solution:

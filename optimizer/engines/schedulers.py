@@ -1,22 +1,36 @@
-"""Schedulers by name: the order of any engine's placement."""
+"""Schedulers: what gives the order of any engine's placement, by name."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.names import SchedulerName
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.registry import Registry
+
+# The order as the engine decided it.
+OWN = "own"
 
 
-def schedule(problem: Problem, solution: Solution, name: SchedulerName) -> Solution:
-    """The same devices and rates in another order; names.py says which there are."""
-    if name == "list":
-        from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+@dataclass(frozen=True)
+class Scheduler:
+    """priority: float64[n] from a problem and the device int64[n] of each operator; the largest
+    runs first."""
 
-        return replace(solution, priority=by_remaining_path(problem, solution.device))
-    if name == "fifo":
-        from placewire.optimizer.published.schedulers.fifo import by_arrival
+    summary: str
+    priority: Callable[[Problem, IntArray], FloatArray]
+    paper: str = ""
+    section: str = ""
 
-        return replace(solution, priority=by_arrival(problem, solution.device))
-    return solution
+
+SCHEDULERS = Registry("placewire.schedulers", "scheduler", Scheduler)
+
+
+def schedule(problem: Problem, solution: Solution, name: str) -> Solution:
+    """The same devices and rates in another order. Raises UnknownMethodError."""
+    if name == OWN:
+        return solution
+    scheduler = SCHEDULERS.load(name)
+    return replace(solution, priority=scheduler.priority(problem, solution.device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
@@ -65,3 +66,14 @@ def _why_none(problem: Problem) -> str:
         f"one device needs {peak / 2**20:.1f} MiB for the whole graph; the roomiest, {name}, has "
         f"{memory / 2**20:.1f} MiB; use engine auto to spread it, a smaller batch, or more memory"
     )
+
+
+ENGINE = Engine(
+    "the best single device",
+    solve,
+    decides="devices",
+    sees="the problem's own model",
+    memory="the simulated peak",
+    unlike="yes",
+    reduction="none",
+)

@@ -1,25 +1,18 @@
-"""Reductions in a row, and by name.
-
-A reduction is `reduce(problem) -> (problem, undo)`; undo takes a decision for the small problem
-back to the large one. Every reduction restricts the search, chains included (contracting a chain
-forbids to split it), so none may enter a bound or a certificate.
-"""
+"""Reductions in a row, and by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.names import ReductionName
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.reductions.catalog import REDUCTIONS, load
 from placewire.optimizer.reductions.contract import Reduced, Undo
 from placewire.optimizer.reductions.merging import group_count, units_of
+from placewire.optimizer.reductions.reduction import REDUCTIONS
+from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
-Reduction = Callable[[Problem], Reduced]
 
-
-def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
+def apply_chain(problem: Problem, reductions: Sequence[Callable[[Problem], Reduced]]) -> Reduced:
     """All of them, one on the other's result; undo runs them back in reverse."""
     undos: list[Undo] = []
     for reduce in reductions:
@@ -34,16 +27,16 @@ def apply_chain(problem: Problem, reductions: Sequence[Reduction]) -> Reduced:
     return problem, undo_all
 
 
-def reduce_by_name(problem: Problem, name: ReductionName) -> tuple[Problem, Undo, str]:
+def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
     """The reduced problem, its undo, and what was done in words ("none" where nothing was).
 
-    names.py lists the names. Groups that a reduction ties and does not fuse are co-location
-    keys of the reduced graph. Raises ValueError for another name, ReductionRefusedError where the
-    graph lacks what the paper's scheme goes by.
+    Groups that a reduction ties and does not fuse are co-location keys of the reduced graph. Raises
+    UnknownMethodError, and ReductionRefusedError where the reduction does not take the problem.
     """
-    if name not in REDUCTIONS:
-        raise ValueError(f"unknown reduction {name!r}; accepted: {', '.join(REDUCTIONS)}")
-    reduced, undo = apply_chain(problem, load(name))
+    reduction = REDUCTIONS.load(name)
+    if (refusal := reduction.accepts(problem)) is not None:
+        raise ReductionRefusedError(refusal.what)
+    reduced, undo = reduction.reduce(problem)
     before, after = problem.graph.operator_count, reduced.graph.operator_count
     if unchanged(problem, reduced):
         return reduced, undo, "none"

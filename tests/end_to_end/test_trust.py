@@ -144,6 +144,8 @@ class Watched:
             try:
                 words = (entry / "cmdline").read_bytes()
                 variables = (entry / "environ").read_bytes()
+                if not words or words != (entry / "cmdline").read_bytes():
+                    continue  # it is just becoming another program: that is looked at next time
             except OSError:  # it ended
                 continue
             shown = words.replace(b"\0", b" ")[:100].decode(errors="replace")

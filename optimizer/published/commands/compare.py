@@ -18,7 +18,11 @@ from placewire.optimizer.commands.clusters import (
     refuse_half_a_cluster,
 )
 from placewire.optimizer.commands.outcome import DONE, InputError, ended
-from placewire.optimizer.names import EngineName, Model, PresetName, ReductionName, SolverName
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.names import Model
+from placewire.optimizer.published.comparison.presets import PRESETS
+from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.reductions.reduction import REDUCTIONS
 
 if TYPE_CHECKING:
     from placewire.optimizer.published.comparison.cases import (
@@ -56,10 +60,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--preset",
-        choices=get_args(PresetName),
+        choices=tuple(PRESETS),
         metavar="NAME",
         help="instead of graphs, clusters and methods: a published table or figure, its paper's "
-        f"figures beside ours of the same models; one of {', '.join(get_args(PresetName))}",
+        f"figures beside ours of the same models; one of {', '.join(tuple(PRESETS))}",
     )
     made.add_argument(
         "--cluster",
@@ -78,14 +82,14 @@ def _add_axes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engines",
         nargs="+",
-        choices=("all", *get_args(EngineName)),
+        choices=("all", *ENGINES.names),
         metavar="ENGINE",
         help="default: all that `optimizer engines` lists",
     )
     parser.add_argument(
         "--reductions",
         nargs="+",
-        choices=("all", *get_args(ReductionName)),
+        choices=("all", *REDUCTIONS.names),
         metavar="REDUCTION",
         help="default: auto, what each engine's paper has, or by size; all: all that `optimizer "
         "reductions` lists",
@@ -231,7 +235,7 @@ def _methods(options: argparse.Namespace) -> list[Method]:
     return [
         Method(engine, reduction, model, seed, options.gap or 0.0, limit, options.solver or "auto")
         for model in options.models or ["contended"]
-        for engine in (get_args(EngineName) if "all" in engines else engines)
-        for reduction in (get_args(ReductionName) if "all" in reductions else reductions)
+        for engine in (ENGINES.names if "all" in engines else engines)
+        for reduction in (REDUCTIONS.names if "all" in reductions else reductions)
         for seed in options.seeds or [0]
     ]

@@ -11,9 +11,11 @@ from itertools import product
 from pathlib import Path
 
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.engines.catalog import ENGINES
+from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
-from placewire.optimizer.names import EngineName, Feature, Model, ReductionName, SolverName
+from placewire.optimizer.names import Model
+from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.learned.settings import Feature
 
 _OPTIMIZER = Path(__file__).resolve().parents[2]
 # What a placement and its score come from; the rest reads, writes and shows.
@@ -46,8 +48,8 @@ class Method:
     """time_limit_seconds: of each solve. gap: where a search may stop before. moves: of a search
     that counts them, at most so many. without: features that hsdag's policy leaves out."""
 
-    engine: EngineName
-    reduction: ReductionName = "auto"
+    engine: str
+    reduction: str = "auto"
     model: Model = "contended"
     seed: int = 0
     gap: float = 0.0
@@ -107,7 +109,7 @@ def meant_method(method: Method) -> Method:
     asked = method.reduction
     if asked != "auto" and method.engine != "single":
         return method
-    meant: ReductionName = ENGINES[method.engine].reduction or "auto"
+    meant: str = ENGINES.load(method.engine).reduction or "auto"
     return replace(method, reduction=meant)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from placewire.optimizer.names import ReductionName
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.transfers import communication_to_computing
 from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
@@ -21,7 +20,7 @@ class ReductionReport:
     reduction changes. ccr_*: communication-to-computing ratio, Celeritas (1). alpha_seconds,
     beta_seconds: the thesis' thresholds of the graph as given."""
 
-    name: ReductionName
+    name: str
     operators_before: int
     operators_after: int
     groups: int
@@ -35,7 +34,7 @@ class ReductionReport:
     wall_seconds: float
 
 
-def reduction_report(problem: Problem, name: ReductionName) -> ReductionReport:
+def reduction_report(problem: Problem, name: str) -> ReductionReport:
     """Raises as chain.reduce_by_name does. wall_seconds is the reduction's own time."""
     start = time.perf_counter()
     small, _, _ = reduce_by_name(problem, name)

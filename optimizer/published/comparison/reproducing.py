@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.engines.catalog import ENGINES
+from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph

@@ -16,7 +16,9 @@ from pydantic import ValidationError
 
 from placewire.optimizer.cluster import Frozen
 from placewire.optimizer.graph.validation_message import first_mistake
-from placewire.optimizer.names import EngineName, Feature, Model, ReductionName, SolverName
+from placewire.optimizer.names import Model
+from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.learned.settings import Feature
 
 # placed: within all memories, and checked. infeasible: none within the memories was found. overran:
 # it was ended, long after its limit. broken: a mistake of ours.
@@ -40,8 +42,8 @@ class Row(Frozen):
     graph: str
     operators: int
     cluster: str
-    engine: EngineName
-    reduction: ReductionName
+    engine: str
+    reduction: str
     model: Model
     seed: int
     gap: float

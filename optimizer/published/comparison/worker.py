@@ -20,15 +20,15 @@ from typing import Any
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.engines.catalog import load
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import OutOfTimeError
-from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import DEFAULT_SHARING
 from placewire.optimizer.placement import Placement, load_placement, save_placement
-from placewire.optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.comparison.rescoring import step_under
 
 
@@ -52,7 +52,7 @@ def _end_with_the_asker() -> None:
 def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     graph = load_graph(Path(asked["graph"]))
     cluster = Cluster.model_validate(asked["cluster"])
-    load(asked["engine"])  # so that imports are no part of the search
+    ENGINES.load(asked["engine"])  # so that imports are no part of the search
     found: list[tuple[float, float]] = []
     began, before = time.monotonic(), _processor_seconds()
 
@@ -84,8 +84,8 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
 def settings_of(asked: dict[str, Any]) -> SolveSettings:
     return SolveSettings(
         gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
-        solver=asked["solver"], moves=asked["moves"],
-        learning=Learning(without=tuple(asked["without"])),
+        moves=asked["moves"],
+        options={"solver": asked["solver"], "without": tuple(asked["without"])},
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -116,3 +117,15 @@ class Placer:
         self.slots[d].take(at, self.seconds[i][d])
         self.start[i], self.finish[i] = at, at + self.seconds[i][d]
         self.rooms.put(i, d)
+
+
+ENGINE = Engine(
+    "Adjusting Placement: stays, unless leaving pays",
+    solve,
+    paper="Xu et al., Celeritas (2022)",
+    section="5.2, algorithm 2; 6.1",
+    decides="devices, order",
+    sees="one transfer at a time at each device",
+    memory="static sum; best effort where all are full",
+    unlike="yes",
+)

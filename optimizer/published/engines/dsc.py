@@ -20,6 +20,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds, upward_rank
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -174,3 +175,16 @@ class _Clustering:
 
     def _leave(self, i: int) -> None:
         del self.members[self.cluster[i]], self.end[self.cluster[i]]
+
+
+ENGINE = Engine(
+    "dominant sequence clusters, balanced",
+    solve,
+    paper="Yang, Gerasoulis, DSC (TPDS 1994)",
+    section="DSC",
+    decides="devices",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="mean times",
+    reduction="none",
+)

@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.mcmc import STEPS
@@ -61,3 +62,16 @@ def accepts(now: float, tried: float, temperature: float, generator: np.random.G
     if temperature <= 0.0 or tried == math.inf:
         return False
     return float(generator.random()) < math.exp((now - tried) / temperature)
+
+
+ENGINE = Engine(
+    "Metropolis-Hastings, from a random placement",
+    solve,
+    paper="Jia et al., FlexFlow (MLSys 2019)",
+    section="6",
+    decides="devices",
+    sees="the problem's own model",
+    memory="the simulated peak, charged",
+    unlike="yes",
+    reduction="none",
+)

@@ -20,6 +20,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, unit_able, unit_of_operator
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -138,3 +139,16 @@ def _fastest_of_upper_half(share: FloatArray, total: FloatArray) -> IntArray:
     allowed = np.arange(share.shape[1])[None, :] >= least_group[:, None]
     chosen: IntArray = np.where(allowed, total, -np.inf).argmax(axis=1)
     return chosen
+
+
+ENGINE = Engine(
+    "earliest time first within groups of devices",
+    solve,
+    paper="Su et al., GETF (2020)",
+    section="GETF; group assignment",
+    decides="devices, order",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="grouped by speed",
+    reduction="none",
+)

@@ -13,6 +13,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import downward_rank, mean_seconds, typical_transfer_seconds
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -53,3 +54,16 @@ def linear_clusters(problem: Problem, until: Deadline) -> IntArray:
             transfer, cluster, known, _AT_ONCE,
         )  # fmt: skip
     return cluster
+
+
+ENGINE = Engine(
+    "critical paths as clusters, balanced",
+    solve,
+    paper="Kim, Browne (ICPP 1988)",
+    section="LC",
+    decides="devices",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="mean times",
+    reduction="none",
+)

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
@@ -51,3 +52,16 @@ def best_move(search: Reassignment, now: Found, until: Deadline) -> Found | None
                 tried = search.cost(search.moved(now.device, unit, d))
                 best = tried if tried.cost < best.cost else best
     return best if best is not now else None
+
+
+ENGINE = Engine(
+    "the best reassignment of one operator, repeated",
+    solve,
+    paper="Michiels et al. (2007)",
+    section="thesis 2.2",
+    decides="devices",
+    sees="the problem's own model",
+    memory="the simulated peak, charged",
+    unlike="yes",
+    reduction="none",
+)

@@ -9,6 +9,7 @@ in earliest_time_first.py: the paper names none.
 from __future__ import annotations
 
 from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import deadline
@@ -21,3 +22,16 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     return within_memory(
         problem, "m-etf", lambda rooms: EarliestTimeFirst(problem, rooms, until).run()
     )
+
+
+ENGINE = Engine(
+    "earliest time first",
+    solve,
+    paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-ETF",
+    decides="devices, order",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="yes",
+    reduction="none",
+)

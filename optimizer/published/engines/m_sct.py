@@ -18,6 +18,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -98,3 +99,16 @@ def _together(ends: IntArray) -> list[IntArray]:
     order = np.argsort(ends, kind="stable")
     cuts = np.flatnonzero(np.diff(ends[order])) + 1
     return [group for group in np.split(order, cuts) if len(group) > 1]
+
+
+ENGINE = Engine(
+    "earliest time first with favourite children",
+    solve,
+    paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-SCT",
+    decides="devices, order",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="mean times in its program",
+    reduction="none",
+)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.filling import fill
@@ -34,3 +35,16 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 def memory_cap(rooms: Rooms) -> float:
     """Bytes per device. Co-location groups are placed whole: the largest need is a group's."""
     return sum(rooms.needed) / len(rooms.room) + max(rooms.needed, default=0.0)
+
+
+ENGINE = Engine(
+    "filled evenly, breadth first",
+    solve,
+    paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-TOPO",
+    decides="devices, order",
+    sees="nothing",
+    memory="static sum; best effort where all are full",
+    unlike="yes",
+    reduction="none",
+)

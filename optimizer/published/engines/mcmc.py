@@ -13,6 +13,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -60,3 +61,16 @@ def descend(search: Reassignment, start: IntArray, steps: int, seed: int, until:
         if tried.cost < best.cost:
             best = tried
     return best
+
+
+ENGINE = Engine(
+    "25,000 random reassignments, from one device",
+    solve,
+    paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)",
+    section="5.1",
+    decides="devices",
+    sees="the problem's own model",
+    memory="the simulated peak, charged",
+    unlike="yes",
+    reduction="none",
+)

@@ -10,12 +10,12 @@ does not fit is refused. It runs by list scheduling.
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.util import find_spec
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.refusals import EngineRefusedError
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import (
     mean_seconds,
@@ -25,14 +25,14 @@ from placewire.optimizer.engines.units import (
 )
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+from placewire.optimizer.registry import Refusal
 
 # METIS counts in 32 bits: what all weights add up to, of vertices and of edges.
 _TOTAL = 10**8
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Raises EngineRefusedError without pymetis, and InfeasibleError where METIS puts an operator
-    onto a device that cannot run it."""
+    """Raises InfeasibleError where METIS puts an operator onto a device that cannot run it."""
     device = partition(problem, settings.seed)[unit_of_operator(problem)]
     unable = np.flatnonzero(~np.isfinite(problem.seconds[np.arange(len(device)), device]))
     if len(unable):
@@ -45,14 +45,15 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 
 def partition(problem: Problem, seed: int) -> IntArray:
-    """int64[units]: the device of each. Raises EngineRefusedError without pymetis."""
+    """int64[units]: the device of each."""
+    import pymetis
+
     parts = len(problem.cluster.devices)
     unit = unit_of_operator(problem)
     weight = _whole(unit_sums(unit, mean_seconds(problem)))
     start, other, size = adjacency(problem, unit)
     if parts == 1 or not len(weight):
         return np.zeros(len(weight), dtype=np.int64)
-    pymetis: Any = _pymetis()
     found = pymetis.part_graph(
         parts,
         adjacency=pymetis.CSRAdjacency(start, other),
@@ -95,11 +96,21 @@ def _whole(values: FloatArray) -> IntArray:
     return np.maximum(np.round(values / total * _TOTAL), 1).astype(np.int64)
 
 
-def _pymetis() -> Any:
-    try:
-        import pymetis
-    except ImportError as error:
-        raise EngineRefusedError(
-            "engine metis needs the package pymetis (pip install 'placewire[metis]')"
-        ) from error
-    return pymetis
+def _accepts(problem: Problem) -> Refusal | None:
+    if find_spec("pymetis") is not None:
+        return None
+    return Refusal("engine metis needs the package pymetis (pip install 'placewire[metis]')")
+
+
+ENGINE = Engine(
+    "balanced parts, the least traffic between them",
+    solve,
+    paper="Karypis, Kumar, METIS (SISC 1998)",
+    section="thesis 5.1",
+    decides="devices",
+    sees="each transfer alone",
+    memory="none",
+    unlike="parts by speed; all run everything",
+    reduction="none",
+    accepts=_accepts,
+)

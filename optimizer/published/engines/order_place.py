@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.filling import fill
@@ -27,3 +28,15 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
         return Solution(fill(rooms, order, rooms.room), priority, None)
 
     return within_memory(problem, "order-place", attempt)
+
+
+ENGINE = Engine(
+    "Order-Place: filled along critical paths",
+    solve,
+    paper="Xu et al., Celeritas (2022)",
+    section="5.2",
+    decides="devices, order",
+    sees="nothing",
+    memory="static sum; best effort where all are full",
+    unlike="yes",
+)

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.heft import inserted
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import typical_transfer_seconds
@@ -66,3 +67,16 @@ def _ready_order(problem: Problem, rank: FloatArray) -> IntArray:
                 if missing[j] == 0:
                     heapq.heappush(ready, (urgency[j], j))
     return np.array(order, dtype=np.int64)
+
+
+ENGINE = Engine(
+    "by an optimistic cost table",
+    solve,
+    paper="Arabnejad, Barbosa, PEFT (TPDS 2014)",
+    section="4",
+    decides="devices, order",
+    sees="each transfer alone",
+    memory="static sum: a device without room is passed over",
+    unlike="yes",
+    reduction="none",
+)

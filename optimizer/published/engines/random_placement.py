@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import deadline
@@ -29,3 +30,15 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
         f"random: none of {draws:,} random placements is within the devices' memories and reaches "
         "every operator; engine auto searches within the memories"
     )
+
+
+ENGINE = Engine(
+    "any device for every operator, until one fits",
+    solve,
+    paper="every paper's baseline",
+    decides="devices",
+    sees="nothing",
+    memory="the simulated peak: drawn again",
+    unlike="yes",
+    reduction="none",
+)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -61,3 +62,16 @@ def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
             where = cut(in_turn, unit_sums(unit, size), able, room * (k / _FILLS))
             if len(where) and where[0] >= 0:
                 yield where[unit]
+
+
+ENGINE = Engine(
+    "one device filled after the other, depth first",
+    solve,
+    paper="Xu et al., Celeritas (2022)",
+    section="4.2",
+    decides="devices, order",
+    sees="nothing",
+    memory="the simulated peak",
+    unlike="yes",
+    reduction="none",
+)

@@ -9,7 +9,6 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
-from placewire.optimizer.names import SolverName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import apart, gurobi, highs
 from placewire.optimizer.published.formulations.answer import Answer
@@ -21,6 +20,7 @@ from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
+from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.quantities import format_step
 from placewire.optimizer.simulation.simulate import recorded_priority
 
@@ -37,7 +37,7 @@ def solve(
     """
     began = time.monotonic()
     until = began + settings.time_limit_seconds
-    solver = solver_of(name, settings.solver)
+    solver = solver_of(name, settings.options.get("solver", "auto"))
     formulation = formulate(problem, name, with_rows=solver != "cp-sat")
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from placewire.optimizer.names import SolverName
 from placewire.optimizer.published.formulations import gurobi
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.highs import tangent_rows
 from placewire.optimizer.published.formulations.papers import Formulation
+from placewire.optimizer.published.formulations.solver import SolverName
 
 HIGHS_ROWS = 1_500_000
 HIGHS_BYTES = 3 * 2**30

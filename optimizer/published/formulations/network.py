@@ -18,6 +18,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations.errors import FormulationRefusedError
+from placewire.optimizer.registry import Refusal
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Network:
 def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     """Each pair of servers at the full rate of one NIC: that of the first rail which both are on,
     the slower end's. with_latency: p0 is charged (the thesis), or not (ICC)."""
+    _raise(shares_no_rail(problem))
     cluster, usable = problem.cluster, problem.usable_nic_rates
     source, target = _device_pairs(cluster)
     latency, per_bit = _given(problem, source, target)
@@ -60,12 +62,6 @@ def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     for q in np.flatnonzero(between).tolist():
         s, t = int(server[source[q]]), int(server[target[q]])
         both = np.minimum(usable[s], usable[t])
-        if not both.any():
-            raise FormulationRefusedError(
-                f"servers {cluster.servers[s].name} and {cluster.servers[t].name} share no rail: "
-                "the published formulations assume that every server reaches every other; "
-                "engine auto does not"
-            )
         per_bit[q] = 1.0 / both[np.flatnonzero(both)[0]]
     if not with_latency:
         latency = np.zeros_like(latency)
@@ -106,13 +102,13 @@ def decided_network(problem: Problem) -> Network:
 
     All device pairs of one server pair have the same b: it is a queue of the server's.
     """
+    _raise(lacks_a_rail(problem))
     cluster, usable = problem.cluster, problem.usable_nic_rates
     source, target = _device_pairs(cluster)
     latency, per_bit = _given(problem, source, target)
     between = np.isnan(per_bit)
     ends = np.stack([cluster.server_of_device[source], cluster.server_of_device[target]], axis=1)
     pairs, index = np.unique(ends[between], axis=0, return_inverse=True)
-    _refuse_missing_rails(cluster, pairs)
     decided = np.full(len(source), -1, dtype=np.int64)
     decided[between] = index.ravel()
     per_bit[between] = 0.0
@@ -149,16 +145,46 @@ def _given(problem: Problem, source: IntArray, target: IntArray) -> tuple[FloatA
     return np.where(over_rails, p0, setup[source, target]), per_bit
 
 
-def _refuse_missing_rails(cluster: Cluster, pairs: IntArray) -> None:
-    for s in np.unique(pairs).tolist():
+def shares_no_rail(problem: Problem) -> Refusal | None:
+    """Of programs with given bandwidths: every server reaches every other."""
+    cluster, usable = problem.cluster, problem.usable_nic_rates
+    for s, t in _server_pairs(problem).tolist():
+        if not np.minimum(usable[s], usable[t]).any():
+            return Refusal(
+                f"servers {cluster.servers[s].name} and {cluster.servers[t].name} share no rail: "
+                "the published formulations assume that every server reaches every other; "
+                "engine auto does not"
+            )
+    return None
+
+
+def lacks_a_rail(problem: Problem) -> Refusal | None:
+    """Of programs that decide bandwidths: each server is on each rail."""
+    cluster = problem.cluster
+    for s in np.unique(_server_pairs(problem)).tolist():
         for r in np.flatnonzero(cluster.nic_rates[s] == 0).tolist():
-            raise FormulationRefusedError(
+            return Refusal(
                 f"server {cluster.servers[s].name} has no NIC on rail {cluster.rails[r]}: the "
                 "thesis' (3.7) sums a server's NICs and so assumes one on each rail; "
                 "engine auto does not"
             )
         if not len(cluster.rails):
-            raise FormulationRefusedError(
+            return Refusal(
                 f"server {cluster.servers[s].name} has no NIC: the thesis' P2 and P3 decide the "
                 "rates of NICs; put the devices into one server or add NICs"
             )
+    return None
+
+
+def _server_pairs(problem: Problem) -> IntArray:
+    """int64[k, 2]: those whose devices reach each other over rails."""
+    source, target = _device_pairs(problem.cluster)
+    server = problem.cluster.server_of_device
+    over_rails = problem.paths.rate[source, target] == 0
+    ends = np.stack([server[source], server[target]], axis=1)[over_rails]
+    return np.unique(ends, axis=0)
+
+
+def _raise(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise FormulationRefusedError(refusal.what)

@@ -19,13 +19,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
 from placewire.optimizer.published.importers.chakra_messages import (
     VERSION,
     attributes,
     read_messages,
 )
-from placewire.optimizer.published.importers.imported import Imported, Row, number, rows
+from placewire.optimizer.published.importers.foreign_rows import Row, number, rows
 from placewire.optimizer.published.importers.traced import Call, tensors_of
 from placewire.optimizer.published.importers.traced_flow import DEVICE, HOST, flow_of
 

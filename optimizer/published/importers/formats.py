@@ -1,58 +1,84 @@
-"""The published formats by name."""
+"""The published formats by name, as importers. What reads one is loaded when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import argparse
+from argparse import _ArgumentGroup
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from placewire.optimizer.graph.importer import Imported, Importer, graph_name, of_json
 from placewire.optimizer.graph.json_file import read_json, read_plain
-from placewire.optimizer.graph.operator_graph import GraphError
-from placewire.optimizer.names import GraphFormat
-from placewire.optimizer.published.importers.chakra import read_chakra
-from placewire.optimizer.published.importers.imported import Imported
-from placewire.optimizer.published.importers.moirai import read_moirai
-from placewire.optimizer.published.importers.msr import Devices, read_msr
-from placewire.optimizer.published.importers.node_link import read_node_link
-from placewire.optimizer.published.importers.onnx import read_onnx
-from placewire.optimizer.published.importers.thesis import read_thesis
-
-# What is one JSON document.
-_READERS: Mapping[GraphFormat, Callable[[Any, str], Imported]] = {
-    "thesis": read_thesis,
-    "msr": read_msr,
-    "moirai": read_moirai,
-    "node-link": read_node_link,
-}
 
 
-def import_file(
-    path: Path,
-    form: GraphFormat,
-    devices: Devices = "all",
-    dimensions: Mapping[str, int] | None = None,
-) -> Imported:
-    """dimensions: of onnx, sizes by name. The graph is named after the file. Raises OSError, and
-    GraphError naming file and place."""
-    try:
-        if devices != "all" and form != "msr":
-            raise GraphError(f"format {form} has no device {devices!r} to choose")
-        if dimensions and form != "onnx":
-            raise GraphError(f"format {form} has no dimensions to give sizes for")
-        return _read(path, form, devices, dimensions or {})
-    except GraphError as error:
-        message = str(error)
-        named = message.startswith(f"{path}: ")
-        raise GraphError(message if named else f"{path}: {message}") from error
+def _thesis(document: Any, name: str) -> Imported:
+    from placewire.optimizer.published.importers.thesis import read_thesis
+
+    return read_thesis(document, name)
 
 
-def _read(path: Path, form: GraphFormat, devices: Devices, sizes: Mapping[str, int]) -> Imported:
-    name = path.name.removesuffix(".gz")
-    for ending in (".json", ".onnx", ".et"):
-        name = name.removesuffix(ending)
-    if form == "chakra":
-        return read_chakra(read_plain(path), name)
-    if form == "onnx":
-        return read_onnx(read_plain(path), name, path.parent, sizes)
-    document = read_json(path)
-    return read_msr(document, name, devices) if form == "msr" else _READERS[form](document, name)
+def _moirai(document: Any, name: str) -> Imported:
+    from placewire.optimizer.published.importers.moirai import read_moirai
+
+    return read_moirai(document, name)
+
+
+def _node_link(document: Any, name: str) -> Imported:
+    from placewire.optimizer.published.importers.node_link import read_node_link
+
+    return read_node_link(document, name)
+
+
+def _msr(path: Path, options: Mapping[str, Any]) -> Imported:
+    from placewire.optimizer.published.importers.msr import read_msr
+
+    return read_msr(read_json(path), graph_name(path), options.get("devices", "all"))
+
+
+def _onnx(path: Path, options: Mapping[str, Any]) -> Imported:
+    from placewire.optimizer.published.importers.onnx import read_onnx
+
+    sizes = dict(options.get("dimension", ()))
+    return read_onnx(read_plain(path), graph_name(path), path.parent, sizes)
+
+
+def _chakra(path: Path, options: Mapping[str, Any]) -> Imported:
+    from placewire.optimizer.published.importers.chakra import read_chakra
+
+    return read_chakra(read_plain(path), graph_name(path))
+
+
+def _add_devices(group: _ArgumentGroup) -> None:
+    group.add_argument(
+        "--devices",
+        choices=("all", "accelerator"),
+        default="all",
+        help="accelerator: only the accelerators' times, to place the graph on other clusters",
+    )
+
+
+def _add_dimension(group: _ArgumentGroup) -> None:
+    group.add_argument(
+        "--dimension",
+        type=_dimension,
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="the size of a dimension that the file only names, like batch=32; repeatable",
+    )
+
+
+def _dimension(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not (name and equals and size.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE, like batch=32")
+    return name, int(size)
+
+
+THESIS = Importer("node-link with comp_cost", of_json(_thesis))
+MSR = Importer("accelerators and CPUs of one machine", _msr, (_add_devices,))
+MOIRAI = Importer("four unlike devices", of_json(_moirai))
+NODE_LINK = Importer("networkx's, with our attributes", of_json(_node_link))
+ONNX = Importer("a model's operators, without times", _onnx, (_add_dimension,))
+CHAKRA = Importer("an execution trace of one process, as PyTorch writes it", _chakra)

@@ -21,9 +21,9 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster, Device, Link, Server
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
-from placewire.optimizer.published.importers.imported import (
-    Imported,
+from placewire.optimizer.published.importers.foreign_rows import (
     Row,
     distinct_ids,
     edge_ends,

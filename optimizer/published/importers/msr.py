@@ -31,14 +31,14 @@ from statistics import median
 from typing import Any, Literal
 
 from placewire.optimizer.cluster import Cluster, Device, Server
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import (
     TUPLE_ITEM,
     GraphError,
     OperatorRow,
     build_graph,
 )
-from placewire.optimizer.published.importers.imported import (
-    Imported,
+from placewire.optimizer.published.importers.foreign_rows import (
     Row,
     TensorsByProducer,
     distinct_ids,

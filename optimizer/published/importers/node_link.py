@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import Any
 
 from placewire.optimizer.graph.graph_file import graph_to_json
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import (
     GraphError,
     OperatorGraph,
@@ -20,8 +21,7 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.graph.rows import operator_row
-from placewire.optimizer.published.importers.imported import (
-    Imported,
+from placewire.optimizer.published.importers.foreign_rows import (
     Row,
     distinct_ids,
     edge_ends,

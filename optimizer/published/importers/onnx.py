@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
-from placewire.optimizer.published.importers.imported import Imported
 from placewire.optimizer.published.importers.onnx_costs import VIEWS, bodies, node_cost
 from placewire.optimizer.published.importers.onnx_model import (
     OWN_DOMAINS,

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, build_graph
-from placewire.optimizer.published.importers.imported import (
-    Imported,
+from placewire.optimizer.published.importers.foreign_rows import (
     Row,
     TensorsByProducer,
     distinct_ids,

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import Feature
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows
+from placewire.optimizer.published.learned.settings import Feature
 
 POSITION_NUMBERS = 16
 # Nodes between two looks at the clock.

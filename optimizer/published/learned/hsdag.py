@@ -29,7 +29,7 @@ from dataclasses import asdict
 import torch
 
 from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.problem import Learning, Problem, SolveSettings
+from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.learned.features import (
     Vocabulary,
@@ -47,7 +47,7 @@ from placewire.optimizer.published.learned.policy_file import (
     not_a_policy,
     save_policy,
 )
-from placewire.optimizer.published.learned.settings import HsdagSettings
+from placewire.optimizer.published.learned.settings import HsdagSettings, Learning
 from placewire.optimizer.published.learned.training import (
     arrays_of,
     conclusion,
@@ -80,7 +80,7 @@ def train(
 ) -> Trials:
     """What was tried, with the training curve; the policy is saved where that is asked for."""
     hsdag = HsdagSettings() if hsdag is None else hsdag
-    learning, devices = settings.learning, len(problem.cluster.devices)
+    learning, devices = Learning.of(settings.options), len(problem.cluster.devices)
     until = deadline(ENGINE, settings)
     nodes = chained_units(problem)
     trials = Trials(problem, nodes, settings.moves, until)

@@ -30,7 +30,7 @@ from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.placeto_network import PlacetoPolicy
 from placewire.optimizer.published.learned.placeto_training import PlacetoTraining
 from placewire.optimizer.published.learned.policy_file import PolicyFile, load_policy, save_policy
-from placewire.optimizer.published.learned.settings import PlacetoSettings
+from placewire.optimizer.published.learned.settings import Learning, PlacetoSettings
 from placewire.optimizer.published.learned.training import (
     arrays_of,
     conclusion,
@@ -63,7 +63,7 @@ def train(
 ) -> Trials:
     """What was tried, with the training curve; the policy is saved where that is asked for."""
     placeto = PlacetoSettings() if placeto is None else placeto
-    learning, devices = settings.learning, len(problem.cluster.devices)
+    learning, devices = Learning.of(settings.options), len(problem.cluster.devices)
     until = deadline(ENGINE, settings)
     nodes = units(problem)
     trials = Trials(problem, nodes, settings.moves, until)

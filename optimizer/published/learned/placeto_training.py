@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.units import typical_transfer_seconds
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.learned.hsdag_network import masked
@@ -28,7 +27,6 @@ from placewire.optimizer.published.learned.settings import PlacetoSettings
 from placewire.optimizer.published.learned.trials import Episode, Trials
 
 # What lies before, behind and beside every node is kept as three tables of nodes by nodes.
-MOST_NODES = 4_000
 # Decisions times nodes that an update takes through the networks at once.
 _ROWS = 20_000
 # A step that never ends counts as so many times the start's.
@@ -70,12 +68,6 @@ class PlacetoTraining:
         settings: PlacetoSettings,
         seed: int,
     ) -> None:
-        """Raises EngineRefusedError for more nodes than it takes."""
-        if nodes.count > MOST_NODES:
-            raise EngineRefusedError(
-                f"placeto goes through {nodes.count:,} nodes one by one, each with all others in "
-                f"view, and takes {MOST_NODES:,} at most; reduce the graph (--reduction placeto)"
-            )
         problem = trials.search.problem
         self.policy, self.nodes, self.trials, self.settings = policy, nodes, trials, settings
         self.costs = node_costs(problem, nodes)

@@ -2,7 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+# What hsdag's policy may be asked to go without: its paper's ablations.
+#   structure  in- and out-degrees, fractal dimension
+#   shape      output shapes
+#   position   the place in the topological order
+Feature = Literal["structure", "shape", "position"]
+# What a training curve's file may end in.
+CURVES = (".csv", ".png")
+# Placeto goes from node to node, each with all others in view.
+MOST_PLACETO_NODES = 4_000
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the learned engines read and write beside the placement.
+
+    policy: a trained one to begin with; save_policy: where the policy goes in the end; curve: where
+    the training curve goes, .csv or .png; without: features that hsdag's policy leaves out.
+    """
+
+    policy: Path | None = None
+    save_policy: Path | None = None
+    curve: Path | None = None
+    without: tuple[Feature, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Learning:
+        """As SolveSettings.options has it. Raises ValueError for a trained policy that is to leave
+        features out."""
+        found = cls(
+            options.get("policy"),
+            options.get("save_policy"),
+            options.get("curve"),
+            tuple(sorted(set(options.get("without", ())))),
+        )
+        if found.without and found.policy is not None:
+            raise ValueError(
+                "--without goes with a new policy; that of --policy has its features already"
+            )
+        return found
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from placewire.optimizer.engines.solution import Progress, Report, Solution
-from placewire.optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.learned.curve import write_curve
 from placewire.optimizer.published.learned.policy_file import (
     Arrays,
     PolicyFile,
     refuse_other_arrays,
 )
+from placewire.optimizer.published.learned.settings import Learning
 from placewire.optimizer.published.learned.trials import Episode, Trials
 from placewire.optimizer.quantities import format_step
 
@@ -76,8 +77,9 @@ def conclusion(
     engine: str, problem: Problem, settings: SolveSettings, trials: Trials, progress: Report | None
 ) -> Solution:
     """With the training curve in a file where that is asked for. Raises as `_answer`."""
-    if settings.learning.curve is not None:
-        write_curve(trials.curve, settings.learning.curve, f"{engine}, {problem.graph.name}")
+    curve = Learning.of(settings.options).curve
+    if curve is not None:
+        write_curve(trials.curve, curve, f"{engine}, {problem.graph.name}")
     _tell(progress, _summary(engine, trials))
     return _answer(engine, trials)
 

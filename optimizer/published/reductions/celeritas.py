@@ -29,6 +29,7 @@ from placewire.optimizer.reductions.merging import (
     possible_types,
     units_of,
 )
+from placewire.optimizer.reductions.reduction import Reduction
 
 MOST_OPERATORS = 200
 MEMORY_PART = 0.25
@@ -111,3 +112,11 @@ def _clusters(begin: IntArray, leader: IntArray) -> tuple[IntArray, IntArray]:
     new = np.ones(len(begin), dtype=np.bool_)
     new[1:] = np.where(follows[1:] | follows[:-1], ~continues, begin[1:] != begin[:-1])
     return np.cumsum(new) - 1, home
+
+
+REDUCTION = Reduction(
+    "Optimal Operation Fusion: CPD-TOPO order cut where least is sent",
+    reduce_as_celeritas,
+    paper="Xu et al., Celeritas (2022)",
+    section="5.1, algorithm 1, (2)-(6)",
+)

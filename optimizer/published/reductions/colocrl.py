@@ -20,6 +20,7 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.groups import Groups
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import distinct_edges, recorded_position
+from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_colocrl(problem: Problem) -> Reduced:
@@ -38,3 +39,11 @@ def only_successor_groups(problem: Problem) -> IntArray:
     for i, j in zip(source[sole].tolist(), target[sole].tolist(), strict=True):
         groups.join(i, j)
     return groups.keys()
+
+
+REDUCTION = Reduction(
+    "co-location with an only successor; fuses nothing",
+    reduce_as_colocrl,
+    paper="Mirhoseini et al., ColocRL (ICML 2017)",
+    section="thesis 5.3",
+)

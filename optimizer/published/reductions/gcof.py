@@ -13,6 +13,7 @@ fused must fit a device and holds one co-location key at most.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +28,8 @@ from placewire.optimizer.published.reductions.fusion_rules import (
 )
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph, distinct_edges
-from placewire.optimizer.reductions.refusals import ReductionRefusedError
+from placewire.optimizer.reductions.reduction import Reduction
+from placewire.optimizer.registry import Refusal
 
 
 def reduce_as_eigen(problem: Problem) -> Reduced:
@@ -38,17 +40,21 @@ def reduce_as_inductor(problem: Problem) -> Reduced:
     return coarsen_by_fusion(problem, INDUCTOR)
 
 
+def refusal(rules: FusionRules, problem: Problem) -> Refusal | None:
+    graph = problem.graph
+    if any(rules.kind(one) for one in set(graph.types)):
+        return None
+    return Refusal(
+        f"GCOF fuses by operator types, and {rules.backend}'s rules know none of this graph's "
+        f"({', '.join(sorted(set(graph.types))[:3])}); it takes graphs with types of ATen, ONNX or "
+        "TensorFlow"
+    )
+
+
 def coarsen_by_fusion(problem: Problem, rules: FusionRules) -> Reduced:
-    """Raises ReductionRefusedError where no operator has a type that the rules know."""
     from placewire.optimizer.published.kernels.pairs import merge_pairs
 
     graph = problem.graph
-    if not any(rules.kind(one) for one in set(graph.types)):
-        raise ReductionRefusedError(
-            f"GCOF fuses by operator types, and {rules.backend}'s rules know none of this graph's "
-            f"({', '.join(sorted(set(graph.types))[:3])}); it takes graphs with types of ATen, "
-            "ONNX or TensorFlow"
-        )
     pairs = [pair for group in fused_groups(graph, rules) for pair in pairwise(group)]
     first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     merging = MergingGraph(problem)
@@ -135,3 +141,19 @@ def _with_tuple_items(graph: OperatorGraph) -> list[int]:
         if graph.types[i] == TUPLE_ITEM and inputs[i] == 1:
             base[i] = base[producer[i]]
     return base
+
+
+GCOF_EIGEN = Reduction(
+    "GCOF: what Eigen's rules fuse",
+    reduce_as_eigen,
+    paper="Zhang et al., Moirai (2023)",
+    section="III-B, algorithm 1, table I",
+    accepts=partial(refusal, EIGEN),
+)
+GCOF_INDUCTOR = Reduction(
+    "GCOF: what rules in the style of torch's inductor fuse",
+    reduce_as_inductor,
+    paper="Zhang et al., Moirai (2023)",
+    section="III-B, algorithm 1",
+    accepts=partial(refusal, INDUCTOR),
+)

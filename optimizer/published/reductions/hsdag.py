@@ -15,6 +15,7 @@ import numpy as np
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph
+from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_hsdag(problem: Problem) -> Reduced:
@@ -29,3 +30,11 @@ def reduce_as_hsdag(problem: Problem) -> Reduced:
     sole = edges[(successors[source[edges]] == 1) & (predecessors[target[edges]] == 1)]
     merge_pairs(graph.tables, source[sole], target[sole])
     return contract(problem, graph.groups())
+
+
+REDUCTION = Reduction(
+    "chains of only child and only parent",
+    reduce_as_hsdag,
+    paper="Duan et al., HSDAG (2024)",
+    section="appendix G",
+)

@@ -24,6 +24,7 @@ from placewire.optimizer.published.reductions.thresholds import (
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.fusion import fused_groups
 from placewire.optimizer.reductions.merging import MergingGraph, operator_delay
+from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_thesis(problem: Problem) -> Reduced:
@@ -78,3 +79,17 @@ def _step(problem: Problem, member: IntArray, group: IntArray) -> tuple[Problem,
     """The contracted problem, and member int64[operators as given] carried on to its operators."""
     dense = np.unique(group, return_inverse=True)[1].reshape(len(group))
     return contract(problem, group)[0], dense[member]
+
+
+THESIS = Reduction(
+    "fusion and co-location by rank in turns, then expansion of the groups",
+    reduce_as_thesis,
+    paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)",
+    section="4.1-4.3, algorithm 2",
+)
+ICC = Reduction(
+    "fusion, then co-location by rank",
+    reduce_as_icc,
+    paper="QuickP (ICC 2025)",
+    section="IV, algorithm 1, (7)",
+)

@@ -16,6 +16,7 @@ import numpy as np
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph
+from placewire.optimizer.reductions.reduction import Reduction
 
 TARGET_OPERATORS = 200
 # A batch has merged few where it merged fewer than one operator in this many.
@@ -44,3 +45,11 @@ def merge_in_batches(problem: Problem, target_operators: int) -> Reduced:
         if merged * _FEW < before:
             most_nodes *= 2
     return contract(problem, graph.groups())
+
+
+REDUCTION = Reduction(
+    "batches of edges that make no cycle, to 200 operators",
+    reduce_as_pesto,
+    paper="Hafeez et al., Pesto (Middleware 2021)",
+    section="thesis 2.2, 2.3, 3.3, 4.1",
+)

@@ -16,6 +16,7 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.iterate import reduce_as_thesis
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph
+from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_placeto(problem: Problem) -> Reduced:
@@ -32,3 +33,11 @@ def merge_cheapest(problem: Problem, target_operators: int) -> Reduced:
     graph = MergingGraph(problem)
     pairs.merge_cheapest(graph.tables, problem.graph.topological_order, target_operators)
     return contract(problem, graph.groups())
+
+
+REDUCTION = Reduction(
+    "the cheapest operator into a neighbour, to the size that `thesis` leaves",
+    reduce_as_placeto,
+    paper="Addanki et al., Placeto (NeurIPS 2019)",
+    section="thesis 5.3",
+)

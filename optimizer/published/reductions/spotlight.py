@@ -19,33 +19,43 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.shared.groups import Groups
 from placewire.optimizer.reductions.colocation import merged_by_key
 from placewire.optimizer.reductions.contract import Reduced, contract
-from placewire.optimizer.reductions.refusals import ReductionRefusedError
+from placewire.optimizer.reductions.reduction import Reduction
+from placewire.optimizer.registry import Refusal
 
 # Of the groups that a prefix came apart into (memory, devices, keys), these many are tried.
 _TRIED = 8
 
 
 def reduce_as_spotlight(problem: Problem) -> Reduced:
-    """Raises ReductionRefusedError where no two operators share two levels."""
+    """Of a problem that `refusal` does not refuse."""
     keys = prefix_groups(problem)
     return contract(problem, merged_by_key(problem, keys), keys)
 
 
-def prefix_groups(problem: Problem) -> IntArray:
-    """int64[n]: keys of the groups, the graph's own among them; -1 outside any."""
+def refusal(problem: Problem) -> Refusal | None:
+    if any(len(one) > 1 for one in _by_prefix(problem).values()):
+        return None
+    return Refusal(
+        "spotlight groups operators by the first two levels of their ids (as in "
+        "sequential_1/conv2d_1/Reshape) or modules, and no two operators of this graph share "
+        "any; it takes graphs whose operators are named by their place in the model"
+    )
+
+
+def _by_prefix(problem: Problem) -> dict[str, list[int]]:
+    """Operators by the first two levels of their names, in the recorded order."""
     graph = problem.graph
     members: dict[str, list[int]] = {}
     for i in graph.topological_order.tolist():
         if prefix := two_level_prefix(module_path(graph.modules[i]) or graph.ids[i]):
             members.setdefault(prefix, []).append(i)
-    if all(len(one) == 1 for one in members.values()):
-        raise ReductionRefusedError(
-            "spotlight groups operators by the first two levels of their ids (as in "
-            "sequential_1/conv2d_1/Reshape) or modules, and no two operators of this graph share "
-            "any; it takes graphs whose operators are named by their place in the model"
-        )
+    return members
+
+
+def prefix_groups(problem: Problem) -> IntArray:
+    """int64[n]: keys of the groups, the graph's own among them; -1 outside any."""
     groups = Groups(problem)
-    for one in members.values():
+    for one in _by_prefix(problem).values():
         heads: list[int] = []
         for i in one:
             if not any(groups.join(head, i) for head in heads[-_TRIED:]):
@@ -62,3 +72,12 @@ def two_level_prefix(identifier: str) -> str:
     """`a/b` of `a/b/c`, of `/a/b` and of `a/b`; "" of `a`."""
     levels = identifier.strip("/").split("/")
     return "/".join(levels[:2]) if len(levels) > 1 else ""
+
+
+REDUCTION = Reduction(
+    "operators whose modules or ids share their first two levels",
+    reduce_as_spotlight,
+    paper="Gao et al., Spotlight (ICML 2018)",
+    section="thesis 5.3",
+    accepts=refusal,
+)

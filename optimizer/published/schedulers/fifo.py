@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.schedulers import Scheduler
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
@@ -45,3 +46,11 @@ def by_arrival(problem: Problem, device: IntArray, tables: Tables | None = None)
         position, message_log(tables), *NOT_CHANGED,
     )  # fmt: skip
     return -position.astype(np.float64)
+
+
+SCHEDULER = Scheduler(
+    "as operators become ready, as FlexFlow does",
+    by_arrival,
+    paper="Jia et al., FlexFlow (MLSys 2019)",
+    section="5",
+)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.schedulers import Scheduler
 from placewire.optimizer.problem import Problem
 
 if TYPE_CHECKING:
@@ -27,3 +28,10 @@ def by_remaining_path(
     from placewire.optimizer.kernels.tables import tables_of
 
     return remaining_seconds(tables_of(problem) if tables is None else tables, device)
+
+
+SCHEDULER = Scheduler(
+    "by the longest path that is left, as HeteroG does",
+    by_remaining_path,
+    paper="Yi et al., HeteroG (CoNEXT 2020)",
+)

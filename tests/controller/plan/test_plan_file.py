@@ -205,7 +205,11 @@ MISTAKES = {
         "is no folder",
     ),
     "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
-    "engine": (_set("solve", "engine", to="gurobi"), "solve.engine", "'auto', 'single'"),
+    "engine": (
+        _set("solve", "engine", to="gurobi"),
+        "solve.engine",
+        "'auto', 'adjusting-",
+    ),
     "sharing": (_set("network", "sharing", to="fair"), "network.sharing", "'job'"),
     "floor of nothing": (_set("network", "floor", to="0%"), "network.floor", "1% to 100%"),
     "background without a unit": (_set(*NIC, "background", to=5), "background", "unit"),

@@ -10,7 +10,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.check.recompute.network import usable_rates
 from placewire.optimizer.cli import main
 from placewire.optimizer.cluster import Cluster, Nic, Server
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import graph_to_json, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import load_placement

@@ -6,7 +6,6 @@ import functools
 import json
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,11 +14,10 @@ from hypothesis import strategies as st
 from benchmarks.graphs import published, workloads_folder
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main as optimizer_main
-from placewire.optimizer.engines.catalog import ENGINES, load
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
-from placewire.optimizer.engines.registry import place
 from placewire.optimizer.graph.graph_file import save_graph
-from placewire.optimizer.names import EngineName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from tests.optimizer.cases import cluster, graph
 from tests.optimizer.engines.test_engines import layered
@@ -28,29 +26,24 @@ from tests.optimizer.problems import problems
 MOST_OPERATORS = 700
 # Those whose module is an engine of its own; programs are tested in test_formulations and
 # test_moirai, the house's own in test_engines.
-METHODS = tuple(
-    name
-    for name, engine in ENGINES.items()
-    if name == "heft"
-    or (name != "sequential" and engine.module.startswith("placewire.optimizer.published.engines."))
-)
+METHODS = (
+    "random", "order-place", "adjusting-placement", "m-topo", "m-etf", "m-sct", "getf", "heft",
+    "peft", "linear-clustering", "dsc", "metis", "local-search", "mcmc", "flexflow",
+)  # fmt: skip
 # What learns is tested in test_learned_engines, and here as far as all are alike.
 LEARNED = ("hsdag", "placeto")
+# Engines whose descriptions stand in the module that solves.
+PLAIN = ("auto", "single", *METHODS)
 TIGHT = st.sampled_from([100_000, 200_000, 10**9])
 
 
-def test_every_name_has_its_facts_and_loads():
-    assert set(ENGINES) == set(get_args(EngineName))
-    assert list(ENGINES) == list(get_args(EngineName)), "listed in the order of their names"
-    for name, engine in ENGINES.items():
-        assert callable(load(name)), name
-        words = (engine.what, engine.paper, engine.decides, engine.sees, engine.memory)
-        assert all(words), name
-    # What issue and papers compare with is there by name.
-    assert set(METHODS) == {
-        "random", "order-place", "adjusting-placement", "m-topo", "m-etf", "m-sct", "getf", "heft",
-        "peft", "linear-clustering", "dsc", "metis", "local-search", "mcmc", "flexflow",
-    }  # fmt: skip
+def test_every_name_has_its_facts():
+    for name in ENGINES:
+        engine = ENGINES.load(name)
+        assert all((engine.summary, engine.decides, engine.sees, engine.memory)), name
+        assert bool(engine.paper) == (name not in {"auto", "single"}), name
+    # What the papers compare with is there by name.
+    assert set(METHODS) < set(ENGINES)
 
 
 def test_the_command_lists_every_engine_with_its_paper(capsys):
@@ -90,14 +83,9 @@ def test_an_engine_loads_nothing_of_the_others(name, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: set(line.split()[1:]) for line in done.stdout.splitlines() if line}
-    engines = {ENGINES[other].module for other in ENGINES} & lines["LOADED"]
-    may = {
-        ENGINES[name].module,
-        "placewire.optimizer.engines.single",
-    }  # one device is always shown beside
-    if name == "auto":
-        may.add("placewire.optimizer.engines.heft")
-    assert engines <= may
+    solves = {other: ENGINES.load(other).solve.__module__ for other in PLAIN}
+    one_device = solves["single"]  # is always shown beside
+    assert {solves[name]} <= set(solves.values()) & lines["LOADED"] <= {solves[name], one_device}
     assert lines["HEAVY"] == set()
 
 
@@ -105,11 +93,12 @@ def test_torch_is_loaded_for_what_learns_alone():
     """The list and the command know the learned engines without it."""
     program = (
         "import sys\n"
-        "import placewire.optimizer.engines.registry, placewire.optimizer.engines.catalog\n"
+        "import placewire.optimizer.engines.place\n"
+        "from placewire.optimizer.engines.engine import ENGINES\n"
         "import placewire.optimizer.commands.solve\n"
         "assert 'torch' not in sys.modules\n"
-        "placewire.optimizer.engines.catalog.load('hsdag')\n"
-        "assert 'torch' in sys.modules\n"
+        "assert ENGINES.load('hsdag').options\n"
+        "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -14,9 +14,9 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.engines import single
 from placewire.optimizer.engines.best_sharing import place_under_best_sharing, solution_of
 from placewire.optimizer.engines.blocks import repeated_blocks
-from placewire.optimizer.engines.catalog import load
+from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.solution import TIE
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.kernels.graphs.construct import earliest, take
@@ -200,9 +200,9 @@ def test_heft_fills_gaps():
 
 def test_unknown_names_are_refused():
     problem = Problem(layered(1, 1), cluster())
-    with pytest.raises(ValueError, match=r"accepted: adjusting-placement, auto, .*single"):
+    with pytest.raises(ValueError, match=r"unknown engine 'magic'; accepted: auto, .*single"):
         place(problem, "magic", QUICK)
-    assert load("single") is single.solve
+    assert ENGINES.load("single").solve is single.solve
 
 
 def test_progress_is_reported_with_a_falling_incumbent():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.check.check import check
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.problem import SolveSettings
 from placewire.optimizer.published.schedulers.fifo import by_arrival
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.cli import main
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.explain.critical_path import critical_path
 from placewire.optimizer.explain.explanation import Explanation, explain
 from placewire.optimizer.explain.what_if import Decision, bound_with_another_device, changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewire.optimizer.cluster import Link
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.placement import Placement, PlacementError, placement_from_json
 from placewire.optimizer.problem import Problem, SolveSettings
 from tests.optimizer.cases import cluster, graph

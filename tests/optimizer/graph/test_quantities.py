@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from placewire.controller.plan.plan import PlanNetwork, PlanSolve
-from placewire.optimizer.engines.catalog import ENGINES
-from placewire.optimizer.names import EngineName, SharingName
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.quantities import (
     format_step,
     parse_bits_per_second,
@@ -45,8 +45,8 @@ def test_steps_are_told_in_enough_digits():
 
 
 def test_every_engine_and_deployable_sharing_can_be_named_in_a_plan():
-    assert set(ENGINES) == set(get_args(EngineName))
-    for engine in get_args(EngineName):
+    assert set(ENGINES) == set(ENGINES.names)
+    for engine in ENGINES.names:
         assert PlanSolve(engine=engine).engine == engine
     for sharing in ("auto", *get_args(SharingName)):
         assert PlanNetwork(sharing=sharing).sharing == sharing

@@ -17,7 +17,7 @@ from torch.profiler import ExecutionTraceObserver
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph, tensor_rows
 from placewire.optimizer.problem import Problem, SolveSettings

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.cli import main
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.placement import load_placement
-from placewire.optimizer.problem import Learning, Problem, SolveSettings
+from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.comparison import running
 from placewire.optimizer.published.comparison.cases import (
     Case,
@@ -129,7 +129,7 @@ def test_what_a_policy_leaves_out_is_another_case_and_reaches_the_engine(files):
     assert len(set(found)) == 2
     asked = json.loads(json.dumps(vars(blind)))
     assert settings_of(asked) == SolveSettings(
-        gap=0.0, time_limit_seconds=30.0, moves=4, learning=Learning(without=("shape",))
+        gap=0.0, time_limit_seconds=30.0, moves=4, options={"solver": "auto", "without": ("shape",)}
     )
 
 

@@ -15,7 +15,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main as optimizer_main
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
 from placewire.optimizer.engines import heft
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
@@ -222,7 +222,7 @@ def test_both_solvers_find_what_enumeration_finds(name, how):
     else:
         best = brute_force_fixed(problem, 0.25 if name == "thesis-p1" else 0.0)
     assert objective(problem, name) == pytest.approx(best, rel=5e-6)
-    assert objective(problem, name, replace(EXACT, solver="gurobi")) == pytest.approx(
+    assert objective(problem, name, replace(EXACT, options={"solver": "gurobi"})) == pytest.approx(
         best, rel=5e-6
     )
 
@@ -238,7 +238,7 @@ def test_bandwidth_goes_to_the_larger_tensor_in_proportion(name, solver):
     ]
     where = cluster(3, (8e6, 8e6), latency=0.5)
     problem = Problem(build_graph(rows, tensors), where, "strict", "thesis")
-    solution = solve(name, problem, replace(EXACT, solver=solver))
+    solution = solve(name, problem, replace(EXACT, options={"solver": solver}))
     a, b, c, d = (where.server_of_device[solution.device]).tolist()
     assert a == d
     assert len({a, b, c}) == 3
@@ -252,7 +252,7 @@ def test_bandwidth_goes_to_the_larger_tensor_in_proportion(name, solver):
 @pytest.mark.parametrize("how", SMALL)
 def test_the_simulator_agrees_under_model_thesis(how, solver):
     problem, heard = small(**how), []
-    settings = replace(EXACT, solver=solver)
+    settings = replace(EXACT, options={"solver": solver})
     solution = solve("thesis-p2", problem, settings, heard.append)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     assert timeline.step_seconds == pytest.approx(heard[-1].incumbent_seconds, rel=1e-5)
@@ -289,7 +289,7 @@ def test_gurobis_bundled_licence_is_named_where_it_ends():
         pytest.skip("a full licence is installed")
     for name, limit in (("thesis-p1", "2000 columns"), ("thesis-p2", "200 columns")):
         with pytest.raises(FormulationTooLargeError, match=limit) as refused:
-            place(problem, name, replace(EXACT, solver="gurobi"))
+            place(problem, name, replace(EXACT, options={"solver": "gurobi"}))
         for word in ("licence", "GRB_LICENSE_FILE", "--solver highs", "rows"):
             assert word in str(refused.value)
 
@@ -310,7 +310,7 @@ def test_a_graph_beyond_the_static_memory_is_infeasible(name, solver):
     # Seven operators of 157 bytes: 1099 bytes, and three devices of 400 hold two each.
     problem = small(7, 7, memory=400)
     with pytest.raises(InfeasibleError, match=r"static sum \(3\.2\)"):
-        solve(name, problem, replace(EXACT, solver=solver))
+        solve(name, problem, replace(EXACT, options={"solver": solver}))
 
 
 def test_no_time_at_all_is_no_incumbent():

@@ -14,6 +14,7 @@ from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.reductions.fusion_rules import EIGEN, INDUCTOR, plain_type
 from placewire.optimizer.published.reductions.gcof import coarsen_by_fusion, fused_groups
+from placewire.optimizer.reductions.chain import reduce_by_name
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 from tests.optimizer.cases import cluster, described, graph, graphs
 
@@ -136,7 +137,7 @@ def test_two_keys_are_never_fused():
 def test_a_graph_without_known_types_is_refused(rules):
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)])
     with pytest.raises(ReductionRefusedError, match=rf"{rules.backend}'s rules know none .*\(op\)"):
-        coarsen_by_fusion(Problem(made, cluster()), rules)
+        reduce_by_name(Problem(made, cluster()), f"gcof-{rules.backend.lower()}")
 
 
 @settings(max_examples=80, deadline=None)

@@ -256,8 +256,10 @@ def test_import_writes_graph_and_cluster(
     command[2] = "thesis"
     assert main([*command, "--cluster-out", str(cluster)]) == 3
     assert "thesis describes no cluster" in capsys.readouterr().err
-    assert main([*command, "--devices", "accelerator"]) == 3
-    assert "thesis has no device 'accelerator'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--devices", "accelerator"])
+    assert ended.value.code == 2
+    assert "--devices is an option of --format msr" in capsys.readouterr().err
 
 
 def test_node_link_out_and_in_is_the_same_graph(tmp_path: Path) -> None:

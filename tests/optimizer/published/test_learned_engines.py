@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import EngineRefusedError
-from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.graph.graph_file import save_graph
-from placewire.optimizer.problem import InfeasibleError, Learning, Problem, SolveSettings
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.learned import hsdag, placeto
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.placeto_network import before_and_behind, pools_of
@@ -153,8 +153,8 @@ def test_a_saved_policy_is_the_same_policy_and_serves_another_graph(engine, tmp_
     seen it gives a placement that passes the check."""
     file = tmp_path / "policies" / "one.npz"
     said = []
-    place(LAYERED, engine, replace(QUICK, learning=Learning(save_policy=file)))
-    applied = replace(QUICK, moves=0, learning=Learning(policy=file))
+    place(LAYERED, engine, replace(QUICK, options={"save_policy": file}))
+    applied = replace(QUICK, moves=0, options={"policy": file})
     one, same = (
         place(LAYERED, engine, applied, progress=lambda p: said.append(p.words)) for _ in range(2)
     )
@@ -163,7 +163,7 @@ def test_a_saved_policy_is_the_same_policy_and_serves_another_graph(engine, tmp_
     assert check(other.graph, place(other, engine, applied)) == ()
     assert any(f"{engine}: the policy, trained with 40 placements of" in words for words in said)
     again = tmp_path / "two.npz"
-    place(LAYERED, engine, replace(applied, learning=Learning(policy=file, save_policy=again)))
+    place(LAYERED, engine, replace(applied, options={"policy": file, "save_policy": again}))
     one_file, two = (load_policy(path, engine, 3) for path in (file, again))
     assert all((one_file.arrays[name] == two.arrays[name]).all() for name in one_file.arrays)
 
@@ -171,7 +171,7 @@ def test_a_saved_policy_is_the_same_policy_and_serves_another_graph(engine, tmp_
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_that_is_no_policy_is_refused(engine, tmp_path):
     file = tmp_path / "policy.npz"
-    learning = replace(QUICK, moves=0, learning=Learning(policy=file))
+    learning = replace(QUICK, moves=0, options={"policy": file})
 
     def refusal():
         with pytest.raises(PolicyFileError) as error:
@@ -194,8 +194,8 @@ def test_a_file_that_is_no_policy_is_refused(engine, tmp_path):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_policy_of_another_kind_is_refused_in_words(engine, tmp_path):
     file = tmp_path / "policy.npz"
-    place(LAYERED, engine, replace(QUICK, learning=Learning(save_policy=file)))
-    applied = replace(QUICK, moves=0, learning=Learning(policy=file))
+    place(LAYERED, engine, replace(QUICK, options={"save_policy": file}))
+    applied = replace(QUICK, moves=0, options={"policy": file})
     wider = Problem(LAYERED.graph, cluster(4, (8e7, 8e7), latency=1e-4))
     with pytest.raises(PolicyFileError, match="for 3 devices, and the cluster has 4"):
         place(wider, engine, applied)
@@ -215,12 +215,12 @@ def test_a_policy_of_another_kind_is_refused_in_words(engine, tmp_path):
 
 def test_a_header_that_asks_for_too_much_is_refused(tmp_path):
     file = tmp_path / "policy.npz"
-    place(LAYERED, "hsdag", replace(QUICK, learning=Learning(save_policy=file)))
+    place(LAYERED, "hsdag", replace(QUICK, options={"save_policy": file}))
     held = load_policy(file, "hsdag", 3)
     for facts in ({}, {"vocabulary": {**held.facts["vocabulary"], "extents": 10**12}}):
         save_policy(replace(held, facts=facts), file)
         with pytest.raises(PolicyFileError, match="is no trained policy"):
-            place(LAYERED, "hsdag", replace(QUICK, learning=Learning(policy=file)))
+            place(LAYERED, "hsdag", replace(QUICK, options={"policy": file}))
 
 
 def test_another_version_is_refused(tmp_path, monkeypatch):
@@ -287,9 +287,8 @@ def test_the_command_trains_saves_and_applies(command, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--engine", "heft", "--policy", "p"), "--policy goes with --engine hsdag or placeto"),
-        (("--engine", "placeto", "--without", "shape"), "--without goes with --engine hsdag"),
-        (("--engine", "hsdag", "--policy", "p", "--without", "shape"), "has its features already"),
+        (("--engine", "heft", "--policy", "p"), "--policy is an option of --engine hsdag, placeto"),
+        (("--engine", "placeto", "--without", "shape"), "--without is an option of --engine hsdag"),
         (("--engine", "hsdag", "--curve", "c.txt"), "ends in neither .csv nor .png"),
         (("--engine", "hsdag", "--curve", "c.csv", "--sharing", "auto"), "goes with one sharing"),
     ],
@@ -299,3 +298,8 @@ def test_options_without_effect_are_a_usage_error(command, capsys, options, word
         command(*options)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_trained_policy_has_its_features_already(command, capsys):
+    assert command("--engine", "hsdag", "--policy", "p", "--without", "shape") == 3
+    assert "has its features already" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import highs, moirai, moirai_intervals
@@ -225,7 +225,7 @@ def test_the_program_finds_what_enumeration_finds(how):
     problem = drawn(**how)
     best = least_step(problem)
     for solver in SOLVERS:
-        found = objective(problem, replace(EXACT, solver=solver))
+        found = objective(problem, replace(EXACT, options={"solver": solver}))
         assert found == pytest.approx(best, rel=1e-5), solver
 
 
@@ -239,7 +239,7 @@ def test_flows_that_leave_one_device_wait_for_each_other(solver):
         for name, k in only
     }
     problem = printed(seconds, {("A", "B"): 4.0, ("A", "C"): 4.0})
-    settings = replace(EXACT, solver=solver)
+    settings = replace(EXACT, options={"solver": solver})
     assert objective(problem, settings) == pytest.approx(19.0)
     # And of two that reach one device: B and C (1 s) both feed D on a third.
     seconds = {
@@ -255,7 +255,7 @@ def test_the_order_is_decided_and_kept(solver):
     first; the program's order, b first, is what the placement has."""
     seconds = {"a": (2.0, np.inf), "b": (2.0, np.inf), "c": (np.inf, 9.0)}
     problem = printed(seconds, {("b", "c"): 1.0})
-    solution = solve("moirai", problem, replace(EXACT, solver=solver))
+    solution = solve("moirai", problem, replace(EXACT, options={"solver": solver}))
     ids = problem.graph.ids
     priority = dict(zip(ids, solution.priority.tolist(), strict=True))
     assert priority["b"] > priority["a"]
@@ -289,13 +289,15 @@ def test_a_group_shares_its_device_over_every_solver():
     rows = [OperatorRow(f"o{k}", "op", {"cpu": 5.0}, colocation="k") for k in range(2)]
     problem = Problem(build_graph(rows, []), cluster(2))
     for solver in SOLVERS:
-        assert objective(problem, replace(EXACT, solver=solver)) == pytest.approx(10.0), solver
+        assert objective(problem, replace(EXACT, options={"solver": solver})) == pytest.approx(
+            10.0
+        ), solver
 
 
 def test_a_graph_beyond_the_memory_is_infeasible_over_every_solver():
     for solver in SOLVERS:
         with pytest.raises(InfeasibleError, match="static sum"):
-            solve("moirai", drawn(1, memory=150), replace(EXACT, solver=solver))
+            solve("moirai", drawn(1, memory=150), replace(EXACT, options={"solver": solver}))
 
 
 def test_placed_through_the_registry_the_answer_holds():
@@ -318,10 +320,10 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
     assert families["(8)"] == 717_600
     assert families["(6)"] == (600 * 599 // 2 - 300) * 8
     with pytest.raises(FormulationTooLargeError, match=r"1,435,200 of \(6\)"):
-        place(problem, "moirai", replace(EXACT, solver="highs"))
+        place(problem, "moirai", replace(EXACT, options={"solver": "highs"}))
     monkeypatch.setattr(moirai, "_MOST_PAIRS", 44_000)  # 300 x 299 / 2 is 44,850
     with pytest.raises(FormulationTooLargeError, match="more than 44,000 pairs of data flows"):
-        place(problem, "moirai", replace(EXACT, solver="highs"))
+        place(problem, "moirai", replace(EXACT, options={"solver": "highs"}))
     monkeypatch.setattr(moirai_intervals, "_MOST_INTERVALS", 4_000)
     with pytest.raises(FormulationTooLargeError, match="4,800 optional intervals"):
         place(problem, "moirai", EXACT)
@@ -329,4 +331,4 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
 
 def test_cp_sat_is_for_moirai_alone():
     with pytest.raises(FormulationRefusedError, match="no program of intervals"):
-        solve("thesis-p1", drawn(1), replace(EXACT, solver="cp-sat"))
+        solve("thesis-p1", drawn(1), replace(EXACT, options={"solver": "cp-sat"}))

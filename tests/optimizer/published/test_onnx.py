@@ -350,8 +350,10 @@ def test_dimensions_are_for_onnx_and_have_a_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["import", "--format", "thesis", str(tmp_path / "x"), "--out", str(tmp_path / "y")]
-    assert main([*command, "--dimension", "batch=4"]) == 3
-    assert "thesis has no dimensions" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command, "--dimension", "batch=4"])
+    assert "--dimension is an option of --format onnx" in capsys.readouterr().err
+    command[2] = "onnx"
     with pytest.raises(SystemExit):
         main([*command, "--dimension", "batch"])
     assert "is not of the form NAME=SIZE" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import EngineRefusedError
-from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.units import (
     downward_rank,
     mean_seconds,
@@ -265,10 +264,10 @@ def test_metis_keeps_groups_together_and_repeats_itself():
 
 def test_metis_says_what_it_lacks(monkeypatch):
     problem = two_cliques()
-    monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(EngineRefusedError, match=r"needs the package pymetis .*placewire\[metis\]"):
-        metis.solve(problem, SETTINGS)
-    monkeypatch.undo()
+    with monkeypatch.context() as without:
+        without.setattr(metis, "find_spec", lambda name: None)
+        with pytest.raises(EngineRefusedError, match=r"the package pymetis .*placewire\[metis\]"):
+            place(problem, "metis", SETTINGS)
     half = {f"o{k}": (1.0, np.inf if k % 2 else 1.0) for k in range(8)}
     unlike = printed(half, {(f"o{k}", f"o{k + 1}"): 1.0 for k in range(7)})
     with pytest.raises(InfeasibleError, match="which cannot run it"):

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines import heft
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import OutOfTimeError
-from placewire.optimizer.engines.registry import place
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.engines import getf, m_etf, m_sct, peft
+from placewire.optimizer.published.engines import heft as heft_engine
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from tests.optimizer.published.published_cases import (
     HEFT_EDGES,
@@ -45,7 +46,7 @@ def test_heft_on_the_example_of_its_paper():
         "n8": 35.667, "n9": 44.333, "n10": 14.667,
     }  # fmt: skip
     assert ranks == pytest.approx(stated, abs=5e-4)
-    where, start, makespan = schedule_of(problem, heft.solve(problem, SETTINGS))
+    where, start, makespan = schedule_of(problem, heft_engine.solve(problem, SETTINGS))
     assert makespan == pytest.approx(80.0)
     # n1 first, on P3 where it takes 9; n10 last, on P2 where it takes 7.
     assert where["n1"] == 2 and start["n1"] == 0.0
@@ -75,7 +76,7 @@ def test_upward_ranks_fall_along_every_edge(problem):
     rank = heft.rank(problem)
     source, target, _ = problem.graph.edges
     assert (rank[source] >= rank[target]).all()
-    schedule_of(problem, heft.solve(problem, SETTINGS))
+    schedule_of(problem, heft_engine.solve(problem, SETTINGS))
 
 
 # --- PEFT -----------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_peft_on_the_example_of_its_paper():
     assert rows["t7"] == [13, 16, 22]
     _, _, makespan = schedule_of(problem, peft.solve(problem, SETTINGS))
     assert makespan == pytest.approx(122.0)
-    _, _, of_heft = schedule_of(problem, heft.solve(problem, SETTINGS))
+    _, _, of_heft = schedule_of(problem, heft_engine.solve(problem, SETTINGS))
     assert of_heft == pytest.approx(133.0)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.problem import InfeasibleError, SolveSettings
 from placewire.optimizer.published.engines import flexflow, local_search, mcmc, random_placement

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.comparison.reduction_report import critical_path_seconds
 from placewire.optimizer.published.kernels.batches import merge_batch

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster, full_rates, graph

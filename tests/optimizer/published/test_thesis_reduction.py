@@ -4,7 +4,6 @@ every graph. The figures' own numbers are not in the text; the situations are.""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
-from placewire.optimizer.engines.registry import place
-from placewire.optimizer.names import ReductionName
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.comparison.reduction_report import (
     critical_path_seconds,
@@ -34,10 +32,11 @@ from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.fusion import fuse, fused_groups
 from placewire.optimizer.reductions.merging import units_of
+from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, described, graph, graphs
 
-NAMES = get_args(ReductionName)
+NAMES = REDUCTIONS.names
 SECOND = 1_000_000  # bytes that take a second between two servers of `cluster()`
 
 

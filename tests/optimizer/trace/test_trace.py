@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from placewire.optimizer.cli import main
-from placewire.optimizer.engines.registry import place
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import OperatorGraph

@@ -9,15 +9,13 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from placewire.optimizer.names import PresetName
-
 if TYPE_CHECKING:
     from placewire.optimizer.published.comparison.presets.preset import Preset
 
 _HERE = "placewire.optimizer.published.comparison.presets"
 
 # module:function of each.
-PRESETS: Mapping[PresetName, str] = {
+PRESETS: Mapping[str, str] = {
     "thesis-table-5.1": f"{_HERE}.thesis:table_5_1",
     "thesis-table-5.2": f"{_HERE}.thesis:table_5_2",
     "thesis-figure-4.3": f"{_HERE}.thesis:figure_4_3",
@@ -39,7 +37,7 @@ PRESETS: Mapping[PresetName, str] = {
 }
 
 
-def load_preset(name: PresetName) -> Preset:
+def load_preset(name: str) -> Preset:
     module, function = PRESETS[name].split(":")
     made: Preset = getattr(importlib.import_module(module), function)()
     return made

@@ -4,7 +4,6 @@ graphs" (HSDAG, 2024), section 3."""
 from __future__ import annotations
 
 from placewire.optimizer.cluster import Cluster, Device, Server
-from placewire.optimizer.names import Feature
 from placewire.optimizer.published.comparison.presets.preset import (
     Asked,
     Captured,
@@ -14,6 +13,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Solved,
     method,
 )
+from placewire.optimizer.published.learned.settings import Feature
 
 MODELS = {
     "Inception-V3": Captured("placewire.examples.models.inception:training_step_one_loss", 1),

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from placewire.optimizer.cluster import Cluster, Device, Link, Server
-from placewire.optimizer.names import ReductionName
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
     Captured,
@@ -84,7 +83,7 @@ _CLUSTERS = {
                     apart=False),
 }  # fmt: skip
 _DEVICES = ("rtx3070", "t4", "v100")
-_GRAPHS: Mapping[str, ReductionName] = {"original": "none", "coarsened": "gcof-inductor"}
+_GRAPHS: Mapping[str, str] = {"original": "none", "coarsened": "gcof-inductor"}
 
 # HRL, m-SCT, GETF and Moirai on the original graph, then on the coarsened one.
 _TABLE_5 = {
@@ -102,7 +101,7 @@ _TABLE_5 = {
 }  # fmt: skip
 
 
-def _methods(reduction: ReductionName) -> dict[str, Method | None]:
+def _methods(reduction: str) -> dict[str, Method | None]:
     return {
         "HRL": None,
         "m-SCT": method("m-sct", reduction, limit_seconds=LIMIT_SECONDS),

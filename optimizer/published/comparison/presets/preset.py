@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-from placewire.optimizer.names import EngineName, Feature, Model, ReductionName
+from placewire.optimizer.names import Model
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.published.learned.settings import Feature
 
 # What the papers print where we would print a number.
 NOT_IN_TEXT = "-"
@@ -48,7 +49,7 @@ class Reduced:
     the longest path of operator times is."""
 
     on: str
-    reduction: ReductionName
+    reduction: str
     figure: Literal["operators", "groups", "seconds", "ccr", "path"]
 
 
@@ -142,7 +143,7 @@ def equal_servers(
 
 def method(
     engine: str,
-    reduction: ReductionName = "auto",
+    reduction: str = "auto",
     model: Model = "contended",
     *,
     limit_seconds: float = 30.0,
@@ -151,7 +152,7 @@ def method(
     without: tuple[Feature, ...] = (),
 ) -> Method:
     """engine: also one that the catalogue may not have; its figures are then refused."""
-    named = cast("EngineName", engine)
+    named = engine
     return Method(
         named, reduction, model, gap=gap, time_limit_seconds=limit_seconds, moves=moves,
         without=without,

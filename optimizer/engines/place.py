@@ -14,13 +14,13 @@ from placewire.optimizer.bounds import Bound, lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
-from placewire.optimizer.engines.catalog import ENGINES, load
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.names import EngineName, ReductionName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
@@ -40,9 +40,9 @@ _RATES_PART = 0.15
 
 def place(
     problem: Problem,
-    engine: EngineName,
+    engine: str,
     settings: SolveSettings,
-    reduction: ReductionName = "auto",
+    reduction: str = "auto",
     progress: Report | None = None,
     starts: Sequence[Solution] = (),
 ) -> Placement:
@@ -52,11 +52,10 @@ def place(
 
     Raises InfeasibleError where no placement within the memories was found, EngineRefusedError
     where the problem is none that the engine takes, OutOfTimeError where it had none in time,
-    ValueError for an unknown engine or reduction. An engine's answer that breaks a rule is our
-    mistake, and an AssertionError.
+    UnknownMethodError for an engine, scheduler or reduction of no such name. An engine's answer
+    that breaks a rule is our mistake, and an AssertionError.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"unknown engine {engine!r}; accepted: {', '.join(sorted(ENGINES))}")
+    method = ENGINES.load(engine)
     clock = Clock()
     with Reporter(progress, clock) as reporter:
         bound = lower_bound(problem)
@@ -67,13 +66,16 @@ def place(
         reporter.known(incumbent=single_seconds or np.inf, bound=bound.seconds)
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
-            reduction = ENGINES[engine].reduction or "auto"
+            reduction = method.reduction or "auto"
         small, undo, words = reduce_by_name(problem, reduction)
         clock.stage("reduce")
+        if (refusal := method.accepts(small)) is not None:
+            raise EngineRefusedError(refusal.what)
         if engine == "auto":
             solution = _searched(problem, small, undo, reduction, settings, starts, reporter, clock)
         else:
-            found = load(engine)(small, _for_engine(problem, settings, clock), reporter.aside)
+            within = _for_engine(problem, settings, clock)
+            found = method.solve(small, within, reporter.aside)
             device, priority = undo(found.device, found.priority)
             solution = Solution(device, priority, found.rates)
             clock.stage("solve")
@@ -103,7 +105,7 @@ def _searched(
     problem: Problem,
     small: Problem,
     undo: Undo,
-    reduction: ReductionName,
+    reduction: str,
     settings: SolveSettings,
     starts: Sequence[Solution],
     reporter: Reporter,
@@ -131,9 +133,7 @@ def _for_engine(problem: Problem, settings: SolveSettings, clock: Clock) -> Solv
     return replace(settings, time_limit_seconds=max(left, 0.0))
 
 
-def _rates_until(
-    problem: Problem, engine: EngineName, settings: SolveSettings, clock: Clock
-) -> float:
+def _rates_until(problem: Problem, engine: str, settings: SolveSettings, clock: Clock) -> float:
     """time.monotonic(); without end with a budget of moves, and for `auto`, whose search knows good
     rates already."""
     if engine == "auto" or settings.moves is not None:

@@ -1,4 +1,4 @@
-"""What every importer gives, and how it reads foreign rows: each mistake names row and key."""
+"""How importers read foreign rows: each mistake names row and key."""
 
 from __future__ import annotations
 
@@ -8,19 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph, TensorRow
+from placewire.optimizer.graph.operator_graph import GraphError, TensorRow
 
 # Nobody can mean more seconds, bytes or bits than this by one number.
 _LARGEST = 1e18
-
-
-@dataclass(frozen=True)
-class Imported:
-    """cluster: None where the format says nothing about one."""
-
-    graph: OperatorGraph
-    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True)

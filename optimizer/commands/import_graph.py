@@ -1,0 +1,57 @@
+"""`optimizer import --format FORMAT IN --out OUT`: a graph of others -> our own files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
+from placewire.optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.graph.importer import IMPORTERS
+
+
+def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """given: the arguments, whose format's own options are taken; None: those of all formats."""
+    made = argparse.ArgumentParser(
+        prog=prog,
+        description="A graph of others -> a graph file.",
+        epilog=f"{EXIT_CODES}. `--format NAME --help` adds what a format takes",
+    )
+    made.add_argument("file", type=Path, help="gzip or not")
+    made.add_argument(
+        "--format",
+        choices=IMPORTERS.names,
+        required=True,
+        help="; ".join(f"{name}: {IMPORTERS.load(name).summary}" for name in IMPORTERS),
+    )
+    made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
+    made.add_argument(
+        "--cluster-out", type=Path, help="write the cluster that the format describes"
+    )
+    add_method_options(made, IMPORTERS, "--format", given)
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    options = parsed(parser(prog, arguments), IMPORTERS, "--format", arguments)
+    return ended(_import, options)
+
+
+def _import(options: argparse.Namespace) -> int:
+    from placewire.optimizer.explain.summary import graph_lines
+    from placewire.optimizer.graph.graph_file import save_graph
+    from placewire.optimizer.graph.importer import import_file
+    from placewire.optimizer.graph.json_file import write_json
+
+    own = options_of(IMPORTERS.load(options.format), options)
+    imported = import_file(options.file, options.format, own)
+    if options.cluster_out is not None and imported.cluster is None:
+        raise InputError(f"--cluster-out: format {options.format} describes no cluster")
+    save_graph(imported.graph, options.out)
+    if options.cluster_out is not None and imported.cluster is not None:
+        write_json(options.cluster_out, imported.cluster.model_dump(mode="json"))
+    print("\n".join(graph_lines(imported.graph)), file=sys.stderr)
+    return DONE

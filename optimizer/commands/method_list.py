@@ -1,0 +1,84 @@
+"""`optimizer engines`, `optimizer reductions`: every method of a kind, its paper, what it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.clusters import read_cluster
+from placewire.optimizer.commands.outcome import DONE, InputError
+
+if TYPE_CHECKING:
+    from placewire.optimizer.problem import Problem
+    from placewire.optimizer.registry import Registry
+
+_NAME_COLUMNS = 20
+_OURS = "Placewire"
+
+
+def list_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog=prog, description=description, epilog=EXIT_CODES)
+    made.add_argument("--json", action="store_true", help="the list as JSON, not as text")
+    group = made.add_argument_group("which of them take a graph, and why the others do not")
+    group.add_argument("--graph", type=Path, help="a graph file with times")
+    group.add_argument("--cluster", type=Path, help="where it is to run, as for `optimizer solve`")
+    return made
+
+
+def print_methods(
+    registry: Registry[Any],
+    options: argparse.Namespace,
+    details: Callable[[Any], Iterable[str]] = lambda method: (),
+) -> int:
+    """details: further lines of each method."""
+    problem = _asked_about(options)
+    rows = []
+    for name in registry:
+        method = registry.load(name)
+        refusal = None if problem is None else method.accepts(problem)
+        rows.append((name, method, registry.package(name), refusal))
+    if options.json:
+        print(json.dumps([_document(*row, asked=problem is not None) for row in rows]))
+        return DONE
+    for name, method, package, refusal in rows:
+        source = f"{method.paper}, {method.section}" if method.section else method.paper or _OURS
+        lines = [f"from: {source}", *details(method)]
+        if package != _OURS.lower():
+            lines.append(f"package: {package}")
+        if problem is not None:
+            lines.append("takes the graph" if refusal is None else f"refuses the graph: {refusal}")
+        print(f"{name:{_NAME_COLUMNS - 1}} {method.summary}")
+        for line in lines:
+            print(f"{'':{_NAME_COLUMNS}}{line}")
+    return DONE
+
+
+def _asked_about(options: argparse.Namespace) -> Problem | None:
+    """Raises OSError; InputError, GraphError and what Problem refuses."""
+    if (options.graph is None) != (options.cluster is None):
+        raise InputError("--graph and --cluster go together")
+    if options.graph is None:
+        return None
+    from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.problem import Problem
+
+    return Problem(load_graph(options.graph), read_cluster(options.cluster))
+
+
+def _document(
+    name: str, method: Any, package: str, refusal: object, *, asked: bool
+) -> dict[str, Any]:
+    said = {
+        field.name: value
+        for field in fields(method)
+        if isinstance(value := getattr(method, field.name), str | None)
+    }
+    document = {"name": name, "package": package, **said}
+    if asked:
+        document["refusal"] = None if refusal is None else str(refusal)
+    return document

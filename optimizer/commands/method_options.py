@@ -1,0 +1,75 @@
+"""Options that only some methods have: taken where such a method is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from placewire.optimizer.registry import Registry
+
+AddOptions = Callable[[argparse._ArgumentGroup], None]
+
+
+class WithOptions(Protocol):
+    @property
+    def options(self) -> tuple[AddOptions, ...]: ...
+
+
+def add_method_options(
+    parser: argparse.ArgumentParser,
+    registry: Registry[Any],
+    flag: str,
+    given: Sequence[str] | None,
+) -> None:
+    """flag: the argument that names the method. given: the arguments, of whose method the options
+    are added; None: those of all methods, for a reference."""
+    names = registry.names if given is None else _asked(registry, flag, given)
+    owners: dict[AddOptions, list[str]] = {}
+    for name in names:
+        for add in registry.load(name).options:
+            owners.setdefault(add, []).append(name)
+    for add, those in owners.items():
+        add(parser.add_argument_group(f"of {flag} {', '.join(those)}"))
+
+
+def parsed(
+    parser: argparse.ArgumentParser, registry: Registry[Any], flag: str, given: Sequence[str]
+) -> argparse.Namespace:
+    """Of a parser with the options of the method that is asked for. Ends the program, code 2, for
+    any other, and says whose option it is."""
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        owners = [
+            name
+            for name in registry
+            if unknown[0].partition("=")[0] in _flags(registry.load(name).options)
+        ]
+        if owners:
+            parser.error(f"{unknown[0]} is an option of {flag} {', '.join(owners)}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def options_of(method: WithOptions, options: argparse.Namespace) -> Mapping[str, Any]:
+    """Of the arguments, those that are the method's own, by name."""
+    own = {action.dest for action in _actions(method.options)}
+    return {name: getattr(options, name) for name in own}
+
+
+def _actions(adds: Sequence[AddOptions]) -> list[argparse.Action]:
+    group = argparse.ArgumentParser(add_help=False).add_argument_group()
+    for add in adds:
+        add(group)
+    return group._group_actions
+
+
+def _flags(adds: Sequence[AddOptions]) -> set[str]:
+    return {flag for action in _actions(adds) for flag in action.option_strings}
+
+
+def _asked(registry: Registry[Any], flag: str, given: Sequence[str]) -> tuple[str, ...]:
+    looking = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    looking.add_argument(flag, dest="name")
+    name = looking.parse_known_args(given)[0].name
+    return (name,) if name in registry else ()

@@ -1,0 +1,8 @@
+"""Over which a published formulation is solved."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# auto: cp-sat for moirai, highs for the others.
+SolverName = Literal["auto", "highs", "gurobi", "cp-sat"]

@@ -1,0 +1,102 @@
+"""The engines that learn, by name. torch is loaded when one is asked."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import _ArgumentGroup
+from pathlib import Path
+from typing import get_args
+
+from placewire.optimizer.engines.engine import Engine
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.published.learned.nodes import units
+from placewire.optimizer.published.learned.settings import CURVES, MOST_PLACETO_NODES, Feature
+from placewire.optimizer.registry import Refusal
+
+_SIMULATED = "the problem's own model"
+_CHARGE = "the simulated peak, charged"
+
+
+def _solve_hsdag(
+    problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    from placewire.optimizer.published.learned.hsdag import solve
+
+    return solve(problem, settings, progress)
+
+
+def _solve_placeto(
+    problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    from placewire.optimizer.published.learned.placeto import solve
+
+    return solve(problem, settings, progress)
+
+
+def _placeto_accepts(problem: Problem) -> Refusal | None:
+    count = units(problem).count
+    if count <= MOST_PLACETO_NODES:
+        return None
+    return Refusal(
+        f"placeto goes through {count:,} nodes one by one, each with all others in view, and takes "
+        f"{MOST_PLACETO_NODES:,} at most; reduce the graph (--reduction placeto)"
+    )
+
+
+def _add_policy(group: _ArgumentGroup) -> None:
+    group.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="begin with this trained policy; with --moves 0 it is applied as it is",
+    )
+    group.add_argument("--save-policy", type=Path, metavar="FILE", help="write the trained policy")
+    group.add_argument(
+        "--curve", type=_curve, metavar="FILE", help="write the training curve: .csv or .png"
+    )
+
+
+def _add_features(group: _ArgumentGroup) -> None:
+    group.add_argument(
+        "--without",
+        nargs="+",
+        choices=get_args(Feature),
+        default=[],
+        help="the paper's ablations: features that a new policy leaves out",
+    )
+
+
+def _curve(text: str) -> Path:
+    if Path(text).suffix not in CURVES:
+        raise argparse.ArgumentTypeError(f"{text!r} ends in neither {' nor '.join(CURVES)}")
+    return Path(text)
+
+
+HSDAG = Engine(
+    "a policy that groups operators and chooses devices, by REINFORCE",
+    _solve_hsdag,
+    paper="Duan et al., HSDAG (NeurIPS 2024)",
+    section="2; table 4",
+    decides="devices",
+    sees=_SIMULATED,
+    memory=_CHARGE,
+    unlike="yes",
+    reduction="none",
+    options=(_add_policy, _add_features),
+    output_options=("save_policy", "curve"),
+)
+PLACETO = Engine(
+    "a policy that places node by node, by REINFORCE",
+    _solve_placeto,
+    paper="Addanki et al., Placeto (NeurIPS 2019)",
+    section="as others describe it",
+    decides="devices",
+    sees=_SIMULATED,
+    memory=_CHARGE,
+    unlike="yes",
+    reduction="placeto",
+    accepts=_placeto_accepts,
+    options=(_add_policy,),
+    output_options=("save_policy", "curve"),
+)

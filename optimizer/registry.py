@@ -1,0 +1,106 @@
+"""Methods by name: how engines, schedulers, reductions and importers are registered.
+
+Each is an object under a name, in a group of entry points of whatever package is installed; ours
+stand in pyproject.toml. So a package of somebody else's adds a method without a change here
+(docs/how-to/add-a-method.md). Names are known without importing any method; a method is imported
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_OURS = "placewire"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a method does not take a problem: what is in the way, and what to do instead."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class UnknownMethodError(ValueError):
+    """There is no method of that name."""
+
+
+class BrokenMethodError(ValueError):
+    """A package registers what is no such method, or a name that is taken."""
+
+
+class Registry(Generic[T]):
+    """The methods of one kind."""
+
+    def __init__(self, group: str, what: str, kind: type[T]) -> None:
+        """group: of entry points; what: how messages call one of them."""
+        self._group, self._what, self._kind = group, what, kind
+
+    @cached_property
+    def _entries(self) -> Mapping[str, EntryPoint]:
+        """By name: ours first, then those of other packages. Raises BrokenMethodError."""
+        found: dict[str, EntryPoint] = {}
+        ordered = sorted(entry_points(group=self._group), key=_order)
+        for entry in ordered:
+            if (taken := found.get(entry.name)) is not None:
+                raise BrokenMethodError(
+                    f"{self._what} {entry.name!r} is registered by {_package(taken)} and by "
+                    f"{_package(entry)}; remove one of the two packages"
+                )
+            found[entry.name] = entry
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def package(self, name: str) -> str:
+        """The distribution that registers it."""
+        return _package(self._entry(name))
+
+    def load(self, name: str) -> T:
+        """Imports the method, and nothing of the others.
+
+        Raises UnknownMethodError, and BrokenMethodError where it cannot be imported or is none."""
+        entry = self._entry(name)
+        try:
+            method = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise BrokenMethodError(
+                f"{self._what} {name!r} of {_package(entry)} cannot be loaded: {error}"
+            ) from error
+        if not isinstance(method, self._kind):
+            raise BrokenMethodError(
+                f"{self._what} {name!r} of {_package(entry)} is {type(method).__name__} "
+                f"({entry.value}), expected {self._kind.__module__}.{self._kind.__name__}"
+            )
+        return method
+
+    def _entry(self, name: str) -> EntryPoint:
+        if name not in self._entries:
+            raise UnknownMethodError(
+                f"unknown {self._what} {name!r}; accepted: {', '.join(self._entries)}"
+            )
+        return self._entries[name]
+
+
+def _order(entry: EntryPoint) -> tuple[bool, bool, str]:
+    """Ours first, and of these what is taken where nobody chooses."""
+    return _package(entry) != _OURS, entry.name != "auto", entry.name
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unnamed package"
