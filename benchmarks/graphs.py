@@ -109,7 +109,14 @@ def _sources_digest() -> str:
 
 def _capture(model: str, batch: int, file: Path) -> None:
     """Raises RuntimeError, with what the capture said, where it fails."""
-    command = [sys.executable, "-m", "placewire.optimizer.capture", model, "--batch", str(batch)]
+    command = [
+        sys.executable,
+        "-m",
+        "placewire.optimizer.commands.capture",
+        model,
+        "--batch",
+        str(batch),
+    ]
     began = time.monotonic()
     with subprocess.Popen(
         [*command, "--out", str(file)], cwd=ROOT, stderr=subprocess.PIPE, text=True

@@ -8,36 +8,20 @@ function leaves each server on one whole state (controller/change/change.py).
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.agent.contract.messages import Previewed
-from placewire.agent.contract.state import DesiredState
-from placewire.controller.change.change import NetworkChange, preview
-from placewire.controller.change.preview_file import Preview, require_as_previewed
-from placewire.controller.compile import deliverable
-from placewire.controller.compile.network import compile_network, larger_frames
-from placewire.controller.compile.ranks import rank_specs
-from placewire.controller.compile.scripts import script_specs
-from placewire.controller.compile.transfers import promises
-from placewire.controller.decide.decide import Decision, decide
-from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
-from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.traces import merge_traces
+from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.errors import (
     AgentProblem,
-    AgentRefused,
     JobFailed,
     PlacewireError,
     UsageError,
 )
-from placewire.controller.plan.job import TorchrunJob
-from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import (
     CalibratedRow,
     RunReport,
@@ -45,105 +29,17 @@ from placewire.controller.records.report import (
     of_placed,
     of_script,
 )
-from placewire.controller.records.traces import merge_traces
-from placewire.controller.verify.bandwidth_check import measure, require_delivered
+from placewire.controller.story.delivery import delivered
+from placewire.controller.story.job_run import calibrated_paths, end_left_ranks, run_job
+from placewire.controller.story.preview_file import require_as_previewed
+from placewire.controller.story.proposal import Proposal
+from placewire.controller.story.propose import propose
+from placewire.controller.story.tools import Request, Tools
 from placewire.controller.verify.rail_use import rail_rows
-from placewire.controller.verify.wiring import require_as_wired
-from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
+from placewire.job.contract.specification import RankEvent
 
 if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.launch.launcher import Launcher
-    from placewire.controller.records.journal import Journal
-    from placewire.controller.show.story import Show
-    from placewire.optimizer.allocation import Allocation
-
-
-# No rank says anything within a step: so many times as long as predicted may one take.
-SLOWER_STEPS = 20.0
-MOST_MEASUREMENTS = 3
-
-
-@dataclass(frozen=True)
-class Request:
-    """network_only: stop after the measurement, without a job. confirm: asked before a change.
-    preview: what the change must be exactly, where somebody has looked at it before. measured:
-    whether promised rates are, or only read back."""
-
-    plan: Plan
-    plan_file: Path
-    network_only: bool
-    confirm: Callable[[], Awaitable[bool]]
-    preview: Preview | None = None
-    measured: bool = True
-
-
-@dataclass(frozen=True)
-class Tools:
-    """The effects that the story uses."""
-
-    agents: Agents
-    journal: Journal
-    launcher: Launcher
-    cache: Path
-    logs: Path
-    show: Show
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        self.show.stage(name)
-        try:
-            yield
-        finally:
-            self.seconds[name] = time.monotonic() - started
-
-
-@dataclass(frozen=True)
-class Proposal:
-    decision: Decision | TrafficDecision
-    desired: dict[str, DesiredState]
-    previewed: dict[str, Previewed]
-
-
-async def propose(request: Request, tools: Tools) -> Proposal:
-    """Decide and ask every server what it would change. Touches nothing."""
-    plan, show = request.plan, tools.show
-    servers = [server.name for server in plan.cluster.servers]
-    with tools.stage("agents"):
-        await tools.agents.wait_for(servers, timeout_seconds=10)
-    with tools.stage("decide"):
-        decision = await decided(request, tools)
-    show.decision(decision)
-    with tools.stage("preview"):
-        hello = {server: tools.agents.hello[server] for server in servers}
-        able = {server: h.capabilities for server, h in hello.items()}
-        for server, refusal in deliverable.refusals(able).items():
-            raise AgentRefused(server, refusal)
-        for note in larger_frames(plan, able):
-            show.say(note)
-        desired = compile_network(
-            plan,
-            decision.allocation,
-            able,
-            {
-                s: tools.journal.next_generation(s, h.lease.highest_generation)
-                for s, h in hello.items()
-            },
-        )
-        for doubt in deliverable.doubts(plan, able, desired):
-            show.say(doubt)
-        previewed = await preview(tools.agents, desired)
-    show.changes(previewed)
-    return Proposal(decision, desired, previewed)
-
-
-async def decided(request: Request, tools: Tools) -> Decision | TrafficDecision:
-    plan = request.plan
-    if isinstance(plan.job, TorchrunJob):
-        return decide_traffic(plan, plan.job, tools.cache)
-    return await decide(plan, request.plan_file, tools.launcher, tools.cache, tools.show.progress)
+    pass
 
 
 async def apply(request: Request, tools: Tools) -> RunReport:
@@ -194,112 +90,6 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     )
     show.report(report)
     return report
-
-
-async def end_left_ranks(tools: Tools) -> None:
-    """Of a job whose controller is gone: two jobs must not share the servers."""
-    if left := await asyncio.to_thread(tools.launcher.left):
-        where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
-        tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
-        await asyncio.to_thread(tools.launcher.end_left, left)
-
-
-async def delivered(
-    tools: Tools, plan: Plan, allocation: Allocation, change: NetworkChange, measured: bool
-) -> tuple[LinkMeasurement, ...]:
-    """What was promised, on a network that is staged. Raises VerificationFailed."""
-    if not measured:
-        tools.show.say("rates are as the kernel has them, read back; nothing is measured")
-        return ()
-    with tools.stage("measure"):
-        links = await change.while_held(measure_until_sure(tools, plan, allocation))
-    require_delivered(links)
-    return links
-
-
-async def measure_until_sure(
-    tools: Tools, plan: Plan, allocation: Allocation
-) -> tuple[LinkMeasurement, ...]:
-    """What is missed is measured again: a passing burst of somebody else's work must not undo a
-    good network, while what is really wrong is wrong each time. Raises VerificationFailed at once
-    where NICs are on other rails than the plan says."""
-    promised = promises(plan, allocation)
-    for attempt in range(1, MOST_MEASUREMENTS + 1):
-        links = await measure(tools.agents, plan, promised)
-        tools.show.links(links)
-        if all(link.within_tolerance for link in links):
-            break
-        await require_as_wired(tools.agents, plan, links)
-        if attempt < MOST_MEASUREMENTS:
-            tools.show.say(
-                f"a promised rate was missed; measuring again, {attempt + 1} of {MOST_MEASUREMENTS}"
-            )
-    return links
-
-
-async def calibrated_paths(
-    request: Request, tools: Tools, decision: Decision, change: NetworkChange
-) -> tuple[CalibratedRow, ...]:
-    """Where the plan wants it: what messages pay on the network that was just measured."""
-    if not wants_calibration(request.plan, tools.cache):
-        return ()
-    with tools.stage("calibrate"):
-        rows = await calibrate(
-            request.plan,
-            decision.placement,
-            decision.placement_file,
-            tools.launcher,
-            tools.cache,
-            tools.show.progress,
-            held_seconds=lambda: change.held_seconds,
-        )
-    tools.show.calibrated(rows)
-    return rows
-
-
-async def run_job(
-    request: Request,
-    tools: Tools,
-    decision: Decision | TrafficDecision,
-    change: NetworkChange,
-    events: list[RankEvent],
-) -> None:
-    """Adds to events what the ranks say, also when the job fails; what they print is logged."""
-    from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
-    from placewire.controller.records.run_log import run_log
-
-    plan, silence_seconds = request.plan, SILENCE_SECONDS
-    specs: Sequence[ProgramSpec]
-    if isinstance(decision, Decision):
-        specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
-        silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
-    else:
-        assert isinstance(plan.job, TorchrunJob)
-        specs = script_specs(plan, plan.job)
-
-    def on_event(event: RankEvent) -> None:
-        if isinstance(event, Carried):  # of each server the last says all
-            events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
-        events.append(event)
-        tools.show.event(event)
-
-    with run_log(tools.logs, request.plan.name) as log:
-
-        def on_line(rank: int, text: str, is_error: bool) -> None:
-            log.write(rank, text)
-            if (
-                not is_error
-            ):  # mostly libraries' warnings: for who looks, and for a failure's report
-                tools.show.printed(rank, text)
-
-        await run_ranks(
-            tools.launcher,
-            specs,
-            on_event,
-            on_line=on_line,
-            silence_seconds=silence_seconds,
-            held_seconds=lambda: change.held_seconds,
-        )
 
 
 def make_report(

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.state import Refusal
-    from placewire.controller.records.report import RunReport
 
 AGENT_UNIT = "placewire-agent"
 INTERRUPTED = 130
@@ -56,11 +55,11 @@ def restore_by_hand(servers: Sequence[str]) -> str:
 class PlacewireError(Exception):
     """what happened, where (YAML path, server, NIC, queue, rank), and what to do.
 
-    report: of the run that it ended, as far as that came.
+    report: the RunReport of the run that it ended, as far as that came.
     """
 
     exit_code = 1
-    report: RunReport | None = None
+    report: Any = None
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
     if isinstance(spec, RankSpec):
         prepare_allocator()
-    from placewire.job.messages.rank_messages import JobError
+    from placewire.job.errors import JobError
     from placewire.job.transport.egress import require_on_rails
 
     try:

@@ -19,11 +19,11 @@ from placewire.optimizer.commands.arguments import EXIT_CODES
 # Where each command is and what it is for; only the one that is asked for is loaded.
 COMMANDS = {
     "capture": (
-        "placewire.optimizer.capture.__main__",
+        "placewire.optimizer.commands.capture",
         "a PyTorch training step -> a graph without times",
     ),
     "profile": (
-        "placewire.optimizer.profile.__main__",
+        "placewire.optimizer.commands.profile",
         "measure a model's operators here, or model a graph's times on named devices",
     ),
     "import": (

@@ -12,6 +12,7 @@ Ownership marks (nothing without one is ever changed or removed):
 
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar, Literal
 
 from placewire.agent.contract.frozen import Frozen
@@ -31,6 +32,8 @@ SHORT_FLOW_PRIORITY = FLOW_PRIORITY + 1
 LENGTH_FLOW_PRIORITY = FLOW_PRIORITY + 2
 CLASSIFIER_PREFERENCE_BASE = 20480
 BRIDGE_PREFIX = "pw-"
+_LONGEST_NAME = 15
+_DIGEST_CHARACTERS = 5
 
 # Queue 0 takes everything that nothing else claims; queue 1 takes acknowledgements and other
 # short packets; pairs follow from FIRST_PAIR_QUEUE.
@@ -182,3 +185,13 @@ Entry = Bridge | Address | Shaper | Queue | Flow | Classifier | Rule | Route | S
 COLLECTIONS: tuple[type[Entry], ...] = (
     Bridge, Address, Sysctl, Shaper, Queue, Flow, Classifier, Route, Rule,
 )  # fmt: skip
+
+
+def bridge_name(nic: str) -> str:
+    """The bridge that takes a NIC over. At most 15 characters, the kernel's limit: where the NIC's
+    name would make it longer, it ends in a digest of that name."""
+    whole = BRIDGE_PREFIX + nic
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(nic.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{whole[: _LONGEST_NAME - 1 - len(digest)]}-{digest}"

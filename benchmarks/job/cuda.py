@@ -58,7 +58,7 @@ def _row(name: str, batch: int) -> Sequence[str]:
         command = [
             sys.executable,
             "-m",
-            "placewire.optimizer.profile",
+            "placewire.optimizer.commands.profile",
             model,
             "--batch",
             str(batch),

@@ -98,7 +98,14 @@ def _rows(model: str, batch: int) -> Iterator[tuple[str, ...]]:
 def profiled(model: str, batch: int, folder: Path) -> OperatorGraph:
     """In a process of its own: a capture leaves its traces in memory."""
     out = folder / "graph.json.gz"
-    command = [sys.executable, "-m", "placewire.optimizer.profile", model, "--batch", str(batch)]
+    command = [
+        sys.executable,
+        "-m",
+        "placewire.optimizer.commands.profile",
+        model,
+        "--batch",
+        str(batch),
+    ]
     sampling = ["--samples", "3", "--out", str(out)]
     subprocess.run([*command, *sampling], cwd=ROOT, check=True, capture_output=True)
     return load_graph(out)

@@ -151,7 +151,8 @@ def _profiled(case: Case, folder: Path) -> OperatorGraph:
         own = folder / server
         own.mkdir(parents=True)
         words = [
-            "taskset", "-c", str(core), sys.executable, "-m", "placewire.optimizer.profile",
+            "taskset", "-c", str(core), sys.executable, "-m",
+            "placewire.optimizer.commands.profile",
             case.path, "--batch", str(case.batch), "--device-type", _type(server),
             "--optimizer", OPTIMIZER.model_dump_json(), "--cache", str(own / "cache"),
             "--out", str(own / "graph.json.gz"),

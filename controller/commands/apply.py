@@ -15,9 +15,9 @@ from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import PlacewireError
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
     from placewire.controller.records.report import RunReport
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "place, shape the network, measure, run the job, restore"
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.change.preview_file import read_preview
+    from placewire.controller.story.preview_file import read_preview
 
     require_writable(arguments.out)
     previewed = read_preview(arguments.plan)
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.plan = Path(previewed.plan_file)
 
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.apply import Request, apply
+        from placewire.controller.apply import apply
+        from placewire.controller.story.tools import Request
 
         if not arguments.network_only:
             await asyncio.to_thread(tools.launcher.require_ready)

@@ -13,8 +13,8 @@ from placewire.controller.errors import LaunchFailed, RestoreFailed, UsageError,
 
 if TYPE_CHECKING:
     from placewire.agent.contract.state import ApplyReport
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "remove all that Placewire made on the plan's servers"
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def destroy(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.apply import end_left_ranks
+        from placewire.controller.story.job_run import end_left_ranks
         from placewire.controller.uninterruptible import undisturbed
 
         servers = [server.name for server in plan.cluster.servers]

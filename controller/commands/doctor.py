@@ -16,8 +16,8 @@ from placewire.controller.errors import AgentProblem, AgentUnreachable, Placewir
 
 if TYPE_CHECKING:
     from placewire.agent.contract.diagnosis import Finding
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "say what stands in the plan's way, on every server and here; changes nothing"
 # An error is what apply would end with: an agent is unreachable, or would refuse.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from placewire.controller.commands.arguments import require_writable
 from placewire.controller.commands.interrupts import interruptible
-from placewire.optimizer.capture.arguments import add_model_arguments
 from placewire.optimizer.commands.arguments import byte_count, positive
+from placewire.optimizer.commands.model_arguments import add_model_arguments
 
 PURPOSE = "profile a step that no device can hold, on several devices of this machine"
 

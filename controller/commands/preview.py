@@ -11,8 +11,8 @@ from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "show every change that apply would make; touches nothing"
 
@@ -29,8 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.out)
 
     async def preview(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.apply import Request, propose
-        from placewire.controller.change.preview_file import preview_of, write_preview
+        from placewire.controller.story.preview_file import preview_of, write_preview
+        from placewire.controller.story.propose import propose
+        from placewire.controller.story.tools import Request
         from placewire.optimizer.cluster_plan.documents import read_yaml
 
         document = read_yaml(arguments.plan)

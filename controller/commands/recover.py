@@ -11,9 +11,9 @@ from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import LaunchFailed, UsageError
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
-    from placewire.controller.change.recovery import Recovered
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.recovery import Recovered
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "end what a controller left that died in the middle of a change"
 _TOLD = {
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.apply import end_left_ranks
-        from placewire.controller.change.recovery import left_open, recover, way_of
+        from placewire.controller.story.job_run import end_left_ranks
+        from placewire.controller.story.recovery import left_open, recover, way_of
 
         with tools.journal.exclusive():
             if (found := left_open(tools.journal, plan.name)) is not None:

@@ -11,8 +11,8 @@ from placewire.controller.commands.talking import confirmed, print_json
 from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "go back to a network that was kept before, measured like any other"
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.change.rollback import roll_back
+        from placewire.controller.story.rollback import roll_back
 
         with tools.journal.exclusive():
             counts = await roll_back(

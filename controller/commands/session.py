@@ -14,10 +14,10 @@ from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, UsageError
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
     from placewire.controller.lab import Lab
     from placewire.controller.launch.launcher import Launcher
     from placewire.controller.plan.plan import Plan, PlanLaunch
+    from placewire.controller.story.tools import Tools
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
 
@@ -52,9 +52,9 @@ async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> 
     from placewire.controller.agents.agents import Agents
     from placewire.controller.agents.authority import Authority
     from placewire.controller.agents.refused_connections import FILE, TurnedAway
-    from placewire.controller.apply import Tools
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.story import Show
+    from placewire.controller.story.tools import Tools
 
     state: Path = arguments.state_dir
     host, port = listening_place(arguments.listen)

@@ -12,8 +12,8 @@ from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "what is in force on every server of the plan"
 
@@ -23,9 +23,9 @@ add_arguments = add_plan
 def run(arguments: argparse.Namespace) -> int:
     async def status(plan: Plan, tools: Tools) -> int:
         from placewire.controller.change.in_force import observed, read_back
-        from placewire.controller.change.recovery import left_open, way_of
+        from placewire.controller.launch.job_status import job_status
         from placewire.controller.records.decision_in_force import standing
-        from placewire.controller.records.job_status import job_status
+        from placewire.controller.story.recovery import left_open, way_of
 
         observations = await observed(tools.agents, plan)
         verified = await read_back(tools.agents, observations)

@@ -14,8 +14,8 @@ from placewire.controller.errors import AgentUnreachable, UsageError, Verificati
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.messages import Observation, Verified
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.story.tools import Tools
 
 PURPOSE = "read back what a plan keeps in force, and measure its rates again; changes nothing"
 _NOTHING_CHANGED = "nothing was changed; `controller apply` puts it right"
@@ -91,8 +91,8 @@ def _require_as_decided(
 
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
-    from placewire.controller.apply import measure_until_sure
     from placewire.controller.change.in_force import allocation_of
+    from placewire.controller.story.delivery import measure_until_sure
 
     allocation = allocation_of(tools.journal, plan.name, digest)
     if allocation is None:

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.entries import (
     ACKNOWLEDGEMENT_QUEUE,
-    BRIDGE_PREFIX,
     DEFAULT_QUEUE,
     RULE_PRIORITY_BASE,
     TABLE_BASE,
@@ -30,6 +29,7 @@ from placewire.agent.contract.entries import (
     Rule,
     Shaper,
     Sysctl,
+    bridge_name,
 )
 from placewire.agent.contract.state import DesiredState
 from placewire.controller.compile.queues import NicQueue, everything_else, job_queues
@@ -39,8 +39,6 @@ from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
 from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
 
-_LONGEST_NAME = 15
-_DIGEST_CHARACTERS = 5
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
 # The NIC itself must not answer ARP for the address that moved to its bridge: on the userspace
 # datapath the kernel sees what the NIC receives as well.
@@ -93,16 +91,6 @@ def larger_frames(plan: Plan, capabilities: Mapping[str, Capabilities]) -> tuple
     )
 
 
-def bridge_name(nic: PlanNic) -> str:
-    """At most 15 characters, the kernel's limit: a longer one ends in a digest of the NIC's name
-    instead of its rest."""
-    whole = BRIDGE_PREFIX + nic.name
-    if len(whole) <= _LONGEST_NAME:
-        return whole
-    digest = hashlib.sha256(nic.name.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    return f"{whole[: _LONGEST_NAME - 1 - len(digest)]}-{digest}"
-
-
 def _server_state(
     plan: Plan,
     allocation: Allocation,
@@ -124,18 +112,20 @@ def _server_state(
         drift=plan.network.drift,
         bridges=tuple(
             Bridge(
-                name=bridge_name(nic),
+                name=bridge_name(nic.name),
                 nic=nic.name,
                 datapath=datapath,
                 mtu_bytes=nic.mtu_bytes,
             )
             for nic in nics
         ),
-        addresses=tuple(Address(interface=bridge_name(nic), address=nic.address) for nic in nics),
+        addresses=tuple(
+            Address(interface=bridge_name(nic.name), address=nic.address) for nic in nics
+        ),
         sysctls=tuple(
             Sysctl(name=f"net.ipv4.conf.{interface}.{key}", value=value)
             for nic in nics
-            for interface, settings in ((bridge_name(nic), _SYSCTLS), (nic.name, _NIC_SYSCTLS))
+            for interface, settings in ((bridge_name(nic.name), _SYSCTLS), (nic.name, _NIC_SYSCTLS))
             for key, value in settings
         ),
         shapers=tuple(
@@ -148,7 +138,7 @@ def _server_state(
             for queue in _queues(nic, on[nic.rail], everything_else(allocation, server.name, nic))
         ),
         flows=tuple(
-            Flow(bridge=bridge_name(nic), destination=address, queue_id=queue)
+            Flow(bridge=bridge_name(nic.name), destination=address, queue_id=queue)
             for nic in shaped
             for address, queue in (
                 *_destinations(plan, nic, on[nic.rail]),
@@ -223,7 +213,7 @@ def _routes(plan: Plan, nic: PlanNic) -> list[Route]:
         return Route(
             table=_table(plan, nic),
             destination=destination,
-            interface=bridge_name(nic),
+            interface=bridge_name(nic.name),
             source=nic.ip,
             gateway=gateway,
         )

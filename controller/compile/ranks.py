@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from placewire.controller.compile.network import bridge_name
+from placewire.agent.contract.entries import bridge_name
 from placewire.controller.plan.job import Job, PlacedJob, ReplayJob, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.checkpoint import CheckpointSpec
@@ -117,7 +117,7 @@ def rail_interfaces(
     return tuple(
         RailInterface(
             rail=rail,
-            interface=bridge_name(own),
+            interface=bridge_name(own.name),
             address=own.ip,
             peers=tuple(
                 nic.ip for (name, on), nic in nics.items() if on == rail and name != server.name

@@ -14,7 +14,7 @@ from placewire.job.contract.specification import Hold, ProgramSpec
 
 # What python runs on a server: a rank, and what measures operators there.
 RANK_PROGRAM = ("-m", "placewire.job")
-PROFILE_PROGRAM = ("-m", "placewire.optimizer.profile")
+PROFILE_PROGRAM = ("-m", "placewire.optimizer.commands.profile")
 
 
 class RankProcess(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.compile.network import bridge_name
+from placewire.agent.contract.entries import bridge_name
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.schedule import Schedule
 from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_of
@@ -87,7 +87,7 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
     for path, nic in nics:
         if taken[nic.name] != path:
             continue
-        bridge = bridge_name(nic)
+        bridge = bridge_name(nic.name)
         if bridge in taken and taken[bridge] != path:
             yield (
                 path,

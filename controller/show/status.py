@@ -15,7 +15,7 @@ from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.console import table
 
 if TYPE_CHECKING:
-    from placewire.controller.records.job_status import JobStatus
+    from placewire.controller.launch.job_status import JobStatus
 
 
 def show_servers(

@@ -43,7 +43,7 @@ from placewire.optimizer.quantities import format_bytes
 
 if TYPE_CHECKING:
     from placewire.controller.decide.decide import Decision
-    from placewire.controller.records.job_status import JobStatus
+    from placewire.controller.launch.job_status import JobStatus
     from placewire.optimizer.network.script_allocation import ScriptAllocation
 
 _STAGES = {

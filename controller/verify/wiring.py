@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placewire.agent.contract.entries import bridge_name
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import FindNeighbours, Neighbours
-from placewire.controller.compile.network import bridge_name
 from placewire.controller.errors import AgentProblem, VerificationFailed
 from placewire.controller.plan.plan import Plan
 
@@ -77,7 +77,7 @@ async def _heard(
     own = {s.name: s.nics for s in plan.cluster.servers if s.name in servers}
     requests = {
         server: FindNeighbours(
-            interfaces=tuple(bridge_name(nic) for nic in nics),
+            interfaces=tuple(bridge_name(nic.name) for nic in nics),
             addresses=tuple(_others(server, by_address)),
         )
         for server, nics in own.items()
@@ -90,7 +90,7 @@ async def _heard(
         by_address[nic.ip]: frozenset(
             by_address[found.address]
             for found in answer.found
-            if found.interface == bridge_name(nic) and found.address in by_address
+            if found.interface == bridge_name(nic.name) and found.address in by_address
         )
         for server, answer in answers.items()
         for nic in own[server]

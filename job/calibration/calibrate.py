@@ -35,7 +35,8 @@ from placewire.job.contract.specification import (
     RankSpec,
     Started,
 )
-from placewire.job.messages.rank_messages import JobError, RankMessages, rank_messages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessages, rank_messages
 from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_waits
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect

@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part, chunk_bytes, cut, tags_taken
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement
 
 # torch takes a tag as a signed 32-bit number. The last ones are not for messages.
 MOST_TAG = 2**31 - 1
-
-
-class JobError(ValueError):
-    """What this rank was given does not fit together, or a peer was lost. Says what to do."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from placewire.job.contract.checkpoint import (
     write_durably,
 )
 from placewire.job.contract.specification import Saved
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.placed.state import RankState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from placewire.job.contract.specification import RankSpec
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.optimizer.capture.protocol import DeviceType
 from placewire.optimizer.placement import Placement
 

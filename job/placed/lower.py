@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from placewire.job.messages.rank_messages import JobError, RankMessage, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.capture.execute import execution_of
 from placewire.optimizer.capture.layout import Layout, as_captured

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from placewire.job.contract.specification import RankSpec
-from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.transport.transport import Transport, Watcher
 from placewire.optimizer.graph.json_file import write_json
 from placewire.optimizer.placement import Placement

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from placewire.job.messages.rank_messages import JobError, RankMessage, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.placed.recorder import Recorder
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.graph.operator_graph import OperatorGraph

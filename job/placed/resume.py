@@ -22,7 +22,7 @@ from placewire.job.contract.checkpoint import (
     checkpoints_in,
 )
 from placewire.job.contract.specification import RankSpec, Resumed
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.transport.rendezvous import await_key
 
 if TYPE_CHECKING:

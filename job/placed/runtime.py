@@ -22,7 +22,8 @@ from placewire.job.contract.specification import (
     StepDone,
     Traffic,
 )
-from placewire.job.messages.rank_messages import JobError, RankMessages, rank_messages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessages, rank_messages
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.lower import RankProgram, lower

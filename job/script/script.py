@@ -29,7 +29,7 @@ from placewire.job.contract.specification import (
     Started,
     Traffic,
 )
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.script.descendants import adopt_orphans, kill_descendants
 from placewire.job.supervision.events import Events
 from placewire.job.transport.nccl_environment import nccl_environment

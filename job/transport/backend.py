@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from placewire.job.contract.specification import RankSpec
+from placewire.job.errors import JobError
 from placewire.job.messages.emulated_setup import with_set_up
-from placewire.job.messages.rank_messages import JobError, RankMessages
+from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.messages.send_queues import queues_for
 from placewire.job.transport.gloo import GlooTransport
 from placewire.optimizer.placement import Placement

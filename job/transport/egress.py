@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 
 from placewire.job.contract.specification import RailInterface
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 
 # Nothing is sent there: a socket is only connected.
 _ANY_UDP_PORT = 9

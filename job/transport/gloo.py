@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from placewire.job.messages.outbox import Outbox
-from placewire.job.messages.rank_messages import MOST_TAG, JobError, RankMessage, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import MOST_TAG, RankMessage, RankMessages
 from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.tcp_connections import Backlog
 from placewire.job.transport.transport import Watcher, check_size, first_line, lost
 

@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from placewire.job.messages.rank_messages import JobError, RankMessage, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.messages.receive_window import ReceiveWindow
 from placewire.job.transport.nccl_environment import nccl_environment
 from placewire.job.transport.transport import Watcher, check_size, first_line, lost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 
 # NCCL refuses more sockets than this between two ranks on one NIC (threads x sockets a thread).
 MOST_SOCKETS = 64

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import RankSpec
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 
 _POLL = timedelta(seconds=1)
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import torch
 
-from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage
 
 
 class Watcher(Protocol):

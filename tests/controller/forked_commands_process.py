@@ -34,13 +34,13 @@ import rich._emoji_codes  # noqa: F401
 import placewire.controller.agents.agents
 import placewire.controller.apply
 import placewire.controller.change.in_force
-import placewire.controller.change.recovery
-import placewire.controller.change.rollback
 import placewire.controller.cli
 import placewire.controller.launch.ranks
 import placewire.controller.records.decision_in_force
 import placewire.controller.records.journal
 import placewire.controller.show.story
+import placewire.controller.story.recovery
+import placewire.controller.story.rollback
 
 _POLL_SECONDS = 0.001
 

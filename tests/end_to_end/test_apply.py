@@ -133,7 +133,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     program = [
         sys.executable,
         "-m",
-        "placewire.optimizer.profile",
+        "placewire.optimizer.commands.profile",
         "placewire.examples.models.mlp:training_step",
     ]
     options = ["--batch", "16", "--cache", str(cluster.folder), "--out", str(graph)]

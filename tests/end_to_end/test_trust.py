@@ -150,7 +150,8 @@ class Watched:
                 continue
             shown = words.replace(b"\0", b" ")[:100].decode(errors="replace")
             is_job = any(
-                program in words for program in (b"placewire.job", b"placewire.optimizer.profile")
+                program in words
+                for program in (b"placewire.job", b"placewire.optimizer.commands.profile")
             )
             self.look(words, f"arguments of {shown}")
             self.look(variables, f"variables of {shown}", but=job if is_job else ())

@@ -9,9 +9,9 @@ import time
 import pytest
 import torch
 
-from placewire.job.messages.outbox import Outbox
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.messages.send_queues import UrgentFirst, Waiting
+from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.tcp_connections import Backlog, Drain
 from tests.job.test_emulated import Sent, message
 

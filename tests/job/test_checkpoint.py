@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 import placewire.job.placed.resume as resume_module
 from placewire.job.contract.checkpoint import CheckpointSpec, Manifest, checkpoints_in
 from placewire.job.contract.specification import OptimizerSpec, RankSpec, Resumed, Saved
-from placewire.job.messages.rank_messages import JobError, rank_messages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.placed.resume import begin, changes, differences_between

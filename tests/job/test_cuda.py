@@ -11,7 +11,8 @@ import torch
 from benchmarks.job.cuda import alone
 from benchmarks.job.memory import peaks
 from placewire.job.contract.specification import RankSpec
-from placewire.job.messages.rank_messages import JobError, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.placed.device import use_device
 from placewire.job.placed.lower import lower
 from placewire.optimizer.capture.step import CapturedStep, capture

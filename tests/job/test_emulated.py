@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.emulated_setup import TRANSPORT_SECONDS, SetUp, with_set_up
-from placewire.job.messages.outbox import Outbox
-from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import InOrder, RailQueue, Waiting
+from placewire.job.transport.outbox import Outbox
 from placewire.optimizer.names import SharingName
 from tests.job.test_replay import fork_and_join
 from tests.placements import cluster_of, placement_of

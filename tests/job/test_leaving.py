@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewire.job.contract.specification import RailInterface
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.transport.egress import require_on_rails
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from placewire.job.messages.rank_messages import JobError
+from placewire.job.errors import JobError
 from placewire.job.placed.lower import RankProgram
 from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import CapturedStep, capture

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from placewire.job.contract.specification import RankSpec
-from placewire.job.messages.rank_messages import JobError, RankMessage, RankMessages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.messages.receive_window import ReceiveWindow
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.nccl_environment import nccl_environment

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part
-from placewire.job.messages.outbox import Outbox
-from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import InOrder, UrgentFirst, Waiting
+from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.transport import lost
 
 PATIENCE_SECONDS = 10

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import placewire.job.placed.replay
-from placewire.job.messages.rank_messages import JobError, RankMessage, rank_messages
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage, rank_messages
 from placewire.job.placed.replay import (
     Compute,
     ReceiveAction,

@@ -56,7 +56,7 @@ def _source(function: str) -> Path:
 
 
 def _capture(model: Captured, file: Path) -> None:
-    command = [sys.executable, "-m", "placewire.optimizer.capture", model.function]
+    command = [sys.executable, "-m", "placewire.optimizer.commands.capture", model.function]
     options = ["--batch", str(model.batch), "--out", str(file)]
     done = subprocess.run(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
+from placewire.controller.launch.job_status import job_status
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connection import Login, SshServer, Surroundings
-from placewire.controller.records.job_status import job_status
 from placewire.controller.records.journal import Journal
 from placewire.job.contract.specification import Finished, RankEvent, RankSpec, StepDone
 from tests.controller.launch.sshd import Keys, free_port, make_keys, running_sshd

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from placewire.controller.compile.network import bridge_name
+from placewire.agent.contract.entries import bridge_name
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -58,7 +58,7 @@ SERVER = ("cluster", "servers", 1)
 def _two_bridges_of_one_name(document: dict[str, Any]) -> None:
     nics = document["cluster"]["servers"][1]["nics"]
     nics[0]["name"] = "enp129s0f1np1"
-    shortened = bridge_name(plan(document).cluster.servers[1].nics[0])
+    shortened = bridge_name(plan(document).cluster.servers[1].nics[0].name)
     nics[1]["name"] = shortened.removeprefix("pw-")
 
 

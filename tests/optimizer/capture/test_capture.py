@@ -301,7 +301,7 @@ def test_command_explains_control_flow_in_one_line(tmp_path: Path) -> None:
 
 def run_capture(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "placewire.optimizer.capture", *arguments],
+        [sys.executable, "-m", "placewire.optimizer.commands.capture", *arguments],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"},
         capture_output=True,

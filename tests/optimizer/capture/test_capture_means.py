@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from placewire.optimizer.capture.__main__ import main
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.commands.capture import main
 from placewire.optimizer.graph.graph_file import load_graph
 
 LARGER_THAN_ANY_MEMORY = """

@@ -17,7 +17,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.stepped import Seeder, operator_seed
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.profile.__main__ import main
+from placewire.optimizer.commands.profile import main
 
 MLP = "placewire.examples.models.mlp:training_step"
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.capture.allocations import Span, peaks_inside, read_trace
+from placewire.optimizer.commands.profile import main
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph, OperatorRow, build_graph
-from placewire.optimizer.profile.__main__ import main
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.scale import with_scaled_seconds, with_total_seconds
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from placewire.optimizer.commands.profile import main
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.json_file import write_json
 from placewire.optimizer.graph.operator_graph import (
@@ -17,7 +18,6 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.profile.__main__ import main
 from placewire.optimizer.profile.recorded import deviation, with_recorded
 from placewire.optimizer.profile.rough import held_bytes, roughly
 from placewire.optimizer.trace.document import Span, Trace, TracedDevice, trace_to_json

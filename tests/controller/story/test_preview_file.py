@@ -11,14 +11,14 @@ import yaml
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change, DesiredState, LeaseState
-from placewire.controller.apply import Proposal
-from placewire.controller.change.preview_file import (
+from placewire.controller.errors import StalePreview, UsageError
+from placewire.controller.story.preview_file import (
     preview_of,
     read_preview,
     require_as_previewed,
     write_preview,
 )
-from placewire.controller.errors import StalePreview, UsageError
+from placewire.controller.story.proposal import Proposal
 from tests.controller.plans import ROOT, plan_document
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.traces import merge_traces
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.traces import merge_traces
 from tests.controller.plans import placement, plan, plan_document
 
 

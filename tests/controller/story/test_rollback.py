@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from placewire.agent.contract.state import DesiredState
-from placewire.controller.change.rollback import choose, states_of
 from placewire.controller.errors import UsageError
 from placewire.controller.records.journal import Journal
+from placewire.controller.story.rollback import choose, states_of
 from tests.controller.plans import plan, plan_document
 
 PLAN = plan(plan_document(2))

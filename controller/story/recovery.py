@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from placewire.agent.contract.messages import Destroy, Restore
 from placewire.agent.contract.state import ApplyReport
 from placewire.controller.change.change import NetworkChange
-from placewire.controller.change.rollback import states_of
 from placewire.controller.errors import AgentUnreachable, RestoreFailed, restore_by_hand
+from placewire.controller.story.rollback import states_of
 from placewire.controller.uninterruptible import undisturbed
 
 if TYPE_CHECKING:

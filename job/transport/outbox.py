@@ -16,7 +16,8 @@ from typing import Protocol
 
 import torch
 
-from placewire.job.messages.rank_messages import JobError, RankMessage
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import RailQueue, Waiting
 from placewire.job.transport.tcp_connections import Backlog, Drain
 from placewire.job.transport.transport import Watcher

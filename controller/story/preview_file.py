@@ -25,7 +25,7 @@ from placewire.controller.plan.plan_file import parse_plan
 from placewire.optimizer.cluster_plan.documents import DocumentError, read_yaml
 
 if TYPE_CHECKING:
-    from placewire.controller.apply import Proposal
+    from placewire.controller.story.proposal import Proposal
 
 # Of what differs, how much an error names for each server.
 _NAMED = 4

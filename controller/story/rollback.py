@@ -20,9 +20,9 @@ from placewire.controller.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from placewire.controller.apply import Tools
     from placewire.controller.plan.plan import Plan
     from placewire.controller.records.journal import Decision, Journal
+    from placewire.controller.story.tools import Tools
 
 _HISTORY = "`controller history PLAN` lists decisions with their numbers"
 
@@ -78,7 +78,8 @@ async def roll_back(
     measured: bool = True,
 ) -> Mapping[str, int]:
     """Changes made, by server. Raises as `apply` does; then every server is as it was."""
-    from placewire.controller.apply import delivered, end_left_ranks
+    from placewire.controller.story.delivery import delivered
+    from placewire.controller.story.job_run import end_left_ranks
 
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.optimizer.capture.allocator import prepare_allocator
-from placewire.optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
+from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
@@ -41,9 +41,7 @@ Times for an operator graph, in one of four ways.
 """
 
 
-def main(
-    arguments: list[str] | None = None, prog: str = "python -m placewire.optimizer.profile"
-) -> int:
+def main(arguments: list[str] | None = None, prog: str = "optimizer profile") -> int:
     """0 done, 3 where the model, the graph or an argument is wrong. prog: what it was called as."""
     made = parser(prog)
     options = made.parse_args(arguments)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from placewire.optimizer.capture.arguments import add_model_arguments, parse_optimizer
 from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.graph.graph_file import save_graph
 
@@ -22,9 +22,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return made
 
 
-def main(
-    arguments: list[str] | None = None, prog: str = "python -m placewire.optimizer.capture"
-) -> int:
+def main(arguments: list[str] | None = None, prog: str = "optimizer capture") -> int:
     """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
     return ended(_capture, parser(prog).parse_args(arguments))
 

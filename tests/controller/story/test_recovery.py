@@ -24,9 +24,9 @@ from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
-from placewire.controller.change.recovery import left_open, recover, way_of
 from placewire.controller.errors import AgentRefused, AgentUnreachable, RestoreFailed
 from placewire.controller.records.journal import Journal
+from placewire.controller.story.recovery import left_open, recover, way_of
 from tests.agent.states import desired_state
 from tests.agent.world import World
 from tests.agent.world import plan as state_of

@@ -1,0 +1,100 @@
+"""The job on the network that was proven: paths calibrated, ranks run, those of before ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.compile.ranks import rank_specs
+from placewire.controller.compile.scripts import script_specs
+from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
+from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.records.report import (
+    CalibratedRow,
+)
+from placewire.controller.story.tools import Request, Tools
+from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
+
+if TYPE_CHECKING:
+    pass
+
+
+# No rank says anything within a step: so many times as long as predicted may one take.
+SLOWER_STEPS = 20.0
+
+
+async def end_left_ranks(tools: Tools) -> None:
+    """Of a job whose controller is gone: two jobs must not share the servers."""
+    if left := await asyncio.to_thread(tools.launcher.left):
+        where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
+        tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
+        await asyncio.to_thread(tools.launcher.end_left, left)
+
+
+async def calibrated_paths(
+    request: Request, tools: Tools, decision: Decision, change: NetworkChange
+) -> tuple[CalibratedRow, ...]:
+    """Where the plan wants it: what messages pay on the network that was just measured."""
+    if not wants_calibration(request.plan, tools.cache):
+        return ()
+    with tools.stage("calibrate"):
+        rows = await calibrate(
+            request.plan,
+            decision.placement,
+            decision.placement_file,
+            tools.launcher,
+            tools.cache,
+            tools.show.progress,
+            held_seconds=lambda: change.held_seconds,
+        )
+    tools.show.calibrated(rows)
+    return rows
+
+
+async def run_job(
+    request: Request,
+    tools: Tools,
+    decision: Decision | TrafficDecision,
+    change: NetworkChange,
+    events: list[RankEvent],
+) -> None:
+    """Adds to events what the ranks say, also when the job fails; what they print is logged."""
+    from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
+    from placewire.controller.records.run_log import run_log
+
+    plan, silence_seconds = request.plan, SILENCE_SECONDS
+    specs: Sequence[ProgramSpec]
+    if isinstance(decision, Decision):
+        specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
+        silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
+    else:
+        assert isinstance(plan.job, TorchrunJob)
+        specs = script_specs(plan, plan.job)
+
+    def on_event(event: RankEvent) -> None:
+        if isinstance(event, Carried):  # of each server the last says all
+            events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
+        events.append(event)
+        tools.show.event(event)
+
+    with run_log(tools.logs, request.plan.name) as log:
+
+        def on_line(rank: int, text: str, is_error: bool) -> None:
+            log.write(rank, text)
+            if (
+                not is_error
+            ):  # mostly libraries' warnings: for who looks, and for a failure's report
+                tools.show.printed(rank, text)
+
+        await run_ranks(
+            tools.launcher,
+            specs,
+            on_event,
+            on_line=on_line,
+            silence_seconds=silence_seconds,
+            held_seconds=lambda: change.held_seconds,
+        )

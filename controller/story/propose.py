@@ -1,0 +1,59 @@
+"""A plan decided, compiled and shown to every server: what would change. Nothing is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewire.controller.change.change import preview
+from placewire.controller.compile import deliverable
+from placewire.controller.compile.network import compile_network, larger_frames
+from placewire.controller.decide.decide import Decision, decide
+from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
+from placewire.controller.errors import (
+    AgentRefused,
+)
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.story.proposal import Proposal
+from placewire.controller.story.tools import Request, Tools
+
+if TYPE_CHECKING:
+    pass
+
+
+async def propose(request: Request, tools: Tools) -> Proposal:
+    """Decide and ask every server what it would change. Touches nothing."""
+    plan, show = request.plan, tools.show
+    servers = [server.name for server in plan.cluster.servers]
+    with tools.stage("agents"):
+        await tools.agents.wait_for(servers, timeout_seconds=10)
+    with tools.stage("decide"):
+        decision = await decided(request, tools)
+    show.decision(decision)
+    with tools.stage("preview"):
+        hello = {server: tools.agents.hello[server] for server in servers}
+        able = {server: h.capabilities for server, h in hello.items()}
+        for server, refusal in deliverable.refusals(able).items():
+            raise AgentRefused(server, refusal)
+        for note in larger_frames(plan, able):
+            show.say(note)
+        desired = compile_network(
+            plan,
+            decision.allocation,
+            able,
+            {
+                s: tools.journal.next_generation(s, h.lease.highest_generation)
+                for s, h in hello.items()
+            },
+        )
+        for doubt in deliverable.doubts(plan, able, desired):
+            show.say(doubt)
+        previewed = await preview(tools.agents, desired)
+    show.changes(previewed)
+    return Proposal(decision, desired, previewed)
+
+
+async def decided(request: Request, tools: Tools) -> Decision | TrafficDecision:
+    plan = request.plan
+    if isinstance(plan.job, TorchrunJob):
+        return decide_traffic(plan, plan.job, tools.cache)
+    return await decide(plan, request.plan_file, tools.launcher, tools.cache, tools.show.progress)

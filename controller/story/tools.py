@@ -1,0 +1,55 @@
+"""The effects that a story uses, and what was asked of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewire.controller.plan.plan import Plan
+from placewire.controller.story.preview_file import Preview
+
+if TYPE_CHECKING:
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.launch.launcher import Launcher
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.show.story import Show
+
+
+@dataclass(frozen=True)
+class Request:
+    """network_only: stop after the measurement, without a job. confirm: asked before a change.
+    preview: what the change must be exactly, where somebody has looked at it before. measured:
+    whether promised rates are, or only read back."""
+
+    plan: Plan
+    plan_file: Path
+    network_only: bool
+    confirm: Callable[[], Awaitable[bool]]
+    preview: Preview | None = None
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The effects that the story uses."""
+
+    agents: Agents
+    journal: Journal
+    launcher: Launcher
+    cache: Path
+    logs: Path
+    show: Show
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        self.show.stage(name)
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - started
