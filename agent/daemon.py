@@ -19,7 +19,7 @@ from placewire.agent.contract.state import ApplyReport, Refusal
 from placewire.agent.doctor.doctor import diagnose
 from placewire.agent.drivers.neighbours import find_neighbours
 from placewire.agent.drivers.server import Server
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.metrics.metrics_server import MetricsServer
 from placewire.agent.reconcile.lease import RETRY_SECONDS

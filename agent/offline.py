@@ -21,7 +21,7 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
     seen = keeper.observe()
     unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
     problems = [*seen.state.problems, *unused]
-    if seen.lease.phase in ("staged", "committed"):
+    if seen.lease.is_in_force:
         verified = keeper.verify(seen.lease.generation)
         problems = [
             *verified.problems,
@@ -39,7 +39,7 @@ def restore(config: AgentConfig) -> int:
     """Raises AlreadyRunningError, EffectError, StoreError."""
     with take_lock(Path(config.state_dir)):
         keeper = build_keeper(config, Server(config))
-        if keeper.lease.phase == "idle":
+        if keeper.lease.is_idle:
             print(f"{config.server}: nothing of Placewire is in force")
             return 0
         report = keeper.restore(keeper.lease.generation)
@@ -69,7 +69,7 @@ def _text(server: str, seen: Observation, problems: list[str]) -> str:
 
 
 def _lease(lease: LeaseState) -> str:
-    if lease.phase == "idle":
+    if lease.is_idle:
         return "nothing in force"
     text = f"{lease.phase}, generation {lease.generation} of plan {lease.plan_name}"
     if lease.expires_unix is not None:

@@ -39,7 +39,7 @@ from placewire.agent.contract.messages import (
     Verify,
 )
 from placewire.agent.contract.state import Refusal
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
 

@@ -1,10 +1,4 @@
-"""What an agent knows of its lease: on disk, in memory, and in step with the clock.
-
-Its state is on disk before anything is touched, and so is its audit log.
-
-A lease's expiry is written in wall-clock time, since only that outlives a restart. While the agent
-runs, time is counted by a clock that nobody sets: where the wall clock is set, expiries move along.
-"""
+"""The agent's directory on disk: its state, its audit log, and the lock of the one that runs."""
 
 from __future__ import annotations
 
@@ -14,19 +8,14 @@ import fcntl
 import json
 import logging
 import os
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import ValidationError
 
-from placewire.agent.reconcile import lease as leases
-from placewire.agent.reconcile.effects import EffectError, Store
 from placewire.agent.reconcile.lease import Kept
-from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +27,6 @@ class StoreError(ValueError):
 # The audit log is put aside at this size; of those put aside the newest are kept.
 AUDIT_BYTES = 4 * 1024 * 1024
 AUDIT_FILES = 8
-AUDIT_VERSION = 1
-# A wall clock that is off by less is slewed, not set.
-CLOCK_TOLERANCE_SECONDS = 0.5
-
 
 STATE_FILE = "state.json"
 
@@ -124,91 +109,6 @@ def _give_to_owner(descriptor: int, directory: Path) -> None:
     owner, file = directory.stat(), os.fstat(descriptor)
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (file.st_uid, file.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def elapsed_seconds() -> float:
-    """Since the boot, sleep included; never set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Memory:
-    """lock: held by whoever calls a method that changes `kept`."""
-
-    def __init__(
-        self, store: Store, clock: Callable[[], float], elapsed: Callable[[], float]
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._elapsed = elapsed
-        self.lock = threading.Lock()
-        self.kept = store.load()
-        # Whether the disk lags behind `kept`, and when it was last tried.
-        self.unsaved = False
-        self._tried_at = elapsed()
-        # What expiries are written in: wall-clock time less elapsed time.
-        self._wall_offset = clock() - elapsed()
-
-    def now(self) -> float:
-        """Wall-clock time, with expiries in step with it."""
-        now = self._clock()
-        set_by = now - self._elapsed() - self._wall_offset
-        if abs(set_by) > CLOCK_TOLERANCE_SECONDS:
-            log.warning("the clock was set by %.1f s: expiries move along", set_by)
-            self._wall_offset += set_by
-            self.hold(leases.with_clock_set(self.kept, set_by))
-        return now
-
-    def save(self, kept: Kept) -> None:
-        """Raises EffectError, with nothing changed here, where the disk does not take it."""
-        if kept is not self.kept:
-            try:
-                self._store.save(kept)
-            except OSError as error:
-                raise EffectError(f"the agent's state cannot be saved: {error}") from error
-            self.kept, self.unsaved = kept, False
-
-    def hold(self, kept: Kept) -> None:
-        """A full disk must not keep anything from being undone: what it does not take is held
-        here, and saved later."""
-        try:
-            self.save(kept)
-        except EffectError as error:
-            log.error("%s; going on without (an agent that starts anew would not know)", error)
-            self.kept, self.unsaved, self._tried_at = kept, True, self._elapsed()
-
-    def save_again(self) -> None:
-        """What the disk did not take; not at every call."""
-        if self.unsaved and self._elapsed() - self._tried_at >= leases.RETRY_SECONDS:
-            self._tried_at = self._elapsed()
-            try:
-                self._store.save(self.kept)
-            except OSError:
-                return
-            self.unsaved = False
-            log.info("the agent's state is saved again")
-
-    def note(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
-        try:
-            self.audit(event, steps, detail)
-        except EffectError as error:
-            log.error("%s; going on without: %s of %d changes", error, event, len(steps))
-
-    def audit(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
-        """Raises EffectError."""
-        lease = self.kept.lease
-        common = {
-            "version": AUDIT_VERSION,
-            "unix": self._clock(),
-            "event": event,
-            "generation": lease.generation,
-            "plan": lease.plan_name,
-            "detail": detail or lease.detail,
-        }
-        records = [{**common, "change": step.as_change().model_dump()} for step in steps]
-        try:
-            self._store.audit(records or [common])
-        except OSError as error:
-            raise EffectError(f"the audit log cannot be written: {error}") from error
 
 
 class AlreadyRunningError(RuntimeError):

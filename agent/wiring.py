@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server, open_vswitch_version
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.store import DiskStore

@@ -205,6 +205,34 @@ class LeaseState(Frozen):
     expires_unix: float | None = None
     detail: str = ""
 
+    @property
+    def is_idle(self) -> bool:
+        return self.phase == "idle"
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the agent holds the server to this generation, for now or for good."""
+        return self.phase in ("staged", "committed")
+
+    @property
+    def is_committed(self) -> bool:
+        return self.phase == "committed"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it stays in force until the agent is told otherwise."""
+        return self.is_committed and self.expires_unix is None
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a change is under way, or was interrupted, or could not be undone."""
+        return self.phase in ("applying", "restoring", "failed")
+
+    @property
+    def is_going_back(self) -> bool:
+        """Whether the baseline is being brought back, or could not be."""
+        return self.phase in ("restoring", "failed")
+
 
 class DriftState(Frozen):
     """What the agent has seen, since it started, of changes that others made to what is in force.

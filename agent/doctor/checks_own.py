@@ -63,7 +63,7 @@ def _lease(facts: Facts) -> Iterator[Finding]:
             why="the network is not as it was before",
             remedy="take that out of the way; the agent tries again by itself",
         )  # fmt: skip
-    elif lease.phase != "idle" and not facts.own.agent_running:
+    elif not lease.is_idle and not facts.own.agent_running:
         yield Finding(
             severity="error", what=f"generation {lease.generation} is {lease.phase}, and no agent "
             "runs", where="agent", why="a lease that runs out is not undone",
@@ -85,7 +85,7 @@ def _left(facts: Facts) -> Iterator[Finding]:
             where="ours", why="Open vSwitch keeps it for ever; the next change removes it",
             remedy=f"ovs-vsctl destroy {row.table} {row.uuid}",
         )  # fmt: skip
-    if lease is None or lease.phase != "idle":
+    if lease is None or not lease.is_idle:
         return
     # In an order in which all can be obeyed: routes go with their bridge.
     left = [

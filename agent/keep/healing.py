@@ -1,4 +1,4 @@
-"""Watches what is in force: looks when something may have changed, and heals or reports."""
+"""Looks for drift (what others changed of the state in force), and heals or reports it."""
 
 from __future__ import annotations
 
@@ -7,80 +7,74 @@ import threading
 from collections.abc import Callable
 
 from placewire.agent.contract.state import DesiredState, DriftState, Ledger
-from placewire.agent.keep.attempts import Attempts
-from placewire.agent.keep.making import Maker
-from placewire.agent.keep.reports import (
+from placewire.agent.keep.applying import apply_all_but
+from placewire.agent.keep.context import Context
+from placewire.agent.keep.outcome import (
     KEEPS_TRYING,
     NOTHING_DONE,
     Outcome,
-    Reports,
     changes_of,
-    told,
+    text_of,
 )
+from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
 from placewire.agent.reconcile.drift import Drift, find_drift, switch_is_away, told_in_the_way
-from placewire.agent.reconcile.effects import EffectError, Network
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
-from placewire.agent.reconcile.unmarkable import unmarked
-from placewire.agent.reconcile.watch import Schedule
-from placewire.agent.store import Memory
+from placewire.agent.reconcile.next_look import NextLook
 
 log = logging.getLogger(__name__)
 
-SWITCH_IS_AWAY = "Open vSwitch does not run: what went with it comes back after it"
+SWITCH_IS_AWAY = "Open vSwitch does not run: what it has lost is put back once it runs again"
 FOUGHT_OVER = "changed again and again by somebody else"
 PUT_IT_RIGHT = "put it right, or apply the plan again"
 
 
 class Healing:
-    """`notice` may be called by any thread; the rest by whoever holds the keeper's change lock."""
+    """`notice` may be called by any thread; the rest by whoever holds the change lock.
 
-    def __init__(
-        self,
-        network: Network,
-        memory: Memory,
-        maker: Maker,
-        reports: Reports,
-        elapsed: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> None:
-        self._network, self._memory, self._maker = network, memory, maker
-        self._reports, self._elapsed, self._clock = reports, elapsed, clock
-        self._lock = threading.Lock()  # of the schedule and the contests
-        self._schedule = Schedule(looked_at=elapsed())
+    clock: seconds since 1970, for what people are told.
+    """
+
+    def __init__(self, context: Context, clock: Callable[[], float]) -> None:
+        self._context, self._clock = context, clock
+        self._memory, self._elapsed = context.memory, context.elapsed
+        self._lock = threading.Lock()  # of _next_look and _contests
+        self._next_look = NextLook(looked_at=context.elapsed())
         self._contests = Contests()
-        self._attempts = Attempts(elapsed)
-        # As it was seen last, and the same where putting it right failed.
+        self._retry = Retry(context.elapsed)
+        # The sentences of the drift that was seen last, and of the drift that could not be healed.
         self._seen: tuple[str, ...] = ()
         self._failed: tuple[str, ...] = ()
         self.state = DriftState(policy="heal")
 
     def notice(self, *, switch_restarted: bool = False) -> None:
-        """Something may have changed. What a restart of the switch loses, nobody fights over."""
+        """Something may have changed. After a restart of the switch nobody counts as fighting over
+        what the switch lost."""
         with self._lock:
-            self._schedule = self._schedule.noticed(self._elapsed())
+            self._next_look = self._next_look.noticed(self._elapsed())
             if switch_restarted:
                 self._contests = Contests()
 
     def begin_anew(self) -> None:
-        """What is in force was read back, and found as wanted, just now."""
+        """The state in force has just been read back, and found as it should be."""
         with self._lock:
-            read_seconds = self._maker.read_seconds
-            self._schedule = self._schedule.rested(self._elapsed(), read_seconds)
+            read_seconds = self._context.read_seconds
+            self._next_look = self._next_look.rested(self._elapsed(), read_seconds)
             self._contests = Contests()
         self._all_right()
 
     def seconds_until_look(self) -> float:
         with self._lock:
-            return max(0.0, self._schedule.due_at - self._elapsed())
+            return max(0.0, self._next_look.due_at - self._elapsed())
 
     def look(self, desired: DesiredState, ledger: Ledger) -> Outcome:
-        """What was put right, and what is not right and why."""
+        """Reads the network, and heals what others changed as far as that may be done now."""
         began = read = self._elapsed()
         outcome = NOTHING_DONE
         again_in: float | None = RETRY_SECONDS
         try:
-            observed = self._network.observe(unmarked(desired, ledger))
+            observed = self._context.observe(desired, ledger)
             read = self._elapsed()
             drift = find_drift(desired, observed, ledger)
             away = switch_is_away(desired, observed)
@@ -89,7 +83,7 @@ class Healing:
             outcome = self._not_right((f"cannot be looked at: {error}",))
         finally:
             with self._lock:
-                self._schedule = self._schedule.looked(
+                self._next_look = self._next_look.looked(
                     began,
                     self._elapsed(),
                     read_seconds=read - began,
@@ -101,7 +95,7 @@ class Healing:
     def _act(
         self, desired: DesiredState, ledger: Ledger, drift: Drift, *, away: bool
     ) -> tuple[Outcome, float | None]:
-        """With in how many seconds to look again; None: when something happens."""
+        """The outcome, and in how many seconds to look again (None: when something happens)."""
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
@@ -133,32 +127,32 @@ class Healing:
         leave: frozenset[str],
         notes: tuple[str, ...],
     ) -> tuple[Outcome, float | None]:
-        """All but those subjects. notes: why these are left."""
+        """Heals all but the subjects in `leave`; notes: why these are left."""
         todo = drift.without(leave)
-        pause = self._attempts.seconds_until_next()
+        pause = self._retry.seconds_until_next()
         if todo.due_sentences() == self._failed and pause > 0:
             return self._not_right(self.state.notes), pause
-        self._attempts.begin()
+        self._retry.begin()
         try:
-            steps, in_the_way = self._maker.heal(desired, ledger, leave)
+            steps, in_the_way = apply_all_but(self._context, desired, ledger, leave)
         except Exception as error:
-            self._attempts.failed(error)
-            return self._could_not(todo, told(error)), self._attempts.seconds_until_next()
+            self._retry.failed(error)
+            return self._could_not(todo, text_of(error)), self._retry.seconds_until_next()
         self._healed(todo)
         if notes := (*told_in_the_way(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
-            return (changes_of(steps), self._not_right(notes)[1]), None
-        return (changes_of(steps), ()), None
+            return self._not_right(notes)._replace(changes=changes_of(steps)), None
+        return Outcome(changes_of(steps)), None
 
     def _healed(self, todo: Drift) -> None:
         with self._lock:
             self._contests = self._contests.healed(todo.subjects, self._elapsed())
-        self._attempts.succeeded()
+        self._retry.succeeded()
         self._all_right()
         changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
         self.state = self.state.model_copy(update=changes)
         log.warning(
-            "others changed what is in force, put back: %s", "; ".join(todo.due_sentences())
+            "others changed the state in force; put back: %s", "; ".join(todo.due_sentences())
         )
 
     def _could_not(self, todo: Drift, what: str) -> Outcome:
@@ -173,7 +167,7 @@ class Healing:
         return f"{subject}: {FOUGHT_OVER}, and put back after a pause"
 
     def _see(self, drift: Drift) -> bool:
-        """Whether it is news."""
+        """Whether this drift is another than the one seen last."""
         news = drift.sentences() != self._seen
         if news:
             self._seen = drift.sentences()
@@ -183,7 +177,7 @@ class Healing:
 
     def _not_right(self, notes: tuple[str, ...], remedy: str = KEEPS_TRYING) -> Outcome:
         self.state = self.state.model_copy(update={"notes": notes})
-        return (), tuple(self._reports.failure(note, remedy) for note in notes)
+        return Outcome(refusals=tuple(self._context.failure(note, remedy) for note in notes))
 
     def _all_right(self) -> None:
         self._seen = self._failed = ()

@@ -1,58 +1,83 @@
-"""Brings back what a lease goes back to, as far as that takes nothing away from others."""
+"""Brings the baseline back, as far as that takes nothing away from other programs."""
 
 from __future__ import annotations
 
 from placewire.agent.contract.state import Refusal
-from placewire.agent.keep.attempts import Attempts
-from placewire.agent.keep.making import Maker
-from placewire.agent.keep.reports import KEEPS_TRYING, Outcome, Reports, changes_of, told
+from placewire.agent.keep.applying import apply_whole
+from placewire.agent.keep.context import Context
+from placewire.agent.keep.outcome import NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.drift import find_drift
-from placewire.agent.reconcile.effects import EffectError, Network
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import Kept
-from placewire.agent.reconcile.unmarkable import unmarked
-from placewire.agent.store import Memory
 
 
-class Restoring:
-    """Its methods are called by whoever holds the keeper's change lock."""
+def restore(context: Context, generation: int) -> Outcome:
+    """Raises LeaseRefusedError, EffectError, as Keeper.restore says."""
+    memory = context.memory
+    with memory.lock:
+        if not leases.check_restore(memory.kept, generation):
+            memory.save(leases.never_to_come(memory.kept, generation))
+            return NOTHING_DONE
+        aim = leases.begin_restore(memory.kept, memory.now(), "restore")
+    return _restore_to(context, aim)
 
-    def __init__(
-        self, network: Network, memory: Memory, attempts: Attempts, maker: Maker, reports: Reports
-    ) -> None:
-        self._network = network
-        self._memory = memory
-        self._attempts = attempts
-        self._maker = maker
-        self._reports = reports
 
-    def in_the_way(self, aim: Kept) -> tuple[Refusal, ...]:
-        """What of others would go with a change to `aim`. Where the server cannot be read now,
-        nothing is known: the change is begun, fails, and is tried again."""
-        try:
-            observed = self._network.observe(unmarked(aim.desired, aim.ledger))
-        except EffectError:
-            return ()
-        return find_drift(aim.desired, observed, aim.ledger).in_the_way
+def destroy(context: Context) -> Outcome:
+    return _restore_to(context, leases.begin_destroy(context.memory.kept))
 
-    def bring_back(self) -> Outcome:
-        """Makes what `begin_restore` aimed at true."""
-        kept = self._memory.kept
-        self._attempts.begin()
-        try:
-            steps = self._maker.make_so(kept.desired, kept.ledger, "restore")
-        except Exception as error:
-            # Whatever it was: the lease must say that the baseline is not back.
-            self._attempts.failed(error)
-            return self._failed(kept, told(error))
-        with self._memory.lock:
-            self._memory.hold(leases.restored(self._memory.kept))
-        return changes_of(steps), ()
 
-    def _failed(self, kept: Kept, what: str) -> Outcome:
-        news = what != kept.lease.detail
-        with self._memory.lock:
-            self._memory.hold(leases.failed(self._memory.kept, what))
-        if news:
-            self._memory.note("failed", (), detail=what)
-        return (), (self._reports.failure(what, KEEPS_TRYING),)
+def restore_where_due(context: Context) -> Outcome | None:
+    """Where the lease says that the baseline must come back, it comes back, whatever other program
+    is in the way. To be called with the change lock held: a change that is found to be under way
+    was then interrupted."""
+    memory = context.memory
+    with memory.lock:
+        now = memory.now()
+        why = leases.must_restore(memory.kept, now)
+        if why is None:
+            return None
+        memory.hold(leases.begin_restore(memory.kept, now, why))
+    return bring_back(context)
+
+
+def bring_back(context: Context) -> Outcome:
+    """Makes true what leases.begin_restore or begin_destroy wrote down."""
+    memory = context.memory
+    kept = memory.kept
+    context.retry.begin()
+    try:
+        steps = apply_whole(context, kept.desired, kept.ledger, "restore")
+    except Exception as error:
+        # Whatever it was: the lease must say that the baseline is not back.
+        context.retry.failed(error)
+        return _failed(context, kept, text_of(error))
+    with memory.lock:
+        memory.hold(leases.restored(memory.kept))
+    return Outcome(changes_of(steps), read_back=True)
+
+
+def _restore_to(context: Context, aim: Kept) -> Outcome:
+    if found := _in_the_way(context, aim):
+        return Outcome(refusals=found)
+    with context.memory.lock:
+        context.memory.hold(aim)
+    return bring_back(context)
+
+
+def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
+    """Other programs' settings that would go with a change to `aim`. Where the server cannot be
+    read now, none are known: the change is begun, fails, and is tried again."""
+    try:
+        observed = context.observe(aim.desired, aim.ledger)
+    except EffectError:
+        return ()
+    return find_drift(aim.desired, observed, aim.ledger).in_the_way
+
+
+def _failed(context: Context, kept: Kept, what: str) -> Outcome:
+    with context.memory.lock:
+        context.memory.hold(leases.failed(context.memory.kept, what))
+    if what != kept.lease.detail:
+        context.memory.note("failed", (), detail=what)
+    return Outcome(refusals=(context.failure(what),))

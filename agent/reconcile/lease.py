@@ -22,7 +22,7 @@ RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 300.0
 
 
-class Standing(Frozen):
+class Baseline(Frozen):
     """A committed state and how long it is entitled to be in force (None: until told otherwise)."""
 
     desired: DesiredState
@@ -40,7 +40,7 @@ class Kept(Frozen):
     version: Literal[1] = 1
     lease: LeaseState = LeaseState(phase="idle", generation=0)
     desired: DesiredState | None = None
-    baselines: tuple[Standing, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
     ledger: Ledger = Ledger()
 
 
@@ -55,7 +55,7 @@ class LeaseRefusedError(ValueError):
 def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
     """`again`: this very state is already in force. Raises LeaseRefusedError."""
     lease = kept.lease
-    if lease.phase in ("applying", "restoring", "failed"):
+    if lease.is_unsettled:
         raise _refused(
             desired,
             f"the server is {lease.phase} ({lease.detail or 'another change is under way'})",
@@ -63,7 +63,7 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
         )
     if (
         desired.generation == lease.generation
-        and lease.phase in ("staged", "committed")
+        and lease.is_in_force
         and desired.content_digest == lease.content_digest
     ):
         return "again"
@@ -117,7 +117,7 @@ def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:
 def staged(kept: Kept, expires_unix: float) -> Kept:
     """After the effective state was read back and found as desired. What was committed before,
     and is staged again, keeps the lease that it has."""
-    if kept.lease.phase == "committed":
+    if kept.lease.is_committed:
         return kept
     return _with_lease(kept, phase="staged", expires_unix=expires_unix)
 
@@ -125,7 +125,7 @@ def staged(kept: Kept, expires_unix: float) -> Kept:
 def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -> Kept:
     """Raises LeaseRefusedError where that generation is not in force (any more)."""
     _require_in_force(kept, generation, now_unix, "renew")
-    if kept.lease.phase == "committed" and kept.lease.expires_unix is None:
+    if kept.lease.is_kept:
         return kept
     return _with_lease(kept, expires_unix=expires_unix)
 
@@ -134,7 +134,7 @@ def committed(kept: Kept, generation: int, expires_unix: float | None, now_unix:
     """A state that is kept needs nothing beneath its own baseline, and stays kept: a commit under a
     lease that comes after that was sent before it. Raises LeaseRefusedError."""
     _require_in_force(kept, generation, now_unix, "commit")
-    if kept.lease.phase == "committed" and kept.lease.expires_unix is None:
+    if kept.lease.is_kept:
         return kept
     baselines = kept.baselines if expires_unix is not None else kept.baselines[-1:]
     pruned = Kept(
@@ -150,11 +150,11 @@ def check_restore(kept: Kept, generation: int) -> bool:
     """Whether there is something to undo; False where that generation is already gone, or never
     came. Raises LeaseRefusedError where a newer one is in force."""
     lease = kept.lease
-    if lease.phase in ("restoring", "failed"):
+    if lease.is_going_back:
         return True
-    if lease.phase != "idle" and generation == lease.generation:
+    if not lease.is_idle and generation == lease.generation:
         return True
-    if generation < lease.generation and lease.phase != "idle":
+    if generation < lease.generation and not lease.is_idle:
         raise LeaseRefusedError(
             Refusal(
                 what=f"generation {lease.generation} is in force, which is newer than {generation}",
@@ -172,7 +172,7 @@ def never_to_come(kept: Kept, generation: int) -> Kept:
 
 def begin_restore(kept: Kept, now_unix: float, why: str) -> Kept:
     """The newest baseline that is still entitled becomes what is to be in force."""
-    if kept.lease.phase in ("restoring", "failed"):
+    if kept.lease.is_going_back:
         return _with_lease(kept, phase="restoring")
     entitled = kept.baselines
     while entitled and _is_past(entitled[-1].expires_unix, now_unix):
@@ -209,7 +209,7 @@ def must_restore(kept: Kept, now_unix: float) -> str | None:
         return lease.detail or "the agent stopped while restoring"
     if lease.phase == "failed":
         return f"restoring failed before: {lease.detail}"
-    if lease.phase in ("staged", "committed") and _is_past(lease.expires_unix, now_unix):
+    if lease.is_in_force and _is_past(lease.expires_unix, now_unix):
         return f"the lease of generation {lease.generation} expired"
     return None
 
@@ -220,9 +220,9 @@ def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> floa
     retry_seconds: how long what is unsettled is still left alone.
     """
     lease = kept.lease
-    if lease.phase in ("applying", "restoring", "failed"):
+    if lease.is_unsettled:
         return retry_seconds
-    if lease.phase in ("staged", "committed") and lease.expires_unix is not None:
+    if lease.is_in_force and lease.expires_unix is not None:
         return max(0.0, lease.expires_unix - now_unix)
     return None
 
@@ -235,8 +235,8 @@ def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
         return None if expires_unix is None else expires_unix + by_seconds
 
     baselines = tuple(
-        standing.model_copy(update={"expires_unix": moved(standing.expires_unix)})
-        for standing in kept.baselines
+        baseline.model_copy(update={"expires_unix": moved(baseline.expires_unix)})
+        for baseline in kept.baselines
     )
     changed = kept.model_copy(update={"baselines": baselines})
     return _with_lease(changed, expires_unix=moved(kept.lease.expires_unix))
@@ -248,17 +248,17 @@ def retry_seconds(failures: int) -> float:
     return float(min(RETRY_SECONDS * 2 ** min(max(failures - 1, 0), 10), LONGEST_RETRY_SECONDS))
 
 
-def _beneath(kept: Kept) -> tuple[Standing, ...]:
+def _beneath(kept: Kept) -> tuple[Baseline, ...]:
     """Baselines of what is staged next: a staged, undecided state never becomes one."""
-    if kept.lease.phase == "committed" and kept.desired is not None:
-        standing = Standing(desired=kept.desired, expires_unix=kept.lease.expires_unix)
-        below = kept.baselines if standing.expires_unix is not None else ()
-        return (*below, standing)
+    if kept.lease.is_committed and kept.desired is not None:
+        baseline = Baseline(desired=kept.desired, expires_unix=kept.lease.expires_unix)
+        below = kept.baselines if baseline.expires_unix is not None else ()
+        return (*below, baseline)
     return kept.baselines
 
 
 def _restoring(
-    kept: Kept, target: Standing | None, beneath: tuple[Standing, ...], why: str
+    kept: Kept, target: Baseline | None, beneath: tuple[Baseline, ...], why: str
 ) -> Kept:
     highest = kept.lease.highest_generation
     if target is None:
@@ -296,7 +296,7 @@ def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -
     lease = kept.lease
     if (
         lease.generation != generation
-        or lease.phase not in ("staged", "committed")
+        or not lease.is_in_force
         or _is_past(lease.expires_unix, now_unix)
     ):
         raise LeaseRefusedError(
@@ -318,7 +318,7 @@ def _ledger_for(states: tuple[DesiredState | None, ...], ledger: Ledger) -> Ledg
     )
 
 
-def _generation(baselines: tuple[Standing, ...]) -> int | None:
+def _generation(baselines: tuple[Baseline, ...]) -> int | None:
     return baselines[-1].desired.generation if baselines else None
 
 

@@ -22,7 +22,7 @@ from placewire.agent.connection.link import Link, tls_context
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.service import Service

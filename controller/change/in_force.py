@@ -45,7 +45,7 @@ async def read_back(
     in_force = {
         server: Verify(generation=answer.lease.generation)
         for server, answer in observations.items()
-        if answer is not None and answer.lease.phase in ("staged", "committed")
+        if answer is not None and answer.lease.is_in_force
     }
     try:
         return await agents.ask_all(in_force, Verified, timeout_seconds=15)

@@ -56,7 +56,7 @@ def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str
     without = [
         server
         for server, lease in leases.items()
-        if lease.phase not in ("staged", "committed") or lease.plan_name != plan.name
+        if not lease.is_in_force or lease.plan_name != plan.name
     ]
     if without:
         raise UsageError(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.records.journal import Decision
 
-_IN_FORCE = ("staged", "committed")
 _BECAME = {
     "staged": "was left at 'staged'",
     "committed": "was left at 'committed'",
@@ -54,11 +53,11 @@ def standing(
 
 
 def _place(plan_name: str, decisions: Sequence[Decision], server: str, lease: LeaseState) -> str:
-    if lease.phase == "idle":
+    if lease.is_idle:
         return "nothing"
     if lease.plan_name != plan_name:
         return f"plan {lease.plan_name!r}"
-    if lease.phase not in _IN_FORCE:
+    if not lease.is_in_force:
         return f"{lease.phase} (generation {lease.generation})"
     for one in reversed(decisions):
         if one.generations.get(server) == lease.generation:

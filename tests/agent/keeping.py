@@ -9,7 +9,7 @@ from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Observation, Previewed, Verified
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
 from placewire.agent.drivers.server import Server
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.store import DiskStore
 from placewire.agent.wiring import build_keeper, server_facts
 

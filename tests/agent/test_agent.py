@@ -26,7 +26,7 @@ from placewire.agent.contract.messages import (
     Verify,
 )
 from placewire.agent.drivers.server import Server
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.steps import Step
 from placewire.agent.store import DiskStore
 from placewire.agent.wiring import server_facts

@@ -14,7 +14,7 @@ from placewire.agent.contract.state import (
     NicFacts,
     ObservedState,
 )
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked

@@ -35,7 +35,7 @@ from placewire.agent.contract.measurement import (
 )
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.service import Service
 from placewire.agent.store import DiskStore

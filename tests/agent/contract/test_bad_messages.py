@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from placewire.agent.connection.link import Link, LinkRefusedError
 from placewire.agent.contract.messages import Capabilities, Hello, Request
 from placewire.agent.contract.state import LeaseState
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.service import Service
 from placewire.agent.store import DiskStore

@@ -18,20 +18,20 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.contest import FORGOTTEN_SECONDS, MOST_HEALS, Contests
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.drift import switch_is_away
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.steps import NicStep
-from placewire.agent.reconcile.watch import (
+from placewire.agent.reconcile.next_look import (
     LEAST_PAUSE_SECONDS,
     LONGEST_SETTLING_SECONDS,
     PAUSES_WITHOUT_EVENT,
     PERIOD_SECONDS,
     SETTLE_SECONDS,
-    Schedule,
+    NextLook,
 )
+from placewire.agent.reconcile.steps import NicStep
 from tests.agent.states import desired_state
 from tests.agent.world import World, plan
 
@@ -39,13 +39,13 @@ from tests.agent.world import World, plan
 
 
 def test_without_events_it_looks_once_a_period() -> None:
-    schedule = Schedule(looked_at=100.0)
+    schedule = NextLook(looked_at=100.0)
     assert schedule.due_at == 100 + PERIOD_SECONDS
     assert schedule.looked(160.0, 160.05).due_at == pytest.approx(160.05 + PERIOD_SECONDS)
 
 
 def test_what_takes_long_is_done_rarely() -> None:
-    slow = Schedule(looked_at=0.0).looked(100.0, 100.9, read_seconds=0.8)
+    slow = NextLook(looked_at=0.0).looked(100.0, 100.9, read_seconds=0.8)
     assert slow.due_at == pytest.approx(100.9 + 800)
     pauses = []
     for _ in range(6):
@@ -58,7 +58,7 @@ def test_what_takes_long_is_done_rarely() -> None:
 
 
 def test_a_burst_of_events_is_one_look() -> None:
-    schedule = Schedule(looked_at=0.0)
+    schedule = NextLook(looked_at=0.0)
     for tenth in range(5):
         schedule = schedule.noticed(50 + tenth / 10)
         assert schedule.due_at == pytest.approx(50 + tenth / 10 + SETTLE_SECONDS)
@@ -66,7 +66,7 @@ def test_a_burst_of_events_is_one_look() -> None:
 
 
 def test_events_without_end_neither_put_a_look_off_nor_cause_many() -> None:
-    schedule, looks, now = Schedule(looked_at=0.0), [], 10.0
+    schedule, looks, now = NextLook(looked_at=0.0), [], 10.0
     while now < 40:
         now += 0.01
         schedule = schedule.noticed(now)
@@ -79,15 +79,15 @@ def test_events_without_end_neither_put_a_look_off_nor_cause_many() -> None:
 
 
 def test_what_happens_during_a_look_is_looked_at_again() -> None:
-    during = Schedule(looked_at=0.0).noticed(70.0).noticed(71.2).looked(71.0, 71.5, found=True)
+    during = NextLook(looked_at=0.0).noticed(70.0).noticed(71.2).looked(71.0, 71.5, found=True)
     assert during.due_at == pytest.approx(71.5 + LEAST_PAUSE_SECONDS)
-    rested = Schedule(looked_at=0.0).noticed(70.0).rested(70.1, read_seconds=0.0)
+    rested = NextLook(looked_at=0.0).noticed(70.0).rested(70.1, read_seconds=0.0)
     assert rested.due_at == 70.1 + LEAST_PAUSE_SECONDS
 
 
 def test_the_first_look_after_a_change_is_as_far_off_as_reading_is_slow() -> None:
     """With 256 queues reading takes most of a second: once a minute would be 1 % of a core."""
-    quick, slow = (Schedule(looked_at=0.0).rested(10.0, read_seconds=s) for s in (0.01, 0.8))
+    quick, slow = (NextLook(looked_at=0.0).rested(10.0, read_seconds=s) for s in (0.01, 0.8))
     assert quick.due_at == pytest.approx(10.0 + PERIOD_SECONDS)
     assert slow.due_at == pytest.approx(10.0 + 0.8 * PAUSES_WITHOUT_EVENT)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.messages import Commit, Stage, Verify
-from placewire.agent.reconcile.watch import PERIOD_SECONDS
+from placewire.agent.reconcile.next_look import PERIOD_SECONDS
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.metrics.prometheus import parse
 from tests.agent.server_under_test import ServerUnderTest, start_database, start_vswitchd, wait_for

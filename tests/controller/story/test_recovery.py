@@ -19,7 +19,7 @@ import pytest
 import placewire.controller.change.change as change_module
 from placewire.agent.contract.messages import Commit, Destroy, Renew, Restore, Stage
 from placewire.agent.contract.state import DesiredState
-from placewire.agent.keeper import Keeper
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.controller.agents.agents import Agents

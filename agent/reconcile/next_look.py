@@ -23,7 +23,7 @@ PAUSES_WITHOUT_EVENT = 1000
 
 
 @dataclass(frozen=True)
-class Schedule:
+class NextLook:
     """looked_at: when the last look ended; read_seconds: how long its reading took; in_vain: how
     many looks in a row found nothing that was caused by an event; first_event, last_event: of those
     after its beginning; again_at: when what was found is to be looked at again."""
@@ -35,7 +35,7 @@ class Schedule:
     last_event: float | None = None
     again_at: float | None = None
 
-    def noticed(self, now: float) -> Schedule:
+    def noticed(self, now: float) -> NextLook:
         first = now if self.first_event is None else self.first_event
         return replace(self, first_event=first, last_event=now)
 
@@ -47,11 +47,11 @@ class Schedule:
         read_seconds: float = 0.0,
         found: bool = False,
         again_in: float | None = None,
-    ) -> Schedule:
+    ) -> NextLook:
         """What happened during the look may not have been seen by it."""
         left = self.last_event is not None and self.last_event >= began
         in_vain = self.first_event is not None and not found
-        return Schedule(
+        return NextLook(
             looked_at=now,
             read_seconds=read_seconds,
             in_vain=self.in_vain + 1 if in_vain else 0,
@@ -60,7 +60,7 @@ class Schedule:
             again_at=None if again_in is None else now + again_in,
         )
 
-    def rested(self, now: float, read_seconds: float) -> Schedule:
+    def rested(self, now: float, read_seconds: float) -> NextLook:
         """All was read back and found as wanted, up to now; events meanwhile still count."""
         return replace(self, looked_at=now, read_seconds=read_seconds, again_at=None)
 

@@ -1,0 +1,84 @@
+"""Applies the difference between a state and the network, and reads it back until it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.keep.context import Context
+from placewire.agent.keep.outcome import NotVerifiedError
+from placewire.agent.reconcile.drift import Drift, find_drift, told_in_the_way
+from placewire.agent.reconcile.steps import Step
+
+VERIFY_PAUSE_SECONDS = 0.1
+
+
+def apply_whole(
+    context: Context,
+    desired: DesiredState | None,
+    ledger: Ledger,
+    event: str,
+    observed: ObservedState | None = None,
+) -> tuple[Step, ...]:
+    """The steps that made the network as `desired` says (None: as it was before Placewire).
+    Raises EffectError, NotVerifiedError.
+
+    event: the name that the audit log has for it. A stage that cannot be written to the audit log
+    is not done; every other event is. observed: the network, where it was read a moment ago.
+    """
+    if observed is None:
+        observed = context.observe(desired, ledger)
+    steps = find_drift(desired, observed, ledger).steps
+    _apply(context, steps, desired, event)
+    if left := _read_back(context, desired, ledger, leave=()):
+        raise NotVerifiedError(_text_of(left))
+    return steps
+
+
+def apply_all_but(
+    context: Context, desired: DesiredState, ledger: Ledger, leave: Collection[str]
+) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+    """Heals the state in force, except for the subjects in `leave` (see drift.subject_of). Returns
+    the steps done, and what other programs' settings keep from being healed.
+    Raises EffectError, NotVerifiedError."""
+    steps = _drift(context, desired, ledger, leave).steps
+    _apply(context, steps, desired, "heal")
+    left = _read_back(context, desired, ledger, leave)
+    if left.steps or left.faults:
+        raise NotVerifiedError(_text_of(left))
+    return steps, left.in_the_way
+
+
+def _apply(
+    context: Context, steps: tuple[Step, ...], desired: DesiredState | None, event: str
+) -> None:
+    if steps:
+        record = context.memory.audit if event == "stage" else context.memory.note
+        record(event, steps)
+        context.network.apply(steps, desired.plan_name if desired else "")
+
+
+def _read_back(
+    context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
+) -> Drift:
+    """What still differs after ovs-vswitchd had time to program the kernel, which it does after it
+    has answered a transaction."""
+    deadline = time.monotonic() + context.verify_seconds
+    while True:
+        left = _drift(context, desired, ledger, leave)
+        if not (left.steps or left.faults) or time.monotonic() > deadline:
+            return left
+        time.sleep(VERIFY_PAUSE_SECONDS)
+
+
+def _drift(
+    context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
+) -> Drift:
+    return find_drift(desired, context.observe(desired, ledger), ledger).without(leave)
+
+
+def _text_of(left: Drift) -> str:
+    due = left.due_sentences()
+    wrong = ["read back and not as wanted: " + "; ".join(due)] if due else []
+    return "; ".join([*told_in_the_way(left.in_the_way), *wrong])

@@ -1,0 +1,52 @@
+"""What every operation of the keeper works with: the server's network, the memory, the retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.keep.memory import Memory
+from placewire.agent.keep.outcome import KEEPS_TRYING
+from placewire.agent.keep.retry import Retry
+from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.unmarkable import unmarked
+from placewire.agent.reconcile.validate import ServerFacts
+
+
+class Context:
+    """Operations that change the network hold the keeper's change lock.
+
+    facts: asked anew for each check, as the way to the controller may change.
+    elapsed: seconds of a clock that nobody sets.
+    verify_seconds: how long a read-back may take until it shows what was applied.
+    read_seconds: how long the last reading of the network took.
+    in_force_is_whole: False while parts of the state in force may be missing: from a start until
+    the first read-back, and after a change that failed and left that state in force.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        memory: Memory,
+        facts: Callable[[], ServerFacts],
+        elapsed: Callable[[], float],
+        verify_seconds: float,
+    ) -> None:
+        self.network = network
+        self.memory = memory
+        self.facts = facts
+        self.elapsed = elapsed
+        self.verify_seconds = verify_seconds
+        self.retry = Retry(elapsed)
+        self.read_seconds = 0.0
+        self.in_force_is_whole = True
+
+    def observe(self, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
+        """Raises UnreadableError."""
+        began = self.elapsed()
+        observed = self.network.observe(unmarked(desired, ledger))
+        self.read_seconds = self.elapsed() - began
+        return observed
+
+    def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
+        return Refusal(what=what, where=f"server {self.facts().server}", remedy=remedy)

@@ -1,0 +1,196 @@
+"""The keeper holds one server to one whole state, under one lease.
+
+Each public method of Keeper is one operation, and each operation has a file in this folder. An
+operation writes to disk what it is about to do, and what was there before, before it touches
+anything; so an agent that is killed in the middle undoes it after its next start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
+from placewire.agent.keep import reading, restoring, resuming, staging
+from placewire.agent.keep.context import Context
+from placewire.agent.keep.healing import Healing
+from placewire.agent.keep.memory import Memory, elapsed_seconds
+from placewire.agent.keep.outcome import Outcome
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.effects import Network, Store
+from placewire.agent.reconcile.validate import ServerFacts
+
+# ovs-vswitchd programs the kernel after it has answered a transaction.
+VERIFY_SECONDS = 6.0
+
+
+class Keeper:
+    """Thread-safe. One operation at a time changes the network; `renew` and `commit` only touch
+    the lease, and work while a change is under way. Parameters as in Context."""
+
+    def __init__(
+        self,
+        network: Network,
+        store: Store,
+        facts: Callable[[], ServerFacts],
+        clock: Callable[[], float] = time.time,
+        verify_seconds: float = VERIFY_SECONDS,
+        elapsed: Callable[[], float] = elapsed_seconds,
+    ) -> None:
+        self._memory = Memory(store, clock, elapsed)
+        self._context = Context(network, self._memory, facts, elapsed, verify_seconds)
+        self._healing = Healing(self._context, clock)
+        self._changing = threading.Lock()
+
+    @property
+    def lease(self) -> LeaseState:
+        return self._memory.kept.lease
+
+    @property
+    def desired(self) -> DesiredState | None:
+        return self._memory.kept.desired
+
+    @property
+    def drift(self) -> DriftState:
+        """What the agent saw of changes by others, with the policy of the state in force."""
+        policy = "heal" if self.desired is None else self.desired.drift
+        return self._healing.state.model_copy(update={"policy": policy})
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def observe(self) -> Observation:
+        return reading.observe(self._context)
+
+    def preview(self, desired: DesiredState) -> Previewed:
+        return reading.preview(self._context, desired)
+
+    def verify(self, generation: int) -> Verified:
+        """Raises LeaseRefusedError where that generation is not in force."""
+        return reading.verify(self._context, generation).model_copy(update={"drift": self.drift})
+
+    # -- the lease alone -----------------------------------------------------------------------
+
+    def renew(self, generation: int, lease_seconds: float) -> LeaseState:
+        """A renewal that cannot be saved holds all the same: after a restart the lease then only
+        ends earlier. Raises LeaseRefusedError."""
+        with self._memory.lock:
+            now = self._memory.now()
+            self._memory.hold(
+                leases.renewed(self._memory.kept, generation, now + lease_seconds, now)
+            )
+            return self.lease
+
+    def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
+        """Raises LeaseRefusedError; EffectError where it cannot be saved, as a decision must
+        outlive this process."""
+        with self._memory.lock:
+            now = self._memory.now()
+            expires = None if lease_seconds is None else now + lease_seconds
+            self._memory.save(leases.committed(self._memory.kept, generation, expires, now))
+            self._memory.note("commit", ())
+            return self.lease
+
+    def save_again(self) -> None:
+        """To be called now and then: a disk that was full may have room again."""
+        with self._memory.lock:
+            self._memory.save_again()
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def stage(self, desired: DesiredState, lease_seconds: float) -> ApplyReport:
+        """Never raises: the report says what the server or the state refuse. After a report that
+        is not verified the server is on its baseline; or the lease says `failed`; or this very
+        state was committed before, and the agent tries again until it is whole."""
+        started = time.monotonic()
+        with self._changing:
+            outcome = self._settle(staging.stage(self._context, desired, lease_seconds))
+        report = self._report(desired.generation, outcome, started)
+        return report.model_copy(update={"server": desired.server})
+
+    def restore(self, generation: int) -> ApplyReport:
+        """The report refuses, with nothing touched, a change that would take something away from
+        another program. Raises LeaseRefusedError where a newer generation is in force; EffectError
+        where this one never came, and that cannot be saved, so that it could still come."""
+        started = time.monotonic()
+        with self._changing:
+            outcome = self._settle(restoring.restore(self._context, generation))
+        return self._report(generation, outcome, started)
+
+    def destroy(self, plan_name: str) -> ApplyReport:
+        """The report refuses as that of `restore` does. Raises LeaseRefusedError where the plan in
+        force is another one."""
+        leases.check_destroy(self._memory.kept, plan_name)
+        started = time.monotonic()
+        with self._changing:
+            outcome = self._settle(restoring.destroy(self._context))
+        return self._report(self.lease.highest_generation, outcome, started)
+
+    # -- what the agent does by itself -----------------------------------------------------------
+
+    def resume(self) -> ApplyReport | None:
+        """To be called after a start: undoes a change that was interrupted, or makes the state in
+        force whole. What could not be done now is due again, for `tick`."""
+        self._context.in_force_is_whole = False
+        return self.tick()
+
+    def tick(self) -> ApplyReport | None:
+        """Does what is due: brings the baseline back where the lease says so; or makes the state
+        in force whole; or looks for drift. None: nothing was due."""
+        started = time.monotonic()
+        with self._changing:
+            generation = self.lease.generation
+            outcome = self._do_what_is_due()
+            if outcome is None:
+                return None
+            self._settle(outcome)
+        return self._report(generation, outcome, started)
+
+    def seconds_until_due(self) -> float | None:
+        """When `tick` will have something to do; None: nothing will happen by itself."""
+        context = self._context
+        with self._memory.lock:
+            kept, now = self._memory.kept, self._memory.now()
+        retry = context.retry.seconds_until_next()
+        due = leases.seconds_until_due(kept, now, retry)
+        if kept.desired is None or not kept.lease.is_in_force:
+            return due
+        look = self._healing.seconds_until_look() if context.in_force_is_whole else retry
+        return look if due is None else min(due, look)
+
+    def notice(self, *, switch_restarted: bool = False) -> None:
+        """Something of the server's network may have changed: `tick` will look at it soon."""
+        self._healing.notice(switch_restarted=switch_restarted)
+
+    def _do_what_is_due(self) -> Outcome | None:
+        context = self._context
+        if (outcome := restoring.restore_where_due(context)) is not None:
+            return outcome
+        kept = self._memory.kept
+        if kept.desired is None:
+            return None
+        if not context.in_force_is_whole:
+            return resuming.make_whole(context, kept.desired)
+        if self._healing.seconds_until_look() <= 0:
+            return self._healing.look(kept.desired, kept.ledger)
+        return None
+
+    def _settle(self, outcome: Outcome) -> Outcome:
+        """To be called with the change lock held."""
+        if outcome.read_back:
+            self._context.in_force_is_whole = True
+            self._context.retry.succeeded()
+            self._healing.begin_anew()
+        return outcome
+
+    def _report(self, generation: int, outcome: Outcome, started: float) -> ApplyReport:
+        """started: by time.monotonic."""
+        return ApplyReport(
+            server=self._context.facts().server,
+            generation=generation,
+            changes=outcome.changes,
+            verified=not outcome.refusals,
+            refusals=outcome.refusals,
+            wall_seconds=time.monotonic() - started,
+        )

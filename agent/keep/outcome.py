@@ -1,0 +1,44 @@
+"""The outcome of one operation of the keeper: what it changed, and what it could not change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from placewire.agent.contract.state import Change, Refusal
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import Step
+
+log = logging.getLogger(__name__)
+
+KEEPS_TRYING = "repair that; the agent keeps trying"
+
+
+class Outcome(NamedTuple):
+    """read_back: the operation has just read the network back, and found the whole state in force
+    as it should be."""
+
+    changes: tuple[Change, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    read_back: bool = False
+
+
+NOTHING_DONE = Outcome()
+
+
+class NotVerifiedError(Exception):
+    """The read-back does not show what was applied; the message lists what differs."""
+
+
+def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:
+    return tuple(step.as_change() for step in steps)
+
+
+def text_of(error: Exception) -> str:
+    """The sentence that a report has for this error. An error that the agent does not foresee is
+    a mistake in the agent: its traceback goes to the log."""
+    if isinstance(error, (EffectError, NotVerifiedError)):
+        return str(error)
+    log.error("unexpected", exc_info=error)
+    return f"{type(error).__name__}: {error}"

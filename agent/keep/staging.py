@@ -1,0 +1,75 @@
+"""Stages a new state: checks it, writes it to disk, applies it, and undoes it where that fails."""
+
+from __future__ import annotations
+
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
+from placewire.agent.keep.applying import apply_whole
+from placewire.agent.keep.context import Context
+from placewire.agent.keep.outcome import Outcome, changes_of, text_of
+from placewire.agent.keep.restoring import bring_back
+from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.diff import difference, extend_ledger
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.validate import refusals
+
+
+def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outcome:
+    memory = context.memory
+    try:
+        kind = leases.check_stage(memory.kept, desired)
+        observed = context.observe(desired, memory.kept.ledger)
+    except LeaseRefusedError as error:
+        return Outcome(refusals=(error.refusal,))
+    except EffectError as error:
+        return _refused(context, error, "repair that, then stage again")
+    if found := find_refusals(context, desired, observed):
+        return Outcome(refusals=found)
+    if kind == "new":
+        try:
+            with memory.lock:
+                ledger = extend_ledger(desired, observed, memory.kept.ledger)
+                memory.save(leases.begin_stage(memory.kept, desired, ledger))
+        except EffectError as error:
+            return _refused(context, error, "make room, then stage again")
+    context.retry.begin()
+    try:
+        steps = apply_whole(context, desired, memory.kept.ledger, "stage", observed)
+        with memory.lock:
+            # A state that is staged again may have been committed since it was checked.
+            memory.save(leases.staged(memory.kept, memory.now() + lease_seconds))
+    except Exception as error:
+        # Whatever it was, it must not leave a server half changed.
+        return _give_up(context, error)
+    return Outcome(changes_of(steps), read_back=True)
+
+
+def find_refusals(
+    context: Context, desired: DesiredState, observed: ObservedState
+) -> tuple[Refusal, ...]:
+    """Why this state cannot be staged on this server as it is now."""
+    ledger = context.memory.kept.ledger
+    return (
+        refusals(desired, observed, ledger, context.facts())
+        or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
+    )
+
+
+def _refused(context: Context, error: EffectError, remedy: str) -> Outcome:
+    return Outcome(refusals=(context.failure(str(error), remedy),))
+
+
+def _give_up(context: Context, error: Exception) -> Outcome:
+    """A committed state that was staged again (a message may come twice) stays in force, and is
+    made whole later; any other state makes way for its baseline."""
+    memory, what = context.memory, text_of(error)
+    with memory.lock:
+        if memory.kept.lease.is_committed:
+            context.in_force_is_whole = False
+            context.retry.failed(error)
+            return Outcome(refusals=(context.failure(what),))
+        memory.hold(leases.begin_restore(memory.kept, memory.now(), what))
+    outcome = bring_back(context)
+    failure = context.failure(what, "the server is on its baseline again")
+    return outcome._replace(refusals=(failure, *outcome.refusals))
