@@ -15,6 +15,7 @@ from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.graph.operator_graph import (
     OperatorRow,
     TensorRow,
@@ -24,7 +25,6 @@ from placewire.optimizer.graph.operator_graph import (
 from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import InfeasibleError, SolveSettings
 from placewire.optimizer.published.formulations.errors import (
-    FormulationRefusedError,
     FormulationTooLargeError,
     NoIncumbentError,
 )
@@ -84,7 +84,7 @@ def test_answers_of_published_formulations_pass_the_check(engine):
         try:
             placement = place(problem, engine, settings)
         except (
-            FormulationRefusedError,
+            EngineRefusedError,
             FormulationTooLargeError,
             InfeasibleError,
             NoIncumbentError,

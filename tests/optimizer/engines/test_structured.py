@@ -10,13 +10,13 @@ from hypothesis import given, settings
 
 from benchmarks.engine.setting import cluster
 from benchmarks.layered import layered_training_graph
-from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.engines.units import unit_of_operator
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.profile.modelled import with_modelled_seconds
+from placewire.optimizer.published.engines import heft
 from tests.optimizer.problems import problems
 
 

@@ -14,7 +14,6 @@ import pytest
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main as optimizer_main
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
-from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import (
@@ -25,6 +24,7 @@ from placewire.optimizer.graph.operator_graph import (
 )
 from placewire.optimizer.network.nics import even_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.published.engines import heft
 from placewire.optimizer.published.formulations import apart, gurobi, highs, limits
 from placewire.optimizer.published.formulations.engine import solve
 from placewire.optimizer.published.formulations.errors import (
