@@ -1,4 +1,4 @@
-"""The daemon: finishes undoing, then keeps the link and the lease until it is told to end.
+"""The daemon: finishes undoing, then keeps its connection to the controller, and the lease, until it is told to end.
 
 It ends on SIGTERM or SIGINT and leaves the network as it is: the lease is on disk.
 """
@@ -12,7 +12,7 @@ import signal
 import uuid
 from pathlib import Path
 
-from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import ApplyReport, Refusal
@@ -47,13 +47,13 @@ def run(config: AgentConfig) -> int:
         _resume(keeper)
         measuring = Iperf3Measuring()
         instance = uuid.uuid4().hex
-        link = Link(
+        connection = ControllerConnection(
             config,
             Service(config.server, keeper, measuring, lambda: diagnose(config), find_neighbours),
             lambda: _hello(config, server, keeper, instance),
             context,
         )
-        asyncio.run(_serve(config, server, link, keeper, measuring))
+        asyncio.run(_serve(config, server, connection, keeper, measuring))
     return 0
 
 
@@ -77,7 +77,11 @@ def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -
 
 
 async def _serve(
-    config: AgentConfig, server: Server, link: Link, keeper: Keeper, measuring: Iperf3Measuring
+    config: AgentConfig,
+    server: Server,
+    connection: ControllerConnection,
+    keeper: Keeper,
+    measuring: Iperf3Measuring,
 ) -> None:
     watching = Watching(config, keeper)
     metrics = MetricsServer(config, collector(config, server, keeper))
@@ -87,7 +91,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     tasks = [
-        asyncio.create_task(link.run(), name="link"),
+        asyncio.create_task(connection.run(), name="connection"),
         asyncio.create_task(_keep_lease(keeper, watching), name="lease"),
         asyncio.create_task(ending.wait(), name="signal"),
     ]

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from placewire.agent.contract.diagnosis import Diagnosis
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.measurement import (
     InterfaceCounters,
     Neighbour,
@@ -42,6 +41,7 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.frozen import Frozen
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
 # Characters of a message that is not understood.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.change.change import NetworkChange
-from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.errors import (
@@ -67,14 +67,14 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             links = await delivered(tools, plan, decision.allocation, change, request.measured)
             await change.commit()
             if not request.network_only:
-                if isinstance(decision, Decision):
+                if isinstance(decision, PlacementDecision):
                     calibrated = await change.while_held(
                         calibrated_paths(request, tools, decision, change)
                     )
                 with tools.stage("job"):
                     job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)
-                if isinstance(decision, Decision):
+                if isinstance(decision, PlacementDecision):
                     trace = await merge_traces(plan, decision, show.progress)
             if plan.network.on_exit == "keep":
                 await change.keep()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def undisturbed(work: Coroutine[Any, Any, Result]) -> Result:
+async def uninterruptible(work: Coroutine[Any, Any, Result]) -> Result:
     """Its result, or what it raises, once it is done. Raises CancelledError only then, where the
     caller was cancelled meanwhile and the work did not fail."""
     task = asyncio.ensure_future(work)

@@ -8,7 +8,7 @@ lower       a captured step and a placement -> one straight-line module for this
 replay      a graph and a placement -> the same messages around operators that only take time
 calibrate   instead of a job: set-up latency and throughput between servers, over its transport
 exchanges   which servers measure when, and with messages of what size (pure)
-link_fit    set-up latency and throughput from round trips (pure)
+path_fit    set-up latency and throughput from round trips (pure)
 emulated    what a replay adds to the real network: the set-up of messages
 state       what a rank keeps from step to step, by the names of a checkpoint
 checkpoint  saving and loading it, whole or not at all

@@ -9,12 +9,14 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from placewire.frozen import Frozen
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.device_names import device_name
 from placewire.optimizer.names import runs_on
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -33,21 +35,6 @@ def _name(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Rate = Annotated[float, Field(strict=True, gt=0, le=_MOST_BITS_PER_SECOND)]
-
-
-class Frozen(BaseModel):
-    """Base of the file nouns: immutable, unknown fields and numbers that are not finite refused."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
-    )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """What was derived from the old values is not copied: it is derived anew."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in set(copied.__dict__) - set(type(self).model_fields):
-            del copied.__dict__[name]
-        return copied
 
 
 class Device(Frozen):
@@ -135,7 +122,7 @@ class Cluster(Frozen):
     @cached_property
     def device_names(self) -> tuple[str, ...]:
         """`server/index`, servers in order: the device index used by every array."""
-        return tuple(f"{s.name}/{i}" for s in self.servers for i in range(len(s.devices)))
+        return tuple(device_name(s.name, i) for s in self.servers for i in range(len(s.devices)))
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:

@@ -10,8 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError, model_validator
 
+from placewire.frozen import Frozen
 from placewire.optimizer.arrays import FloatArray
-from placewire.optimizer.cluster import Cluster, Frozen
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.graph.validation_message import first_mistake
@@ -84,14 +86,14 @@ class Placement(Frozen):
     @cached_property
     def server_pairs(self) -> frozenset[tuple[str, str]]:
         """(source, destination) servers that exchange messages."""
-        pairs = {(m.source.split("/")[0], m.destination.split("/")[0]) for m in self.messages}
+        pairs = {(server_of(m.source), server_of(m.destination)) for m in self.messages}
         return frozenset((a, b) for a, b in pairs if a != b)
 
     @cached_property
     def talks(self) -> frozenset[tuple[str, str, str]]:
         """(source server, destination server, rail) of all messages between servers."""
         return frozenset(
-            (message.source.rsplit("/", 1)[0], message.destination.rsplit("/", 1)[0], rail)
+            (server_of(message.source), server_of(message.destination), rail)
             for message in self.messages
             for rail, share in message.rails.items()
             if share > 0

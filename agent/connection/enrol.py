@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from placewire.agent.connection.controller_connection import CONTROLLER_NAME
 from placewire.agent.connection.identity import keep, new_key, require_room, write_private
-from placewire.agent.connection.link import CONTROLLER_NAME
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.enrolment import (
     CertificateAnswer,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.state import NicFacts
+from placewire.frozen import Frozen
 
 # What is asked of the kernel. Of the leaves only what would keep a queue short is of interest.
 CLASSFUL_QDISC = "htb"

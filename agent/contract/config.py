@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.numbers import TcpPort
+from placewire.frozen import Frozen
 
 
 class AgentConfig(Frozen):

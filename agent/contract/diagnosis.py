@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 
 Severity = Literal["error", "warning", "note"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 
 _MARK = "pw1"
 LARGEST_REQUEST_BYTES = 16 * 1024

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 from typing import ClassVar, Literal
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.numbers import Integer
+from placewire.frozen import Frozen
 
 OWNER_KEY = "placewire"
 COOKIE = 0x50_57_00_00_00_00_00_00

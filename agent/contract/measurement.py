@@ -5,8 +5,8 @@ Rates are payload bits per second: what iperf3's receiver counts.
 
 from __future__ import annotations
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.numbers import BitsPerSecond, TcpPort
+from placewire.frozen import Frozen
 
 
 class Transfer(Frozen):

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from placewire.agent.contract.capabilities import Capabilities
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.measurement import (
     InterfaceCounters,
     Neighbour,
@@ -36,6 +35,7 @@ from placewire.agent.contract.state import (
     ObservedState,
     Refusal,
 )
+from placewire.frozen import Frozen
 
 PROTOCOL_VERSION = 1
 POLL_SECONDS = 10.0

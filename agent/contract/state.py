@@ -19,8 +19,8 @@ from placewire.agent.contract.entries import (
     Sysctl,
     UnusedRow,
 )
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.numbers import Generation
+from placewire.frozen import Frozen
 
 DriftPolicy = Literal["heal", "report"]
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from placewire.agent.contract.capabilities import TrafficControl
 from placewire.agent.contract.entries import Sysctl
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.state import LeaseState, NicFacts, ObservedState
+from placewire.frozen import Frozen
 
 # Drivers of interfaces that no cable is behind. Namespaces and labs have veth for NICs.
 _NO_NICS = ("bridge", "dummy", "ifb", "openvswitch", "tun", "wireguard")

@@ -14,7 +14,7 @@ from placewire.agent.contract.state import ObservedState
 from placewire.agent.doctor.facts import Facts, OwnFacts, SwitchFacts
 from placewire.agent.doctor.gather_others import other_facts
 from placewire.agent.doctor.sockets import socket_facts
-from placewire.agent.drivers import abilities, links
+from placewire.agent.drivers import abilities, interfaces
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.drivers.sysctl import read_sysctls
@@ -72,7 +72,7 @@ def _observe(server: Server) -> tuple[str | None, ObservedState]:
     try:
         return None, server.observe(Unmarked())
     except EffectError as error:
-        return str(error), ObservedState(nics=links.LinkView().nics({}, ()))
+        return str(error), ObservedState(nics=interfaces.InterfaceView().nics({}, ()))
 
 
 def _version() -> str | None:

@@ -16,7 +16,7 @@ import ovs.poller
 from ovs.db import idl
 
 from placewire.agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY
-from placewire.agent.drivers.ovsdb_link import schema
+from placewire.agent.drivers.ovsdb_connection import schema
 from placewire.agent.reconcile.effects import EffectError
 
 log = logging.getLogger(__name__)

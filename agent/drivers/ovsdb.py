@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from placewire.agent.contract.entries import OWNER_KEY, Bridge, Queue, Shaper
-from placewire.agent.drivers.ovsdb_link import Database, connected
+from placewire.agent.drivers.ovsdb_connection import Database, connected
 from placewire.agent.drivers.switch_view import NIC_KEY, PURPOSE_KEY, QUEUE_KEY, SwitchView
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep

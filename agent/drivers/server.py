@@ -31,7 +31,7 @@ from placewire.agent.drivers import (
     abilities,
     devices,
     ethtool,
-    links,
+    interfaces,
     openflow,
     ovsdb,
     policy_routing,
@@ -39,7 +39,7 @@ from placewire.agent.drivers import (
     traffic_control,
 )
 from placewire.agent.drivers.command import run
-from placewire.agent.drivers.ovsdb_link import connected
+from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -78,7 +78,7 @@ class Server:
             unused_rows = switch.unused_rows()
             found = switch.bridges()
             foreign_on_ours = switch.foreign_on_ours()
-        view = links.LinkView()
+        view = interfaces.InterfaceView()
         bridges = [
             Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
             for name, nic, datapath in found
@@ -146,7 +146,7 @@ class Server:
             nics = self.observe(Unmarked()).nics
         except UnreadableError as error:
             log.warning("Open vSwitch: %s", error)
-            datapath, nics = "none", links.LinkView().nics({}, ())
+            datapath, nics = "none", interfaces.InterfaceView().nics({}, ())
         return Capabilities(
             datapath=datapath,
             set_queue_honoured=datapath == "system",
@@ -164,7 +164,7 @@ class Server:
         if isinstance(first, NicStep):
             for step in batch:
                 assert isinstance(step, NicStep)
-                links.move_nic(step)
+                interfaces.move_nic(step)
             return
         entries = [step for step in batch if isinstance(step, EntryStep)]
         if first.collection == "bridges":
@@ -192,18 +192,18 @@ class Server:
     def _bridges(self, steps: list[EntryStep], plan_name: str) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
-            view = links.LinkView()
+            view = interfaces.InterfaceView()
             macs = [(b, _bridge_mac(b, view.mac(b.nic))) for b in wanted]
             ovsdb.add_bridges(self._remote, macs, plan_name)
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
-            links.bring_up([name for b in wanted for name in (b.nic, b.name)])
+            interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
         gone = [step.before.name for step in steps if step.before and not step.after
                 and isinstance(step.before, Bridge)]  # fmt: skip
         if gone:
             ovsdb.remove_bridges(self._remote, gone)
-            links.remove_left_by_switch(gone)
+            interfaces.remove_left_by_switch(gone)
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def _as_effect_error(what: str, kind: type[EffectError]) -> Iterator[None]:
 
 
 _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {
-    "addresses": links.change_addresses,
+    "addresses": interfaces.change_addresses,
     "sysctls": sysctl.change_sysctls,
     "classifiers": traffic_control.change_classifiers,
     "routes": policy_routing.change_routes,

@@ -13,7 +13,7 @@ from placewire.agent.contract.entries import (
     UnusedRow,
 )
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers.ovsdb_link import Database
+from placewire.agent.drivers.ovsdb_connection import Database
 from placewire.agent.reconcile.foreign import PORTS, SHAPERS
 
 NIC_KEY = "placewire-nic"

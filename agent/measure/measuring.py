@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from placewire.agent.contract.measurement import InterfaceCounters, Transfer, TransferResult
-from placewire.agent.counters import read_counters
+from placewire.agent.interface_counters import read_counters
 from placewire.agent.measure.iperf3_clients import run_transfers
 from placewire.agent.measure.iperf3_servers import Iperf3Servers
 from placewire.agent.measure.processes import Processes

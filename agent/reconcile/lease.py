@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, Refusal
 from placewire.agent.reconcile.diff import prune_ledger
+from placewire.frozen import Frozen
 
 RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 300.0

@@ -18,7 +18,7 @@ from unittest.mock import create_autospec
 from urllib.parse import urlsplit
 
 from benchmarks.agent.cable import Cable
-from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
@@ -67,7 +67,7 @@ class Agent:
             lease=keeper.lease,
         )  # fmt: skip
         service = Service(self.name, keeper, create_autospec(Iperf3Measuring))
-        self._link = Link(
+        self._link = ControllerConnection(
             config,
             service,
             lambda: hello.model_copy(update={"lease": keeper.lease}),

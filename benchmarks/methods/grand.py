@@ -10,8 +10,8 @@ from benchmarks.table import Table, mebibytes, milliseconds
 from placewire.optimizer.published.comparison.plots import draw
 from placewire.optimizer.published.comparison.ranking import (
     TIE,
-    Field,
-    fields,
+    Ranking,
+    rankings,
     seconds_until,
     step_of,
 )
@@ -24,38 +24,38 @@ LARGE = 1_000
 
 def tables(pictures: Path | None) -> Iterator[Table]:
     rows = rows_of(grand_cases())
-    found = fields(rows)
+    found = rankings(rows)
     drawn = [] if pictures is None else draw(rows, pictures)
     names = [file.replace(file.with_name(f"methods-{file.name}")).name for file in drawn]
     yield _against(found, [f"![{name}]({name})" for name in names])
     yield _all(found)
 
 
-def _against(found: list[Field], drawn: list[str]) -> Table:
+def _against(found: list[Ranking], drawn: list[str]) -> Table:
     rows, placed, best, soonest, large = [], 0, 0, 0, 0
     notes = []
-    for field in found:
-        auto = next(one for one in field.standings if one.row.engine == "auto")
-        rivals = _rivals(field)
+    for ranking in found:
+        auto = next(one for one in ranking.ranked if one.row.engine == "auto")
+        rivals = _rivals(ranking)
         wins = auto.over_best is not None and auto.over_best <= 1 + TIE
         slower = _sooner_than_auto(auto.row, rivals)
-        can = field.best_seconds is not None
+        can = ranking.best_seconds is not None
         placed += can
         best += wins
-        large += can and field.operators > LARGE
-        soonest += can and field.operators > LARGE and not slower
+        large += can and ranking.operators > LARGE
+        soonest += can and ranking.operators > LARGE and not slower
         rows.append(
             [
-                f"{field.graph} ({field.operators})",
-                "-" if field.best_seconds is None else milliseconds(field.best_seconds),
+                f"{ranking.graph} ({ranking.operators})",
+                "-" if ranking.best_seconds is None else milliseconds(ranking.best_seconds),
                 "-" if auto.over_best is None else f"{auto.over_best:.3f}",
                 "-" if auto.gap is None else f"{auto.gap:.1%}",
-                _rival(field, rivals),
+                _rival(ranking, rivals),
                 _soon(auto.row, rivals),
-                _mark(wins, field.operators > LARGE and bool(slower)) if can else "no fit",
+                _mark(wins, ranking.operators > LARGE and bool(slower)) if can else "no fit",
             ]
         )
-        notes += _why(field, wins, slower)
+        notes += _why(ranking, wins, slower)
     told = (
         f"auto is the best or within {TIE:.0%} of it on {best} of the {placed} graphs that any "
         f"method places ({len(found)} were tried); of the "
@@ -73,11 +73,11 @@ def _against(found: list[Field], drawn: list[str]) -> Table:
     )
 
 
-def _rivals(field: Field) -> list[Row]:
+def _rivals(ranking: Ranking) -> list[Row]:
     """Other methods that end within a tie of the best."""
     return [
         one.row
-        for one in field.standings
+        for one in ranking.ranked
         if one.row.engine != "auto" and one.over_best is not None and one.over_best <= 1 + TIE
     ]
 
@@ -96,7 +96,7 @@ def _sooner_than_auto(auto: Row, rivals: list[Row]) -> list[Row]:
     ]
 
 
-def _rival(field: Field, rivals: list[Row]) -> str:
+def _rival(ranking: Ranking, rivals: list[Row]) -> str:
     if not rivals:
         return "none"
     first = min(rivals, key=lambda row: row.search_seconds)
@@ -116,54 +116,54 @@ def _mark(wins: bool, late: bool) -> str:
     return "" if wins and not late else "worse" if not wins else "later"
 
 
-def _why(field: Field, wins: bool, sooner: list[Row]) -> list[str]:
+def _why(ranking: Ranking, wins: bool, sooner: list[Row]) -> list[str]:
     """Of the rows that are marked, what stands behind it."""
     notes = []
     if not wins:
-        if field.best_seconds is None:
-            auto = next(one.row for one in field.standings if one.row.engine == "auto")
-            notes.append(f"{field.graph}: no method places it. auto: {auto.why.split('. ')[0]}.")
+        if ranking.best_seconds is None:
+            auto = next(one.row for one in ranking.ranked if one.row.engine == "auto")
+            notes.append(f"{ranking.graph}: no method places it. auto: {auto.why.split('. ')[0]}.")
         else:
-            best = next(one.row for one in field.standings if one.over_best == 1.0)
+            best = next(one.row for one in ranking.ranked if one.over_best == 1.0)
             notes.append(
-                f"{field.graph}: {best.engine} found {milliseconds(field.best_seconds)} ms in "
+                f"{ranking.graph}: {best.engine} found {milliseconds(ranking.best_seconds)} ms in "
                 f"{best.search_seconds:.1f} s; auto's search ended at its time limit above that."
             )
-    if field.operators > LARGE and sooner:
+    if ranking.operators > LARGE and sooner:
         names = ", ".join(f"{row.engine} ({row.search_seconds:.1f} s)" for row in sooner)
         notes.append(
-            f"{field.graph}: before auto came {names}. They make one placement by a rule; auto "
+            f"{ranking.graph}: before auto came {names}. They make one placement by a rule; auto "
             "reduces and searches before its first placement of the graph as given."
         )
     return notes
 
 
-def _all(found: list[Field]) -> Table:
+def _all(found: list[Ranking]) -> Table:
     reasons = Reasons()
     rows = []
-    for field in found:
-        bound = "-" if field.bound_seconds is None else milliseconds(field.bound_seconds)
-        alone = field.single_device_seconds
+    for ranking in found:
+        bound = "-" if ranking.bound_seconds is None else milliseconds(ranking.bound_seconds)
+        alone = ranking.single_device_seconds
         one = "-" if alone is None else milliseconds(alone)
-        heading = f"{field.graph} ({field.operators})"
+        heading = f"{ranking.graph} ({ranking.operators})"
         rows.append([heading, f"bound {bound}", "", f"one {one}", "", ""])
-        placed = [one for one in field.standings if one.over_best is not None]
-        for standing in sorted(placed, key=lambda s: s.over_best or 0.0):
-            row, step = standing.row, step_of(standing.row)
-            assert step is not None and standing.over_best is not None
+        placed = [one for one in ranking.ranked if one.over_best is not None]
+        for one in sorted(placed, key=lambda s: s.over_best or 0.0):
+            row, step = one.row, step_of(one.row)
+            assert step is not None and one.over_best is not None
             rows.append(
                 [
                     f"  {row.engine}",
                     milliseconds(step),
-                    f"{standing.over_best:.3f}",
-                    "-" if standing.gap is None else f"{standing.gap:.1%}",
+                    f"{one.over_best:.3f}",
+                    "-" if one.gap is None else f"{one.gap:.1%}",
                     f"{'' if row.in_time else '!'}{row.search_seconds:.1f}",
                     mebibytes(row.peak_memory_bytes),
                 ]
             )
-        for standing in field.standings:
-            if standing.over_best is None:
-                rows.append(_unplaced(standing.row, reasons))
+        for one in ranking.ranked:
+            if one.over_best is None:
+                rows.append(_unplaced(one.row, reasons))
     return Table(
         title="1. Every method on every graph",
         columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB"),

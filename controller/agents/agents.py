@@ -21,8 +21,8 @@ from placewire.agent.contract.messages import (
     Request,
     Stage,
 )
+from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
 from placewire.controller.agents.authority import Authority
-from placewire.controller.agents.http_link import Asked, Conversation, Link
 from placewire.controller.agents.refused_connections import TurnedAway
 from placewire.controller.agents.tls_listener import accepting
 from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, CannotListen
@@ -42,7 +42,7 @@ _CERTIFICATE_SECONDS = 30 * 86_400.0
 
 
 class Agents:
-    def __init__(self, link: Link, turned_away: TurnedAway) -> None:
+    def __init__(self, link: AgentConnections, turned_away: TurnedAway) -> None:
         self._link, self._turned_away = link, turned_away
 
     @classmethod
@@ -53,7 +53,7 @@ class Agents:
         """Serves the link while the block runs. turned_away: told of whoever is refused. Raises
         CannotListen where it cannot listen there."""
         turned_away = turned_away or TurnedAway()
-        link = Link(authority, turned_away)
+        link = AgentConnections(authority, turned_away)
         runner = web.AppRunner(
             link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
         )

@@ -19,7 +19,7 @@ from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore,
 from placewire.agent.contract.messages import Preview as PreviewRequest
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
 from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
-from placewire.controller.uninterruptible import undisturbed
+from placewire.controller.uninterruptible import uninterruptible
 
 if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
@@ -111,7 +111,7 @@ class NetworkChange:
     ) -> None:
         # There is nothing left to interrupt: it ends with what it would have ended with.
         with contextlib.suppress(asyncio.CancelledError):
-            await undisturbed(self._end(error))
+            await uninterruptible(self._end(error))
 
     async def _end(self, error: BaseException | None) -> None:
         if self._renewing is not None:
@@ -132,7 +132,7 @@ class NetworkChange:
             return task.result()
         finally:
             task.cancel()
-            await undisturbed(asyncio.wait({task}))
+            await uninterruptible(asyncio.wait({task}))
 
     async def commit(self) -> None:
         """Decided: the change stands until this controller restores it or stops renewing."""

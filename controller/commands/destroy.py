@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     async def destroy(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.job_run import end_left_ranks
-        from placewire.controller.uninterruptible import undisturbed
+        from placewire.controller.uninterruptible import uninterruptible
 
         servers = [server.name for server in plan.cluster.servers]
         with tools.journal.exclusive():
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
                 await end_left_ranks(tools)
             except LaunchFailed as problem:
                 tools.show.say(f"ranks are not looked for: {problem}; they end with their lease")
-            reports = await undisturbed(_destroyed(plan.name, servers, tools))
+            reports = await uninterruptible(_destroyed(plan.name, servers, tools))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
             print_json({"changes": counts})

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def status(plan: Plan, tools: Tools) -> int:
         from placewire.controller.change.in_force import observed, read_back
         from placewire.controller.launch.job_status import job_status
-        from placewire.controller.records.decision_in_force import standing
+        from placewire.controller.records.decision_in_force import decision_in_force
         from placewire.controller.story.recovery import left_open, way_of
 
         observations = await observed(tools.agents, plan)
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         job = job_status(plan, tools.launcher, tools.journal)
         left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}
-        stands = standing(plan.name, tools.journal.decisions(), leases)
+        stands = decision_in_force(plan.name, tools.journal.decisions(), leases)
         if arguments.json:
             answers = {
                 server: None

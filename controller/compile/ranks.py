@@ -11,6 +11,7 @@ from placewire.controller.plan.plan import Plan
 from placewire.job.contract.checkpoint import CheckpointSpec
 from placewire.job.contract.specification import OptimizerSpec, RailInterface, RankSpec, TraceSpec
 from placewire.optimizer.cluster_plan.section import PlanServer
+from placewire.optimizer.device_names import device_name, server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
@@ -27,7 +28,7 @@ def rank_specs(
     """In rank order. graph_file is read by a replay; a placed job captures its model again."""
     servers = {server.name: server for server in plan.cluster.servers}
     devices = placement.devices_used
-    master = servers[devices[0].split("/")[0]].management
+    master = servers[server_of(devices[0])].management
     job = plan.job
     assert not isinstance(job, TorchrunJob), "a script has no ranks of ours"
     return tuple(
@@ -38,7 +39,7 @@ def rank_specs(
             device=device,
             master_address=master,
             master_tcp_port=RENDEZVOUS_TCP_PORT,
-            rail_interfaces=rail_interfaces(plan, servers[device.split("/")[0]], plan.rails),
+            rail_interfaces=rail_interfaces(plan, servers[server_of(device)], plan.rails),
             placement_file=str(placement_file),
             backend=placement.backend,
             sockets_per_rail=_sockets_per_rail(placement),
@@ -75,7 +76,7 @@ def calibration_specs(
             kind="calibrate",
             rank=rank,
             world_size=len(servers),
-            device=f"{server.name}/0",
+            device=device_name(server.name, 0),
             master_address=servers[0].management,
             master_tcp_port=RENDEZVOUS_TCP_PORT,
             rail_interfaces=tuple(one for one in interfaces[rank] if one.rail in common),

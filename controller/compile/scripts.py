@@ -9,6 +9,7 @@ from placewire.controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfa
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import ScriptSpec
+from placewire.optimizer.device_names import device_name
 
 
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
@@ -20,7 +21,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
         ScriptSpec(
             rank=rank,
             world_size=len(servers),
-            device=f"{server.name}/0",
+            device=device_name(server.name, 0),
             master_address=servers[0].management,
             master_tcp_port=RENDEZVOUS_TCP_PORT,
             rail_interfaces=rail_interfaces(plan, server, shares),

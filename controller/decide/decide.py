@@ -37,7 +37,7 @@ _ONE_NIC_PART = 0.15
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """placement is the best predicted of considered, which holds one per sharing that was tried;
     one_nic: the best over a single rail, unshaped, for comparison.
 
@@ -77,7 +77,7 @@ class Decision:
 
 async def decide(
     plan: Plan, plan_file: Path, launcher: Launcher, cache: Path, say: Say
-) -> Decision:
+) -> PlacementDecision:
     """launcher: what a placed job's operators are measured through.
 
     Raises InfeasiblePlacement where nothing fits, PlanError where the job cannot be read, and what
@@ -94,7 +94,7 @@ async def decide(
     if plan.network.sharing != "auto":
         file = await _solve(plan, scored_file, cluster, plan.network.sharing, limit, cache, say)
         placement = load_placement(file)
-        return Decision(graph_file, scored_file, file, placement, (placement,))
+        return PlacementDecision(graph_file, scored_file, file, placement, (placement,))
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
     file = await _solve(plan, scored_file, cluster, "auto", searched, cache, say)
@@ -105,7 +105,7 @@ async def decide(
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
     considered = tuple(load_placement(one) for one in each if one.is_file())
     taken = load_placement(file).sharing
-    return Decision(
+    return PlacementDecision(
         graph_file,
         scored_file,
         file,

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from placewire.controller.compile.ranks import trace_spec
-from placewire.controller.decide.decide import Decision, Say, run_relayed
+from placewire.controller.decide.decide import PlacementDecision, Say, run_relayed
 from placewire.controller.errors import PlacewireError
 from placewire.controller.plan.plan import Plan
 
 
-async def merge_traces(plan: Plan, decision: Decision, say: Say) -> Path | None:
+async def merge_traces(plan: Plan, decision: PlacementDecision, say: Say) -> Path | None:
     """The file, where the job was traced and its ranks wrote on this machine, as in a lab. What
     goes wrong here is only said: the job has run."""
     trace = trace_spec(plan.job)

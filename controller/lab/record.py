@@ -15,14 +15,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from placewire.frozen import Frozen
 
 LAB_ROOT = Path("/run/placewire/lab")
 _FILE = "lab.json"
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ProcessRecord(Frozen):

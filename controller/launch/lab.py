@@ -12,10 +12,11 @@ import placewire
 from placewire.controller.errors import JobFailed, UsageError
 from placewire.controller.lab import Lab
 from placewire.controller.lab.processes import end, programs_inside, running_seconds
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank
 from placewire.controller.launch.local import LocalRank, start_rank
 from placewire.controller.launch.programs import Ended, run_to_end
 from placewire.job.contract.specification import ProgramSpec
+from placewire.optimizer.device_names import server_of
 
 # Where an interpreter of the user's own finds the rank program.
 _IMPORT_ROOT = Path(placewire.__file__).resolve().parents[1]
@@ -58,7 +59,7 @@ class LabLauncher:
     async def start(self, spec: ProgramSpec) -> LocalRank:
         rank = await start_rank(
             spec,
-            lambda file: self._command(server_of(spec), [*self._program, file]),
+            lambda file: self._command(server_of(spec.device), [*self._program, file]),
             workdir=self._workdir,
             environment=self._program_environment(),
         )

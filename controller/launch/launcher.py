@@ -138,7 +138,3 @@ class NoLauncher:
 
     def end_left(self, ranks: Sequence[LeftRank]) -> None:
         return
-
-
-def server_of(spec: ProgramSpec) -> str:
-    return spec.device.split("/")[0]

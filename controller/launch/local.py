@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from placewire.controller.errors import JobFailed
-from placewire.controller.launch.launcher import server_of
 from placewire.controller.launch.programs import LONGEST_LINE_BYTES, lines_of
 from placewire.job.contract.specification import Hold, ProgramSpec
+from placewire.optimizer.device_names import server_of
 
 
 async def start_rank(
@@ -43,12 +43,12 @@ async def start_rank(
     except OSError as error:
         raise JobFailed(
             f"rank {spec.rank} could not be started: {error.strerror}: {shlex.join(argv)}",
-            where=server_of(spec),
+            where=server_of(spec.device),
             remedy="look at job.python and job.workdir",
         ) from error
     finally:
         os.close(descriptor)
-    return LocalRank(spec.rank, server_of(spec), process)
+    return LocalRank(spec.rank, server_of(spec.device), process)
 
 
 class LocalRank:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.launcher import RankProcess, Starter
-from placewire.controller.uninterruptible import undisturbed
+from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -94,7 +94,7 @@ async def run_ranks(
     finally:
         if telling is not None:
             telling.cancel()
-        await undisturbed(job.end())
+        await uninterruptible(job.end())
     return job.events
 
 

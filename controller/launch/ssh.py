@@ -17,7 +17,7 @@ from typing import TypeVar
 import paramiko
 
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, server_of
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank
 from placewire.controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
@@ -26,8 +26,9 @@ from placewire.controller.launch.ssh_connection import (
     Started,
     Surroundings,
 )
-from placewire.controller.uninterruptible import undisturbed
+from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.specification import Hold, ProgramSpec
+from placewire.optimizer.device_names import server_of
 
 _Answer = TypeVar("_Answer")
 
@@ -82,7 +83,7 @@ class SshLauncher:
                 raise problem
 
     async def start(self, spec: ProgramSpec) -> SshProgram:
-        on = self._servers[server_of(spec)]
+        on = self._servers[server_of(spec.device)]
 
         files = _files_of(spec)
 
@@ -161,7 +162,7 @@ class SshLauncher:
         try:
             started = await asyncio.shield(starting)
         except asyncio.CancelledError:  # the thread starts it all the same, and nobody knows it
-            await undisturbed(_end_unwanted(on, starting))
+            await uninterruptible(_end_unwanted(on, starting))
             raise
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from placewire.agent.contract.entries import bridge_name
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_of
 from placewire.optimizer.cluster_plan.documents import Mistake
 from placewire.optimizer.cluster_plan.values import MEASURED, shown
@@ -143,7 +143,7 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
         yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
     try:
-        Schedule(**job.optimizer_document["schedule"])
+        LearningRateSchedule(**job.optimizer_document["schedule"])
     except CaptureError as error:
         yield "job.optimizer.schedule", str(error)
     if job.batch % job.accumulate:

@@ -24,11 +24,11 @@ from placewire.controller.plan.values import (
     Warmup,
     WeightDecay,
 )
-from placewire.optimizer.cluster_plan.section import FrozenSection
+from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.values import Text
 
 
-class PlanSchedule(FrozenSection):
+class PlanSchedule(Frozen):
     """Of the learning rate. What each name takes is checked by the optimizer."""
 
     name: Literal["constant", "linear", "cosine", "step"] = Field(
@@ -56,7 +56,7 @@ class PlanSchedule(FrozenSection):
     )
 
 
-class PlanOptimizer(FrozenSection):
+class PlanOptimizer(Frozen):
     name: Literal["adamw", "sgd"] = Field("adamw", description="torch's AdamW, or its SGD")
     lr: LearningRate = Field(1e-3, description="the learning rate")
     momentum: Momentum | None = Field(None, description="of `sgd` only; none: torch's default")
@@ -76,7 +76,7 @@ class PlanOptimizer(FrozenSection):
         return {key: value for key, value in given.items() if value is not None}
 
 
-class PlanCheckpoint(FrozenSection):
+class PlanCheckpoint(Frozen):
     folder: Folder = Field(description="the same folder on every server, shared by them")
     every: Count = Field(
         100,
@@ -90,7 +90,7 @@ class PlanCheckpoint(FrozenSection):
     )
 
 
-class PlanTrace(FrozenSection):
+class PlanTrace(Frozen):
     folder: Folder = Field(description="where each rank writes its file, on its own server")
     steps: Count = Field(2, description="how many steps are recorded, the job's last ones")
 
@@ -130,7 +130,7 @@ Environment = Annotated[
 ]
 
 
-class PlacedJob(FrozenSection):
+class PlacedJob(Frozen):
     """Runs the captured model, placed operator by operator."""
 
     kind: Literal["placed"] = Field(description="how the job runs")
@@ -180,7 +180,7 @@ class PlacedJob(FrozenSection):
         }
 
 
-class ReplayJob(FrozenSection):
+class ReplayJob(Frozen):
     """Runs a graph file's timings with real messages: its operators only take their time."""
 
     kind: Literal["replay"] = Field(description="how the job runs")
@@ -202,7 +202,7 @@ class ReplayJob(FrozenSection):
     env: Environment = Field(default_factory=dict)
 
 
-class TorchrunJob(FrozenSection):
+class TorchrunJob(Frozen):
     """Runs a script that places itself (DDP, FSDP, ...), unmodified, on every server of the plan,
     and has it use every NIC. `solve` is not read."""
 

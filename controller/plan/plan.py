@@ -25,14 +25,15 @@ from placewire.controller.plan.values import (
     TimeLimit,
     Version,
 )
+from placewire.frozen import Frozen
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.cluster_plan.conversion import cluster_of
-from placewire.optimizer.cluster_plan.section import ChosenRails, FrozenSection, PlanCluster
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster
 from placewire.optimizer.cluster_plan.values import Flag, Text
 from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cpu
 
 
-class PlanLaunch(FrozenSection):
+class PlanLaunch(Frozen):
     """How ranks, and the programs that profile the model, are started on the servers, each reached
     at its management address. Without it they run in a lab, or not at all."""
 
@@ -54,7 +55,7 @@ class PlanLaunch(FrozenSection):
     )
 
 
-class PlanSolve(FrozenSection):
+class PlanSolve(Frozen):
     """How long a placement is searched for. Not read by `kind: torchrun`."""
 
     engine: EngineName = Field(
@@ -76,7 +77,7 @@ class PlanSolve(FrozenSection):
     seed: Seed = Field(0, description="of the search")
 
 
-class PlanVerify(FrozenSection):
+class PlanVerify(Frozen):
     tolerance: Fraction = Field(
         0.10,
         description="how far a measured rate may be off its promise, and two frames more, which a "
@@ -89,7 +90,7 @@ class PlanVerify(FrozenSection):
     )
 
 
-class PlanNetwork(FrozenSection):
+class PlanNetwork(Frozen):
     """What may be done to the network."""
 
     sharing: Literal["auto", SharingName] = Field(
@@ -128,7 +129,7 @@ class PlanNetwork(FrozenSection):
     )
 
 
-class Plan(FrozenSection):
+class Plan(Frozen):
     version: Annotated[Literal[1], Version] = Field(description="of this form")
     name: PlanName = Field(
         description="marks what the plan makes in Open vSwitch, and names its runs in the journal "

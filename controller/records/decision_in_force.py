@@ -23,7 +23,7 @@ _BECAME = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class DecisionInForce:
     """decision: the number of the one that all servers are on which answer; None: they are on
     nothing of the plan, or not on one. why: in words, by what became of decisions."""
 
@@ -31,9 +31,9 @@ class Standing:
     why: str
 
 
-def standing(
+def decision_in_force(
     plan_name: str, decisions: Sequence[Decision], leases: Mapping[str, LeaseState]
-) -> Standing:
+) -> DecisionInForce:
     """decisions: oldest first; those of other plans count for nothing. leases: of the plan's
     servers that answer."""
     decisions = [one for one in decisions if one.plan_name == plan_name]
@@ -43,13 +43,15 @@ def standing(
         on.setdefault(place, []).append(server)
     if len(on) > 1:
         each = "; ".join(f"{place}: {', '.join(servers)}" for place, servers in on.items())
-        return Standing(None, f"mixed: {each}{_because(decisions, None)}")
+        return DecisionInForce(None, f"mixed: {each}{_because(decisions, None)}")
     if not on:
-        return Standing(None, "no server answers" + _because(decisions, None))
+        return DecisionInForce(None, "no server answers" + _because(decisions, None))
     place = next(iter(on))
     found = next((one for one in decisions if place == _named(one)), None)
     because = _because(decisions, found)
-    return Standing(found.id if found else None, f"on every server that answers: {place}{because}")
+    return DecisionInForce(
+        found.id if found else None, f"on every server that answers: {place}{because}"
+    )
 
 
 def _place(plan_name: str, decisions: Sequence[Decision], server: str, lease: LeaseState) -> str:

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.frozen import Frozen
 from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
 
 if TYPE_CHECKING:
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
     from placewire.controller.errors import PlacewireError
     from placewire.optimizer.placement import Placement
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TrafficRow(Frozen):

@@ -12,7 +12,7 @@ from placewire.controller.show.console import table
 from placewire.optimizer.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from placewire.controller.decide.decide import Decision
+    from placewire.controller.decide.decide import PlacementDecision
     from placewire.optimizer.placement import Placement
 
 
@@ -86,7 +86,7 @@ def placement_table(placement: Placement) -> Table:
     return made
 
 
-def considered_table(decision: Decision) -> Table:
+def considered_table(decision: PlacementDecision) -> Table:
     made = table(
         "Sharings considered, each with its own placement",
         words=("sharing", "rails", "predicted step", "devices", ""),

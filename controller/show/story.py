@@ -42,7 +42,7 @@ from placewire.job.contract.specification import (
 from placewire.optimizer.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from placewire.controller.decide.decide import Decision
+    from placewire.controller.decide.decide import PlacementDecision
     from placewire.controller.launch.job_status import JobStatus
     from placewire.optimizer.network.script_allocation import ScriptAllocation
 
@@ -95,7 +95,7 @@ class Show:
             self.progress(line)
         self._provisioning = told if isinstance(told, Began) else self._provisioning
 
-    def decision(self, decision: Decision | TrafficDecision) -> None:
+    def decision(self, decision: PlacementDecision | TrafficDecision) -> None:
         if isinstance(decision, TrafficDecision):
             self._traffic(decision.allocation)
             return

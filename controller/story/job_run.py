@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.compile.scripts import script_specs
-from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.plan.job import TorchrunJob
@@ -36,7 +36,7 @@ async def end_left_ranks(tools: Tools) -> None:
 
 
 async def calibrated_paths(
-    request: Request, tools: Tools, decision: Decision, change: NetworkChange
+    request: Request, tools: Tools, decision: PlacementDecision, change: NetworkChange
 ) -> tuple[CalibratedRow, ...]:
     """Where the plan wants it: what messages pay on the network that was just measured."""
     if not wants_calibration(request.plan, tools.cache):
@@ -58,7 +58,7 @@ async def calibrated_paths(
 async def run_job(
     request: Request,
     tools: Tools,
-    decision: Decision | TrafficDecision,
+    decision: PlacementDecision | TrafficDecision,
     change: NetworkChange,
     events: list[RankEvent],
 ) -> None:
@@ -68,7 +68,7 @@ async def run_job(
 
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
-    if isinstance(decision, Decision):
+    if isinstance(decision, PlacementDecision):
         specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
         silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
     else:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.state import Change
 from placewire.controller.errors import StalePreview, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
+from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.documents import DocumentError, read_yaml
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ServerPreview(Frozen):
     changes: tuple[Change, ...]
 
 
-class Preview(Frozen):
+class PreviewFile(Frozen):
     """plan: as its file was parsed, without the values of `job.env`; plan_file: where it was, for
     these, and for the files that it names."""
 
@@ -63,9 +63,9 @@ class Preview(Frozen):
         return parse_plan(plan, self.plan_file, base=Path(self.plan_file).parent)
 
 
-def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview:
+def preview_of(document: object, plan_file: Path, proposal: Proposal) -> PreviewFile:
     """document: the plan, as its file has it."""
-    return Preview(
+    return PreviewFile(
         plan_file=str(plan_file.resolve()),
         plan=_with_env(document, dict.fromkeys(_env_of(document))),
         predicted_step_seconds=proposal.decision.predicted_step_seconds,
@@ -77,7 +77,7 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
     )  # fmt: skip
 
 
-def write_preview(preview: Preview, file: Path) -> None:
+def write_preview(preview: PreviewFile, file: Path) -> None:
     """Only for its owner: a plan's `env` may hold what others must not read."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
@@ -85,7 +85,7 @@ def write_preview(preview: Preview, file: Path) -> None:
         out.write(preview.model_dump_json(indent=2) + "\n")
 
 
-def read_preview(file: Path) -> Preview | None:
+def read_preview(file: Path) -> PreviewFile | None:
     """None: it is none, but perhaps a plan. Raises UsageError where it is a broken one."""
     try:
         document = json.loads(file.read_bytes())
@@ -94,7 +94,7 @@ def read_preview(file: Path) -> Preview | None:
     if not isinstance(document, dict) or document.get("kind") != "preview":
         return None
     try:
-        return Preview.model_validate(document)
+        return PreviewFile.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(
@@ -125,7 +125,7 @@ def _document(plan_file: Path) -> object:
         return None
 
 
-def require_as_previewed(preview: Preview, proposal: Proposal) -> None:
+def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
     """Raises StalePreview, which says of each server what is no longer as it was shown."""
     found: dict[str, list[str]] = {}
     for server, state in proposal.desired.items():

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import DesiredState
-from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traffic import TrafficDecision
 
 
 @dataclass(frozen=True)
 class Proposal:
-    decision: Decision | TrafficDecision
+    decision: PlacementDecision | TrafficDecision
     desired: dict[str, DesiredState]
     previewed: dict[str, Previewed]

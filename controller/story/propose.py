@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placewire.controller.change.change import preview
+from placewire.controller.change.generations import next_generations
 from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
-from placewire.controller.decide.decide import Decision, decide
+from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
 from placewire.controller.errors import (
     AgentRefused,
@@ -40,10 +41,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
             plan,
             decision.allocation,
             able,
-            {
-                s: tools.journal.next_generation(s, h.lease.highest_generation)
-                for s, h in hello.items()
-            },
+            next_generations(tools.journal, tools.agents, servers),
         )
         for doubt in deliverable.doubts(plan, able, desired):
             show.say(doubt)
@@ -52,7 +50,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def decided(request: Request, tools: Tools) -> Decision | TrafficDecision:
+async def decided(request: Request, tools: Tools) -> PlacementDecision | TrafficDecision:
     plan = request.plan
     if isinstance(plan.job, TorchrunJob):
         return decide_traffic(plan, plan.job, tools.cache)

@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from placewire.agent.contract.messages import Destroy, Restore
 from placewire.agent.contract.state import ApplyReport
 from placewire.controller.change.change import NetworkChange
+from placewire.controller.change.generations import with_next_generations
 from placewire.controller.errors import AgentUnreachable, RestoreFailed, restore_by_hand
 from placewire.controller.story.rollback import states_of
-from placewire.controller.uninterruptible import undisturbed
+from placewire.controller.uninterruptible import uninterruptible
 
 if TYPE_CHECKING:
     from placewire.agent.contract.messages import Request
@@ -68,7 +69,7 @@ async def recover(plan: Plan, agents: Agents, journal: Journal) -> Recovered | N
     """
     if (decision := left_open(journal, plan.name)) is None:
         return None
-    return await undisturbed(_ended(decision, plan, agents, journal))
+    return await uninterruptible(_ended(decision, plan, agents, journal))
 
 
 async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
@@ -109,16 +110,8 @@ async def _finish(
 ) -> None:
     """Where it is in force already nothing changes but the generation."""
     states = states_of(journal, decision, plan)
-    desired = {
-        server: states[server].model_copy(
-            update={
-                "generation": journal.next_generation(
-                    server, agents.hello[server].lease.highest_generation
-                )
-            }
-        )
-        for server in servers
-    }
+    present = {server: states[server] for server in servers}
+    desired = with_next_generations(journal, agents, present)
     if desired:
         async with NetworkChange(agents, journal, desired) as change:
             await change.stage()

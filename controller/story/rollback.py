@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from placewire.agent.contract.state import DesiredState
 from placewire.controller.change.change import NetworkChange, preview
+from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.in_force import allocation_of
 from placewire.controller.errors import UsageError
 
@@ -86,16 +87,7 @@ async def roll_back(
     former = states_of(journal, chosen, plan)
     with tools.stage("agents"):
         await tools.agents.wait_for(list(former), timeout_seconds=10)
-    desired = {
-        server: state.model_copy(
-            update={
-                "generation": journal.next_generation(
-                    server, tools.agents.hello[server].lease.highest_generation
-                )
-            }
-        )
-        for server, state in former.items()
-    }
+    desired = with_next_generations(journal, tools.agents, former)
     show.say(f"back to decision {chosen.id}, {chosen.plan_digest[:12]}")
     with tools.stage("preview"):
         show.changes(await preview(tools.agents, desired))

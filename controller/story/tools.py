@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.plan.plan import Plan
-from placewire.controller.story.preview_file import Preview
+from placewire.controller.story.preview_file import PreviewFile
 
 if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
@@ -29,7 +29,7 @@ class Request:
     plan_file: Path
     network_only: bool
     confirm: Callable[[], Awaitable[bool]]
-    preview: Preview | None = None
+    preview: PreviewFile | None = None
     measured: bool = True
 
 

@@ -26,7 +26,7 @@ from placewire.job.calibration.exchanges import (
     exchanges,
     paths_from,
 )
-from placewire.job.calibration.link_fit import fit_link
+from placewire.job.calibration.path_fit import fit_path
 from placewire.job.contract.specification import (
     Calibrated,
     Finished,
@@ -42,6 +42,7 @@ from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.gloo import GlooTransport
 from placewire.job.transport.rendezvous import await_key, open_store
+from placewire.optimizer.device_names import index_of, server_of
 from placewire.optimizer.placement import Placement, load_placement
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class _Trips:
 
     def __init__(self, spec: RankSpec, transport: GlooTransport | NcclTransport) -> None:
         self._transport = transport
-        index = int(spec.device.rpartition("/")[2])
+        index = index_of(spec.device)
         self._device = (
             torch.device("cuda", index) if spec.backend == "nccl" else torch.device("cpu")
         )
@@ -158,12 +159,12 @@ def _paths(spec: RankSpec, trips: _RoundTrips) -> Iterator[MeasuredPath]:
         if len(seconds) < 3:
             continue  # the time was over before
         try:
-            fit = fit_link(seconds)
+            fit = fit_path(seconds)
         except ValueError as error:
             raise JobError(f"the path to {destination} on {', '.join(rails)}: {error}") from error
         yield MeasuredPath(
-            source=spec.device.rpartition("/")[0],
-            destination=destination.rpartition("/")[0],
+            source=server_of(spec.device),
+            destination=server_of(destination),
             rails=rails,
             setup_seconds=fit.setup_seconds,
             bits_per_second=fit.bits_per_second,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.placement import Message, Placement
 
 # All of the measuring takes about so long where paths are as fast as the placement says.
@@ -166,7 +167,7 @@ def _fitting_bytes(
 
 def _rate(placement: Placement, pair: DevicePair, rail: str) -> float:
     """The pair's own rate where it has one, else the slower NIC's."""
-    source, destination = (device.rsplit("/", 1)[0] for device in pair)
+    source, destination = (server_of(device) for device in pair)
     for a, b, on, rate in placement.rates_bits_per_second:
         if (a, b, on) == (source, destination, rail) and rate > 0:
             return rate

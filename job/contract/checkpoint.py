@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"

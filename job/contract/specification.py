@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 from placewire.job.contract.checkpoint import CheckpointSpec
 
 
@@ -30,7 +30,7 @@ class RailInterface(Frozen):
 
 
 class ScheduleSpec(Frozen):
-    """As placewire.optimizer.capture.schedule.Schedule says."""
+    """As placewire.optimizer.capture.learning_rate_schedule.LearningRateSchedule says."""
 
     name: Literal["constant", "linear", "cosine", "step"] = "constant"
     warmup_steps: int = 0

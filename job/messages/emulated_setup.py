@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from placewire.job.messages.send_queues import RailQueue, Waiting
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
@@ -101,10 +102,10 @@ def with_set_up(
 def _channel_rate(placement: Placement, source: str, destination: str, rail: str) -> float:
     """Bits per second that one device pair has at most: its own part of its servers' rate where
     that is a cap, else the slower NIC's; inf where it has none."""
-    ends = tuple(end.rsplit("/", 1)[0] for end in (source, destination))
+    ends = (server_of(source), server_of(destination))
     if SHARINGS[placement.sharing].caps_pairs:
         used = {(m.source, m.destination) for m in placement.messages}
-        pairs = Counter(tuple(end.rsplit("/", 1)[0] for end in pair) for pair in used)
+        pairs = Counter((server_of(a), server_of(b)) for a, b in used)
         for *between, on, rate in placement.rates_bits_per_second:
             if tuple(between) == ends and on == rail:
                 return rate / max(pairs[ends], 1)

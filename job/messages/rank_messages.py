@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part, chunk_bytes, cut, tags_taken
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement
 
@@ -38,7 +39,7 @@ class RankMessage:
 
     @property
     def peer_server(self) -> str:
-        return self.peer_device.partition("/")[0]
+        return server_of(self.peer_device)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _cuts(
             )
         if message.rails:
             shares = [message.rails.get(rail, 0.0) for rail in rails]
-            pair = (message.source.split("/")[0], message.destination.split("/")[0])
+            pair = (server_of(message.source), server_of(message.destination))
             largest = None if chunks is None else chunks[pair]
             parts = cut(message.bytes, shares, first_tag, largest, sockets)
         else:

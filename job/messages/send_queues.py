@@ -22,6 +22,7 @@ from typing import Protocol
 
 from placewire.job.messages.cutting import Part, chunk_bytes
 from placewire.job.messages.rank_messages import RankMessage
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
@@ -212,7 +213,7 @@ def queues_for(
     if SHARINGS[placement.sharing].sends_most_urgent_first and urgent_first:
         policy, cluster = SHARINGS[placement.sharing], placement.cluster
         usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
-        server = [one.name for one in cluster.servers].index(device.partition("/")[0])
+        server = [one.name for one in cluster.servers].index(server_of(device))
         for nic in cluster.servers[server].nics:
             if nic.rail in queues:
                 counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])

@@ -7,6 +7,7 @@ import torch
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
 from placewire.optimizer.capture.protocol import DeviceType
+from placewire.optimizer.device_names import index_of
 from placewire.optimizer.placement import Placement
 
 
@@ -17,7 +18,7 @@ def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
     device = cluster.devices[cluster.device_names.index(spec.device)]
     if device.runs_on == "cpu":
         return "cpu"
-    index = int(spec.device.rpartition("/")[2])
+    index = index_of(spec.device)
     if index >= torch.cuda.device_count():
         raise JobError(
             f"{spec.device} is of type {device.type!r}, and this server has "

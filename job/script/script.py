@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-from placewire.agent.counters import read_counters
+from placewire.agent.interface_counters import read_counters
 from placewire.job.contract.specification import (
     Carried,
     Failed,

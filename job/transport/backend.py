@@ -12,6 +12,7 @@ from placewire.job.messages.emulated_setup import with_set_up
 from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.messages.send_queues import queues_for
 from placewire.job.transport.gloo import GlooTransport
+from placewire.optimizer.device_names import index_of, server_of
 from placewire.optimizer.placement import Placement
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ def transport_of(
         )
     from placewire.job.transport.nccl import NcclTransport
 
-    server, _, index = spec.device.partition("/")
     fastest = max(
         nic.rate_bits_per_second
         for s in placement.cluster.servers
-        if s.name == server
+        if s.name == server_of(spec.device)
         for nic in s.nics
     )
-    return NcclTransport(messages, torch.device("cuda", int(index)), fastest, spec.sockets_per_rail)
+    device = torch.device("cuda", index_of(spec.device))
+    return NcclTransport(messages, device, fastest, spec.sockets_per_rail)
 
 
 def backend_notes(spec: RankSpec) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from placewire.job.contract.specification import RankSpec
 from placewire.job.transport.gloo import GlooTransport
 from placewire.job.transport.rendezvous import meet
 from placewire.job.transport.tcp_connections import Backlog
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
@@ -30,7 +31,7 @@ def connect(
     policy = SHARINGS[placement.sharing]
     in_order = policy.sends_most_urgent_first and spec.urgent_first
     if isinstance(transport, GlooTransport) and in_order:
-        here = spec.device.partition("/")[0]
+        here = server_of(spec.device)
         nics = next(server.nics for server in placement.cluster.servers if server.name == here)
         rates = {nic.rail: nic.rate_bits_per_second for nic in nics}
         transport.watch(Backlog(addresses, rates))

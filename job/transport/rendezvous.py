@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
+from placewire.optimizer.device_names import server_of
 
 _POLL = timedelta(seconds=1)
 
@@ -52,7 +53,7 @@ def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
     """Returns when all ranks are ready: the address of each server of theirs on each rail. Raises
     JobError as soon as one says that it failed."""
     rails = ",".join(rail.rail for rail in spec.rail_interfaces)
-    said = [spec.device.partition("/")[0], *(rail.address for rail in spec.rail_interfaces)]
+    said = [server_of(spec.device), *(rail.address for rail in spec.rail_interfaces)]
     with _rank_0_there():
         store.set(f"ready/{spec.rank}", f"{rails} {' '.join(said)}")
     addresses: dict[tuple[str, str], str] = {}

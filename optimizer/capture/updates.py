@@ -16,7 +16,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.stepped import Stepped
 
 # Accepted options and their defaults, which are those of torch.optim.
@@ -38,14 +38,16 @@ class OptimizerChoice:
     lr: float = 1e-3
     options: Mapping[str, float] = field(default_factory=dict)
     clip_norm: float | None = None
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> OptimizerChoice:
         """From a mapping of the fields, the schedule as one, too. Raises CaptureError, and
         TypeError for what is no field."""
         given = dict(document)
-        return OptimizerChoice(**{**given, "schedule": Schedule(**given.get("schedule") or {})})
+        return OptimizerChoice(
+            **{**given, "schedule": LearningRateSchedule(**given.get("schedule") or {})}
+        )
 
     def __post_init__(self) -> None:
         if self.name not in DEFAULTS:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.payload import MTU_BYTES
 from placewire.optimizer.cluster_plan.values import (
     Address,
@@ -31,13 +32,7 @@ from placewire.optimizer.cluster_plan.values import (
 ChosenRails = Annotated[tuple[Text, ...], Field(min_length=1)] | None
 
 
-class FrozenSection(BaseModel):
-    """Base of plan.yaml's mappings: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PlanDevice(FrozenSection):
+class PlanDevice(Frozen):
     type: DeviceType = Field(
         description="names a hardware and software profile: `cpu`, or `cpu:` and a name for "
         "another kind of processor; any other name is a kind of CUDA device. Each is measured on a "
@@ -50,7 +45,7 @@ class PlanDevice(FrozenSection):
     )
 
 
-class PlanNic(FrozenSection):
+class PlanNic(Frozen):
     name: InterfaceName = Field(
         description="the kernel's name of the NIC; its bridge is `pw-` and this name, shortened "
         "where that has more than 15 characters"
@@ -94,7 +89,7 @@ class PlanNic(FrozenSection):
         return str(ipaddress.IPv4Interface(self.address).ip)
 
 
-class PlanServer(FrozenSection):
+class PlanServer(Frozen):
     name: ServerName = Field(description="the one that its agent's certificate is issued for")
     management: Address = Field(
         description="where ranks meet, and sshd listens; never on a rail, never touched"
@@ -107,7 +102,7 @@ class PlanServer(FrozenSection):
     )
 
 
-class PlanCluster(FrozenSection):
+class PlanCluster(Frozen):
     """What there is. `optimizer solve --cluster plan.yaml` takes this section, too."""
 
     setup_latency_seconds: Latency = Field(

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.explain.critical_path import Segment, critical_path
 from placewire.optimizer.explain.summary import indices_of, problem_of
 from placewire.optimizer.explain.what_if import (
     Change,
-    Decision,
+    PlacementArrays,
     bound_with_another_device,
     busiest_devices,
     changes,
@@ -80,7 +81,7 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
     """The placement must pass `check`."""
     problem = problem_of(graph, placement)
     device, order = indices_of(graph, placement)
-    decision = Decision(device, order, placement.rates)
+    decision = PlacementArrays(device, order, placement.rates)
     timeline = simulate(problem, device, order=order, rates=placement.rates)
     path = critical_path(problem, device, timeline)
     found = changes(problem, decision, busiest_devices(problem, decision))
@@ -138,14 +139,14 @@ def _pairs(placement: Placement, path: Sequence[Segment], decided: bool) -> tupl
     rate: dict[tuple[str, str], float] = defaultdict(float)
     critical: dict[tuple[str, str], float] = defaultdict(float)
     for message in placement.messages:
-        pair = _server(message.source), _server(message.destination)
+        pair = server_of(message.source), server_of(message.destination)
         count[pair] += 1
         size[pair] += message.bytes
     for source, destination, _, part in placement.rates_bits_per_second:
         rate[source, destination] += part
     for segment in path:
         if segment.kind != "compute":
-            pair = _server(names[segment.source]), _server(names[segment.device])
+            pair = server_of(names[segment.source]), server_of(names[segment.device])
             critical[pair] += segment.seconds
     sent: dict[str, int] = defaultdict(int)
     given: dict[str, float] = defaultdict(float)
@@ -166,7 +167,3 @@ def _pairs(placement: Placement, path: Sequence[Segment], decided: bool) -> tupl
         )
         for pair in sorted(size, key=lambda pair: -size[pair])
     )
-
-
-def _server(device: str) -> str:
-    return device.rsplit("/", 1)[0]

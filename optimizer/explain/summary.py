@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
@@ -102,7 +103,7 @@ def _pair_lines(placement: Placement) -> list[str]:
     count: dict[tuple[str, str], int] = defaultdict(int)
     size: dict[tuple[str, str], int] = defaultdict(int)
     for message in placement.messages:
-        pair = (message.source.rsplit("/", 1)[0], message.destination.rsplit("/", 1)[0])
+        pair = (server_of(message.source), server_of(message.destination))
         count[pair] += 1
         size[pair] += message.bytes
     rates: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -32,7 +32,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementArrays:
     """A placement as numbers: device int64[n], operators per device in order, rates [S, S, R]."""
 
     device: IntArray
@@ -40,7 +40,7 @@ class Decision:
     rates: FloatArray
 
 
-def changes(problem: Problem, decision: Decision, devices: Sequence[int]) -> list[Change]:
+def changes(problem: Problem, decision: PlacementArrays, devices: Sequence[int]) -> list[Change]:
     """Network and devices, each improved alone. devices: those worth trying, the best first."""
     cluster = problem.cluster
     found = []
@@ -57,13 +57,13 @@ def changes(problem: Problem, decision: Decision, devices: Sequence[int]) -> lis
     return found
 
 
-def without_network(problem: Problem, decision: Decision) -> Change:
+def without_network(problem: Problem, decision: PlacementArrays) -> Change:
     """What no network could beat for this placement and its orders."""
     return _with_network(problem, decision, "a network that takes no time at all", _FREE, 0.0)
 
 
 def _with_network(
-    problem: Problem, decision: Decision, what: str, rate: float, latency: float
+    problem: Problem, decision: PlacementArrays, what: str, rate: float, latency: float
 ) -> Change:
     """rate times every rate, latency times every setup latency."""
     changed = replace(problem, cluster=_network(problem.cluster, rate, latency))
@@ -88,7 +88,7 @@ def bound_with_another_device(problem: Problem) -> Change:
     return Change(what, lower_bound(replace(problem, cluster=larger)).seconds)
 
 
-def _step(problem: Problem, decision: Decision, rates: FloatArray) -> float:
+def _step(problem: Problem, decision: PlacementArrays, rates: FloatArray) -> float:
     return simulate(problem, decision.device, order=decision.order, rates=rates).step_seconds
 
 
@@ -148,7 +148,7 @@ def _counting() -> Iterator[int]:
         k += 1
 
 
-def busiest_devices(problem: Problem, decision: Decision) -> list[int]:
+def busiest_devices(problem: Problem, decision: PlacementArrays) -> list[int]:
     """Those that run something, the longest busy first."""
     seconds = problem.seconds[np.arange(len(decision.device)), decision.device]
     busy = np.bincount(decision.device, weights=seconds, minlength=len(problem.cluster.devices))

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
+from placewire.frozen import Frozen
 from placewire.optimizer.arrays import FloatArray
-from placewire.optimizer.cluster import Cluster, Frozen
+from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 from tests.agent.server_under_test import (
     CONTROLLER_ADDRESS,
     ServerUnderTest,

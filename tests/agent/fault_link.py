@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from placewire.agent.contract.frozen import Frozen
+from placewire.frozen import Frozen
 from tests.agent.fault_laws import Outcome
 
 

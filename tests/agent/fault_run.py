@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from placewire.agent.connection.link import Link
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.contract.config import AgentConfig
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.messages import (
     Commit,
     Destroy,
@@ -34,6 +33,7 @@ from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.service import Service
 from placewire.agent.store import DiskStore, StoreError
+from placewire.frozen import Frozen
 from tests.agent.fault_laws import Decisions, not_whole
 from tests.agent.fault_link import RepliesInMemory, gist_of, number_of, outcome_of
 from tests.agent.faults import AgentDied, Fault, Place, PowerCut, Striker
@@ -114,7 +114,7 @@ class FaultRun:
             self._break(f"the agent cannot start: {error}")
             return
         service = Service("s1", self.keeper, None)  # type: ignore[arg-type]
-        self._link = Link(CONFIG, service, None, None)  # type: ignore[arg-type]
+        self._link = ControllerConnection(CONFIG, service, None, None)  # type: ignore[arg-type]
         undisturbed = not self._disturbed
         self._disturbed = False
         report = self.keeper.resume()

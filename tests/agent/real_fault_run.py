@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.messages import Commit, Destroy, Stage
 from placewire.agent.contract.state import Collections, DesiredState
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import ineffective_queues
+from placewire.frozen import Frozen
 from tests.agent import keeping
 from tests.agent.probe import Answered, Probe
 from tests.agent.real_lab import RealLab

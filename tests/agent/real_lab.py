@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.store import DiskStore
+from placewire.frozen import Frozen
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.server_under_test import (
     ServerUnderTest,

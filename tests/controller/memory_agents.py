@@ -23,8 +23,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import placewire.agent.connection.link
-from placewire.agent.connection.link import Link, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.measurement import (
@@ -136,11 +135,13 @@ class MemoryAgent:
         self._service = Service(
             member.server, self.keeper, AsPromised(), find_neighbours=self._neighbours
         )
-        self._link: Link | None = None
+        self._link: ControllerConnection | None = None
 
     async def run(self) -> None:
         """Until cancelled; raises what is wrong with its certificate."""
-        self._link = Link(self.config, self._service, self._hello, tls_context(self.config))
+        self._link = ControllerConnection(
+            self.config, self._service, self._hello, tls_context(self.config)
+        )
         answer = self._service.answer
         self._service.answer = lambda body: self._answer(answer, body)  # type: ignore[method-assign]
         linked = asyncio.create_task(self._link.run())
@@ -233,7 +234,7 @@ async def main() -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     members = [Member(**one) for one in json.loads(await lines.readline())]
     # A cluster of tests is made and left every few seconds.
-    placewire.agent.connection.link.RECONNECT_SECONDS = (0.01, 0.05)
+    controller_connection.RECONNECT_SECONDS = (0.01, 0.05)
     await _serve(members, lines)
 
 

@@ -17,7 +17,7 @@ from placewire.job.calibration.exchanges import (
     exchanges,
     paths_from,
 )
-from placewire.job.calibration.link_fit import fit_link
+from placewire.job.calibration.path_fit import fit_path
 from placewire.job.contract.specification import Calibrated, MeasuredPath, RailInterface
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.optimizer.cluster import Nic
@@ -45,13 +45,13 @@ def test_the_worked_example() -> None:
     take 4 ms more: 50 Mbit/s."""
     there = 0.0005 + 64 * 8 / 50e6
     seconds = {64: [2 * there], 25_000: [there + 0.0045], 50_000: [there + 0.0085]}
-    fit = fit_link(seconds)
+    fit = fit_path(seconds)
     assert fit.bits_per_second == pytest.approx(50e6)
     assert fit.setup_seconds == pytest.approx(0.0005)
 
 
 def test_a_burst_after_a_pause_is_no_throughput() -> None:
-    fit = fit_link(trips(0.0004, 40e6, burst_bytes=6000))
+    fit = fit_path(trips(0.0004, 40e6, burst_bytes=6000))
     assert fit.bits_per_second == pytest.approx(40e6)
     assert fit.setup_seconds == pytest.approx(0.0004, rel=0.05)
 
@@ -62,14 +62,14 @@ def test_noise_and_a_disturbed_message_change_little() -> None:
         size: [t + abs(chance.gauss(0, 5e-5)) for t in seconds * 3] + [0.2]
         for size, seconds in trips(0.0004, 40e6).items()
     }
-    fit = fit_link(noisy)
+    fit = fit_path(noisy)
     assert fit.bits_per_second == pytest.approx(40e6, rel=0.02)
     assert fit.setup_seconds == pytest.approx(0.0004, rel=0.15)
 
 
 def test_what_did_not_take_longer_has_no_rate() -> None:
     with pytest.raises(ValueError, match="of 50000 bytes took no longer"):
-        fit_link({64: [0.001], 25_000: [0.01], 50_000: [0.01]})
+        fit_path({64: [0.001], 25_000: [0.01], 50_000: [0.01]})
 
 
 def placement(servers: int, rails: tuple[str, ...] = ("a", "b")) -> Placement:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.interpret import StepInterpreter
@@ -15,7 +15,10 @@ from tests.job.lazy_training import on_one_device, train, with_own_values
 from tests.placements import cluster_of, placement_of, random_devices
 
 ALL = OptimizerChoice(
-    "adamw", 1e-2, clip_norm=0.1, schedule=Schedule("cosine", warmup_steps=1, total_steps=5)
+    "adamw",
+    1e-2,
+    clip_norm=0.1,
+    schedule=LearningRateSchedule("cosine", warmup_steps=1, total_steps=5),
 )
 
 

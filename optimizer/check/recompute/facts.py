@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from placewire.optimizer.cluster import Link
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, OperatorGraph
 from placewire.optimizer.placement import Message, Placement
 
@@ -83,7 +84,7 @@ class Facts:
         self.type_of = dict(
             zip(cluster.device_names, (d.type for d in cluster.devices), strict=True)
         )
-        self.server_of = {name: name.rsplit("/", 1)[0] for name in cluster.device_names}
+        self.server_of = {name: server_of(name) for name in cluster.device_names}
         self.nics = {(server.name, nic.rail) for server in cluster.servers for nic in server.nics}
         self.link: dict[tuple[str, str], Link] = {
             (link.source, link.destination): link for link in cluster.links

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placewire.optimizer.published.comparison.ranking import fields
+from placewire.optimizer.published.comparison.ranking import rankings
 from placewire.optimizer.published.comparison.rows import Row
 
 _MARKERS = "os^vD<>pP*Xhd8"
@@ -27,9 +27,9 @@ class Placed:
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """steps.png and search.png in the folder; () where nothing was placed. Raises OSError."""
     placed = [
-        Placed(f"{field.graph}\n{field.cluster}", one.row, min(one.over_best, _WORST))
-        for field in fields(rows)
-        for one in field.standings
+        Placed(f"{ranking.graph}\n{ranking.cluster}", one.row, min(one.over_best, _WORST))
+        for ranking in rankings(rows)
+        for one in ranking.ranked
         if one.over_best is not None
     ]
     if not placed:

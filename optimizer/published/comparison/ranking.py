@@ -12,7 +12,7 @@ TIE = 0.01
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankedRow:
     """A row among those of its graph and cluster. over_best: its step over the shortest of them;
     gap: against the best bound that any of them proved. None without a placement that fits."""
 
@@ -22,7 +22,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Field:
+class Ranking:
     """All rows of one graph on one cluster. best_seconds: the shortest step that fits."""
 
     graph: str
@@ -31,15 +31,15 @@ class Field:
     bound_seconds: float | None
     single_device_seconds: float | None
     best_seconds: float | None
-    standings: tuple[Standing, ...]
+    ranked: tuple[RankedRow, ...]
 
 
-def fields(rows: Iterable[Row]) -> list[Field]:
+def rankings(rows: Iterable[Row]) -> list[Ranking]:
     """In the order in which graphs and clusters first appear."""
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         grouped.setdefault((row.graph, row.cluster), []).append(row)
-    return [_field(group) for group in grouped.values()]
+    return [_ranking(group) for group in grouped.values()]
 
 
 def step_of(row: Row) -> float | None:
@@ -47,27 +47,27 @@ def step_of(row: Row) -> float | None:
     return row.contended_seconds if row.outcome == "placed" and row.fits else None
 
 
-def _field(rows: Sequence[Row]) -> Field:
+def _ranking(rows: Sequence[Row]) -> Ranking:
     steps = [step for row in rows if (step := step_of(row)) is not None]
     bounds = [row.bound_seconds for row in rows if row.bound_seconds is not None]
     singles = [row.single_device_seconds for row in rows if row.single_device_seconds is not None]
     best, bound = min(steps, default=None), max(bounds, default=None)
-    return Field(
+    return Ranking(
         graph=rows[0].graph,
         operators=rows[0].operators,
         cluster=rows[0].cluster,
         bound_seconds=bound,
         single_device_seconds=min(singles, default=None),
         best_seconds=best,
-        standings=tuple(_standing(row, best, bound) for row in rows),
+        ranked=tuple(_ranked(row, best, bound) for row in rows),
     )
 
 
-def _standing(row: Row, best: float | None, bound: float | None) -> Standing:
+def _ranked(row: Row, best: float | None, bound: float | None) -> RankedRow:
     step = step_of(row)
     if step is None:
-        return Standing(row, None, None)
-    return Standing(
+        return RankedRow(row, None, None)
+    return RankedRow(
         row,
         over_best=step / best if best else 1.0,
         gap=None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0,

@@ -14,7 +14,7 @@ from typing import IO, Literal, Self
 
 from pydantic import ValidationError
 
-from placewire.optimizer.cluster import Frozen
+from placewire.frozen import Frozen
 from placewire.optimizer.graph.validation_message import first_mistake
 from placewire.optimizer.names import Model
 from placewire.optimizer.published.formulations.solver import SolverName

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from placewire.optimizer.published.comparison.ranking import Field, Standing, fields
+from placewire.optimizer.published.comparison.ranking import RankedRow, Ranking, rankings
 from placewire.optimizer.published.comparison.rows import Row
 from placewire.optimizer.quantities import format_bytes, format_step
 
@@ -31,22 +31,22 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
         + (f"; all rows: {', '.join(same)}" if same else ""),
         _COLUMNS,
     )
-    for field in fields(rows):
-        lines += ["", *_field_lines(field, axes)]
+    for ranking in rankings(rows):
+        lines += ["", *_lines(ranking, axes)]
     return lines
 
 
-def _field_lines(field: Field, axes: Sequence[str]) -> list[str]:
-    known = [f"{field.graph} ({field.operators} operators) on {field.cluster}"]
-    if field.bound_seconds is not None:
-        known.append(f"no step is shorter than {format_step(field.bound_seconds)}")
-    if field.single_device_seconds is not None:
-        known.append(f"one device takes {format_step(field.single_device_seconds)}")
+def _lines(ranking: Ranking, axes: Sequence[str]) -> list[str]:
+    known = [f"{ranking.graph} ({ranking.operators} operators) on {ranking.cluster}"]
+    if ranking.bound_seconds is not None:
+        known.append(f"no step is shorter than {format_step(ranking.bound_seconds)}")
+    if ranking.single_device_seconds is not None:
+        known.append(f"one device takes {format_step(ranking.single_device_seconds)}")
     placed = sorted(
-        (one for one in field.standings if one.over_best is not None),
+        (one for one in ranking.ranked if one.over_best is not None),
         key=lambda one: one.over_best or 0.0,
     )
-    unplaced = [one for one in field.standings if one.over_best is None]
+    unplaced = [one for one in ranking.ranked if one.over_best is None]
     head = ("engine", *axes, *_FIGURES)
     cells = [head, *(_cells(one, axes) for one in placed)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
@@ -60,7 +60,7 @@ def _field_lines(field: Field, axes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _cells(one: Standing, axes: Sequence[str]) -> tuple[str, ...]:
+def _cells(one: RankedRow, axes: Sequence[str]) -> tuple[str, ...]:
     row = one.row
     assert row.contended_seconds is not None
     late = "" if row.in_time else "!"
@@ -100,13 +100,13 @@ def figures(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [
         {
             **one.row.model_dump(mode="json", exclude={"found"}),
-            "best_bound_seconds": field.bound_seconds,
+            "best_bound_seconds": ranking.bound_seconds,
             "over_best": one.over_best,
             "gap_to_bound": one.gap,
             "in_time": one.row.in_time,
         }
-        for field in fields(rows)
-        for one in field.standings
+        for ranking in rankings(rows)
+        for one in ranking.ranked
     ]
 
 

@@ -34,7 +34,7 @@ _WORST = 100.0
 
 
 @dataclass(frozen=True)
-class Decision:
+class Transition:
     """device int64[N] before it; node, choice: what was decided; reward: how much of the start's
     step it saved."""
 
@@ -92,15 +92,15 @@ class PlacetoTraining:
                 said(self.trials.close_episode(loss))
 
     @torch.no_grad()
-    def episode(self, *, explores: bool) -> list[Decision]:
+    def episode(self, *, explores: bool) -> list[Transition]:
         """From the start, every movable node once, in topological order, or as many as there is
         time for. Without exploring devices are the likeliest."""
         device, seconds = self.start, self.start_seconds
-        made: list[Decision] = []
+        made: list[Transition] = []
         for node in self.movable.tolist():
             if self.trials.until.is_over or (explores and self.trials.is_over):
                 break
-            odds = self._odds([Decision(device, node, -1, 0.0)])
+            odds = self._odds([Transition(device, node, -1, 0.0)])
             choice = int(odds.argmax())
             if explores:
                 chances = torch.softmax(odds, dim=1)
@@ -109,11 +109,11 @@ class PlacetoTraining:
             after[node] = choice
             took = self._capped(self.trials.cost(after, len(self.movable), in_training=explores))
             reward = (seconds - took) / max(self.start_seconds, 1e-12)
-            made.append(Decision(device, node, choice, reward))
+            made.append(Transition(device, node, choice, reward))
             device, seconds = after, took
         return made
 
-    def update(self, decisions: list[Decision]) -> float:
+    def update(self, decisions: list[Transition]) -> float:
         """One step of Adam; the loss before it."""
         returns = np.cumsum([d.reward for d in decisions][::-1])[::-1]
         baseline = self._returned / max(self._episodes, 1)
@@ -140,7 +140,7 @@ class PlacetoTraining:
         self.optimizer.step()
         return loss
 
-    def _odds(self, decisions: list[Decision]) -> Tensor:
+    def _odds(self, decisions: list[Transition]) -> Tensor:
         """float[T, D]: logits of each decision, -inf for devices that cannot have the node."""
         current = np.array([d.node for d in decisions])
         features = np.stack([self._features(d) for d in decisions])
@@ -152,7 +152,7 @@ class PlacetoTraining:
         )
         return masked(logits, self.nodes.able[current])
 
-    def _features(self, decision: Decision) -> NDArray[np.float32]:
+    def _features(self, decision: Transition) -> NDArray[np.float32]:
         """float32[N, 2 D + 3]: costs, the device it is on, whether it is its turn, whether that has
         been."""
         count, devices = self.nodes.able.shape

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.measurement import Transfer
 from placewire.agent.contract.messages import (
     Commit,
@@ -24,6 +23,7 @@ from placewire.agent.contract.messages import (
     StopServers,
     Verify,
 )
+from placewire.frozen import Frozen
 from tests.agent.states import desired_state
 
 _DESIRED = desired_state(9, nics=("nic0",))

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from placewire.agent.connection.link import Link, LinkRefusedError
+from placewire.agent.connection.controller_connection import (
+    ControllerConnection,
+    ControllerRefusedError,
+)
 from placewire.agent.contract.messages import Capabilities, Hello, Request
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.keep.keeper import Keeper
@@ -70,7 +73,7 @@ class ControllerGoneWrong:
         self.waiting: list[bytes] = []
         self.replies: list[Any] = []
         self.failures: list[BaseException] = []
-        self.link: Link | None = None
+        self.link: ControllerConnection | None = None
 
     @asynccontextmanager
     async def post(self, url: str, *, json: Any, **_: object) -> Any:
@@ -121,7 +124,7 @@ class AgentInMemory:
         self.keeper.stage(desired_state(3), 10)
         self.keeper.commit(3, None)
         service = Service("s1", self.keeper, self.measuring)
-        self._link = Link(CONFIG, service, lambda: HELLO, None)  # type: ignore[arg-type]
+        self._link = ControllerConnection(CONFIG, service, lambda: HELLO, None)  # type: ignore[arg-type]
         self._link._require_listener = self._listens  # type: ignore[method-assign]
         self.controller.link = self._link
 
@@ -135,10 +138,10 @@ class AgentInMemory:
         return (self.keeper.lease, self.measuring.asked, rows, *(f.read_bytes() for f in kept))
 
     def take(self, message: BadMessage) -> None:
-        """What the link makes of it, as in Link.run."""
+        """What the link makes of it, as in ControllerConnection.run."""
         self.controller.waiting.append(message.data)
         self._link._replies.clear()
-        with contextlib.suppress(LinkRefusedError, ConnectionResetError):
+        with contextlib.suppress(ControllerRefusedError, ConnectionResetError):
             self._loop.run_until_complete(self._link._connect(self.controller))  # type: ignore[arg-type]
 
 

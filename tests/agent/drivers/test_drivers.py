@@ -494,7 +494,7 @@ def test_what_goes_wrong_in_a_driver_is_an_effect_error(
         raise fault
 
     here = Server(server.config)
-    monkeypatch.setattr("placewire.agent.drivers.links.LinkView", fail)
+    monkeypatch.setattr("placewire.agent.drivers.interfaces.InterfaceView", fail)
     with pytest.raises(UnreadableError, match=f"reading .*{type(fault).__name__}"):
         here.observe(Unmarked())
     bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath=DATAPATH))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.agent.drivers import ovsdb_link
+from placewire.agent.drivers import ovsdb_connection
 from placewire.agent.drivers.ovsdb_json import Parser
 
 LEAVES = (
@@ -73,5 +73,5 @@ def test_what_is_no_message_is_said(text: str, said: str) -> None:
 
 
 def test_the_link_reads_with_it() -> None:
-    assert ovsdb_link.ovs.jsonrpc is ovs.jsonrpc
+    assert ovsdb_connection.ovs.jsonrpc is ovs.jsonrpc
     assert ovs.json.PARSER == ovs.json.PARSER_C or ovs.json.Parser is Parser

@@ -21,7 +21,7 @@ import pytest
 
 from placewire.agent.contract.measurement import Transfer, TransferResult
 from placewire.agent.contract.messages import Listening, StartServers, StopServers
-from placewire.agent.counters import parse_devices
+from placewire.agent.interface_counters import parse_devices
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.iperf3_clients import parse_result, run_transfers, window
 from placewire.agent.measure.iperf3_servers import Iperf3Servers

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import benchmarks.agent.many_agents
-import placewire.agent.connection.link
 import placewire.controller.agents.agents
 from benchmarks.agent.cable import Cable
 from benchmarks.agent.many import apply, on_decision
@@ -69,7 +68,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 async def test_nothing_is_lost_and_nothing_done_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: Counter[tuple[str, str]]
 ) -> None:
-    monkeypatch.setattr(placewire.agent.connection.link, "RECONNECT_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(
+        placewire.agent.connection.controller_connection, "RECONNECT_SECONDS", (0.02, 0.1)
+    )
     monkeypatch.setattr(benchmarks.agent.many_agents, "LINKED", (0.02, 0.3))
     monkeypatch.setattr(benchmarks.agent.many_agents, "GONE", (0.02, 0.2))
     monkeypatch.setattr(placewire.controller.agents.agents, "_ALL_DIAL_SECONDS", 0.1)

@@ -20,9 +20,9 @@ from unittest.mock import create_autospec
 import aiohttp
 import pytest
 
+from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.connection.enrol import EnrolmentError, enrol
 from placewire.agent.connection.identity import keep, new_key, seconds_to_half_life
-from placewire.agent.connection.link import Link, tls_context
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.enrolment import CertificateRequest, Token, parse_token
 from placewire.agent.contract.messages import Hello
@@ -307,7 +307,9 @@ async def test_from_half_of_its_life_on_the_link_renews_the_certificate(
     keep(file, key.key_pem, chain, like=site.folder)
     assert seconds_to_half_life(file) < 0
     hello = Hello(server="s1", agent_pid=1, capabilities=capabilities(), lease=LEASE)
-    link = Link(config, create_autospec(Service), lambda: hello, tls_context(config))
+    link = ControllerConnection(
+        config, create_autospec(Service), lambda: hello, tls_context(config)
+    )
     caplog.set_level(logging.INFO)
     async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
         running = asyncio.create_task(link.run())

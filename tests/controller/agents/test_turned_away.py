@@ -21,9 +21,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-import placewire.agent.connection.link
-import placewire.controller.agents.http_link
 import placewire.controller.agents.tls_listener
+from placewire.agent.connection import controller_connection
 from placewire.agent.contract.messages import (
     Commit,
     FindNeighbours,
@@ -140,8 +139,10 @@ async def running(one: MemoryAgent) -> AsyncIterator[None]:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(placewire.agent.connection.link, "RECONNECT_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr(placewire.agent.connection.link, "REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(
+        placewire.agent.connection.controller_connection, "RECONNECT_SECONDS", (0.01, 0.05)
+    )
+    monkeypatch.setattr(controller_connection, "REFUSED_SECONDS", 0.1)
     monkeypatch.setattr(placewire.controller.agents.agents, "_ALL_DIAL_SECONDS", 0.2)
     return Site(tmp_path)
 
@@ -213,7 +214,9 @@ async def expired_while_linked(site: Site) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
         assert (await site.post_with(http, "hello", hello()))[0] == 200
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(placewire.controller.agents.http_link.time, "time", lambda: now() + 900)
+            patched.setattr(
+                placewire.controller.agents.agent_connections.time, "time", lambda: now() + 900
+            )
             assert (await site.post_with(http, "hello", hello()))[0] == 403
 
 
@@ -286,7 +289,7 @@ async def test_it_is_refused_noted_and_changes_nothing(
     site: Site, attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "slow" in attack.__name__:
-        monkeypatch.setattr(placewire.controller.agents.http_link, "READ_SECONDS", 2.0)
+        monkeypatch.setattr(placewire.controller.agents.agent_connections, "READ_SECONDS", 2.0)
         monkeypatch.setattr(placewire.controller.agents.tls_listener, "HANDSHAKE_SECONDS", 2.0)
     async with site.linked() as agents:
         before = site.agent.picture()
@@ -411,7 +414,9 @@ async def test_an_agent_sends_nothing_to_a_controller_that_is_none(
 async def test_an_answer_without_end_is_ended(
     site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placewire.agent.connection.link, "LARGEST_ANSWER_BYTES", 10**6)
+    monkeypatch.setattr(
+        placewire.agent.connection.controller_connection, "LARGEST_ANSWER_BYTES", 10**6
+    )
     before = site.agent.picture()
     async with impostor(site, "the real one").listening(), running(site.agent):
         await until(lambda: "has more than 1000000 bytes" in caplog.text)
@@ -449,21 +454,23 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
     async with site.linked() as agents:
         stage = Stage(desired=desired_state(6, (1_000_000, 2_000_000)), lease_seconds=30)
         given: list[Any] = []
-        begin = placewire.controller.agents.http_link.Conversation.begin
+        begin = placewire.controller.agents.agent_connections.Conversation.begin
 
         def recorded(conversation: Any, asked: Any) -> None:
             given.append(asked)
             begin(conversation, asked)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(placewire.controller.agents.http_link.Conversation, "begin", recorded)
+            patched.setattr(
+                placewire.controller.agents.agent_connections.Conversation, "begin", recorded
+            )
             assert (await agents.ask("s1", stage, ApplyReport, PATIENCE_SECONDS)).verified
         assert (
             await agents.ask("s1", Restore(generation=6), ApplyReport, PATIENCE_SECONDS)
         ).verified
         after = site.agent.picture()
         conversation = agents._link.conversations["s1"]
-        again = placewire.controller.agents.http_link.Asked(
+        again = placewire.controller.agents.agent_connections.Asked(
             given[0].envelope, asyncio.get_running_loop().create_future()
         )
         conversation.begin(again)

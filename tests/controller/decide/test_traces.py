@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.compile.ranks import rank_specs
-from placewire.controller.decide.decide import Decision
+from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.plan import Plan
@@ -20,9 +20,9 @@ def traced(folder: str) -> Plan:
     return plan(document)
 
 
-def decision(of: Plan, folder: Path) -> Decision:
+def decision(of: Plan, folder: Path) -> PlacementDecision:
     made = placement(of, ())
-    return Decision(folder / "g", folder / "scored", folder / "placement", made, (made,))
+    return PlacementDecision(folder / "g", folder / "scored", folder / "placement", made, (made,))
 
 
 def test_every_rank_is_told_folder_and_steps() -> None:

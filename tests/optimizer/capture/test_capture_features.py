@@ -10,7 +10,7 @@ import torch
 
 from placewire.optimizer.capture.clipping import block_of
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.models import features
@@ -83,11 +83,11 @@ def test_clipping_is_that_of_clip_grad_norm(choice: OptimizerChoice) -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule("cosine", warmup_steps=2, total_steps=7, final=0.1),
-        Schedule("step", every_steps=2, decay=0.3),
+        LearningRateSchedule("cosine", warmup_steps=2, total_steps=7, final=0.1),
+        LearningRateSchedule("step", every_steps=2, decay=0.3),
     ],
 )
-def test_scheduled_rates_are_those_of_torch(schedule: Schedule) -> None:
+def test_scheduled_rates_are_those_of_torch(schedule: LearningRateSchedule) -> None:
     for choice in (
         OptimizerChoice("adamw", 1e-2, schedule=schedule),
         OptimizerChoice("sgd", 0.1, {"momentum": 0.9}, schedule=schedule),

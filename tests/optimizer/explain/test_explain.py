@@ -15,7 +15,7 @@ from placewire.optimizer.cli import main
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.explain.critical_path import critical_path
 from placewire.optimizer.explain.explanation import Explanation, explain
-from placewire.optimizer.explain.what_if import Decision, bound_with_another_device, changes
+from placewire.optimizer.explain.what_if import PlacementArrays, bound_with_another_device, changes
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import Model, SharingName
@@ -58,7 +58,7 @@ def test_the_path_is_contiguous_and_names_what_was_waited_for() -> None:
 
 def test_changes_are_simulated() -> None:
     problem, device, rates = two_devices(latency=0.01)
-    decision = Decision(device, [[0, 3], [1, 2]], rates)
+    decision = PlacementArrays(device, [[0, 3], [1, 2]], rates)
     found = {change.what: change.step_seconds for change in changes(problem, decision, [1, 0])}
     assert found["every NIC and link twice as fast"] == pytest.approx(0.02 + 0.15 + 2 * MS)
     assert found["no setup latency"] == pytest.approx(0.3 + 2 * MS)

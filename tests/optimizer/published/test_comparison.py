@@ -24,7 +24,7 @@ from placewire.optimizer.published.comparison.cases import (
     meant_method,
     read_graph,
 )
-from placewire.optimizer.published.comparison.ranking import fields, seconds_until
+from placewire.optimizer.published.comparison.ranking import rankings, seconds_until
 from placewire.optimizer.published.comparison.rescoring import step_under
 from placewire.optimizer.published.comparison.rows import Row, RowsFile, RowsFileError
 from placewire.optimizer.published.comparison.tables import csv_text, table_lines
@@ -179,11 +179,11 @@ def test_rows_stand_beside_those_of_their_graph_and_cluster():
     heavy = row(key="h", engine="mcmc", contended_seconds=1.0, fits=False, model="thesis")
     none = row(key="n", engine="peft", outcome="refused", contended_seconds=None, fits=None)
     elsewhere = row(key="e", cluster="d", contended_seconds=9.0)
-    first, second = fields([ROW, slow, heavy, none, elsewhere])
+    first, second = rankings([ROW, slow, heavy, none, elsewhere])
     assert (first.best_seconds, first.bound_seconds) == (2.0, 1.6)
-    assert [one.over_best for one in first.standings] == [1.0, 2.0, None, None]
-    assert [one.gap for one in first.standings[:2]] == pytest.approx([0.2, 0.6])
-    assert second.standings[0].over_best == 1.0
+    assert [one.over_best for one in first.ranked] == [1.0, 2.0, None, None]
+    assert [one.gap for one in first.ranked[:2]] == pytest.approx([0.2, 0.6])
+    assert second.ranked[0].over_best == 1.0
     text = "\n".join(table_lines([ROW, slow, heavy, none, elsewhere]))
     assert text.index("heft") < text.index("metis") < text.index("peft (contended): refused")
     assert "mcmc (thesis): placed in 0.5 s, but under contended a memory is exceeded" in text

@@ -6,23 +6,23 @@ import pytest
 import torch
 
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.schedule import Schedule
+from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.updates import OptimizerChoice, parameter_update
 
 
 @pytest.mark.parametrize(
     ("schedule", "factors"),
     [
-        (Schedule(), [1, 1, 1]),
-        (Schedule(warmup_steps=4), [0.25, 0.5, 0.75, 1, 1, 1]),
-        (Schedule("linear", total_steps=4), [1, 0.75, 0.5, 0.25, 0, 0]),
-        (Schedule("linear", 1, total_steps=3, final=0.5), [1, 1, 0.75, 0.5, 0.5]),
-        (Schedule("cosine", total_steps=4), [1, 0.8535534, 0.5, 0.1464466, 0, 0]),
-        (Schedule("step", every_steps=2, decay=0.5), [1, 1, 0.5, 0.5, 0.25]),
-        (Schedule("step", 1, every_steps=1), [1, 1, 0.1, 0.01]),
+        (LearningRateSchedule(), [1, 1, 1]),
+        (LearningRateSchedule(warmup_steps=4), [0.25, 0.5, 0.75, 1, 1, 1]),
+        (LearningRateSchedule("linear", total_steps=4), [1, 0.75, 0.5, 0.25, 0, 0]),
+        (LearningRateSchedule("linear", 1, total_steps=3, final=0.5), [1, 1, 0.75, 0.5, 0.5]),
+        (LearningRateSchedule("cosine", total_steps=4), [1, 0.8535534, 0.5, 0.1464466, 0, 0]),
+        (LearningRateSchedule("step", every_steps=2, decay=0.5), [1, 1, 0.5, 0.5, 0.25]),
+        (LearningRateSchedule("step", 1, every_steps=1), [1, 1, 0.1, 0.01]),
     ],
 )
-def test_factors(schedule: Schedule, factors: list[float]) -> None:
+def test_factors(schedule: LearningRateSchedule, factors: list[float]) -> None:
     assert [schedule.factor_at(s) for s in range(len(factors))] == pytest.approx(factors)
 
 
@@ -45,7 +45,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, object], words: str) ->
 
 def test_the_step_alone_decides_the_rate() -> None:
     """As a training that goes on at step 5 has it: nothing was told before."""
-    schedule = Schedule("cosine", warmup_steps=2, total_steps=9, final=0.1)
+    schedule = LearningRateSchedule("cosine", warmup_steps=2, total_steps=9, final=0.1)
     choice = OptimizerChoice("sgd", 0.5, schedule=schedule)
     parameter, gradient = torch.zeros(3), torch.ones(3)
     update = parameter_update(choice, parameter)
@@ -59,8 +59,8 @@ def test_schedules_and_clipping_are_part_of_what_is_trained() -> None:
     plain = OptimizerChoice()
     others = [
         OptimizerChoice(clip_norm=1.0),
-        OptimizerChoice(schedule=Schedule(warmup_steps=3)),
-        OptimizerChoice(schedule=Schedule("linear", total_steps=9)),
+        OptimizerChoice(schedule=LearningRateSchedule(warmup_steps=3)),
+        OptimizerChoice(schedule=LearningRateSchedule("linear", total_steps=9)),
     ]
     assert len({choice.signature for choice in (plain, *others)}) == 4
     assert "schedule" not in plain.signature and "clip" not in plain.signature

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class LinkFit:
+class PathFit:
     """seconds = setup_seconds + bytes * 8 / bits_per_second; payload."""
 
     setup_seconds: float
     bits_per_second: float
 
 
-def fit_link(round_trips: Mapping[int, Sequence[float]]) -> LinkFit:
+def fit_path(round_trips: Mapping[int, Sequence[float]]) -> PathFit:
     """round_trips: seconds by the message's bytes; of each size the median counts. The answers have
     the smallest size, so that its round trips are two equal halves.
 
@@ -41,4 +41,4 @@ def fit_link(round_trips: Mapping[int, Sequence[float]]) -> LinkFit:
             f"messages of {larger[-1]} bytes took no longer than those of {larger[0]}: other work "
             "disturbed the measurement"
         )
-    return LinkFit(max(0.0, there - smallest * slope), 8 / slope)
+    return PathFit(max(0.0, there - smallest * slope), 8 / slope)

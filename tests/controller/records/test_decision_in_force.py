@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewire.agent.contract.state import LeaseState
-from placewire.controller.records.decision_in_force import Standing, standing
+from placewire.controller.records.decision_in_force import DecisionInForce, decision_in_force
 from placewire.controller.records.journal import Journal
 
 
@@ -60,7 +60,7 @@ def test_it_says_which_and_why(tmp_path: Path, name: str) -> None:
                 told = f"by recovery{detail}" if "by recovery" in phase else ""
                 journal.decide(made, known, detail=told)
         leases = {server: lease(generation) for server, generation in generations.items()}
-        found = standing("p", journal.decisions(), leases)
+        found = decision_in_force("p", journal.decisions(), leases)
     assert found.decision == decision
     import re
 
@@ -68,8 +68,8 @@ def test_it_says_which_and_why(tmp_path: Path, name: str) -> None:
 
 
 def test_another_plan_and_a_server_between_two_states_are_named() -> None:
-    found = standing("p", (), {"s1": lease(3, plan="q"), "s2": lease(4, "restoring")})
-    assert found == Standing(
+    found = decision_in_force("p", (), {"s1": lease(3, plan="q"), "s2": lease(4, "restoring")})
+    assert found == DecisionInForce(
         None, "mixed: plan 'q': s1; restoring (generation 4): s2; nothing was decided here yet"
     )
-    assert standing("p", (), {}).why == "no server answers; nothing was decided here yet"
+    assert decision_in_force("p", (), {}).why == "no server answers; nothing was decided here yet"

@@ -20,10 +20,10 @@ from yarl import URL
 from placewire.agent.connection.identity import keep, new_key, require_room, seconds_to_half_life
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.enrolment import CertificateAnswer, CertificateRequest
-from placewire.agent.contract.frozen import Frozen
 from placewire.agent.contract.messages import POLL_SECONDS, Hello, Poll, Previewed, Reply, Welcome
 from placewire.agent.contract.state import ApplyReport, Refusal
 from placewire.agent.service import Service
+from placewire.frozen import Frozen
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ LARGEST_ANSWER_BYTES = 64 * 2**20
 LONGEST_SAID = 2000
 
 
-class LinkRefusedError(Exception):
+class ControllerRefusedError(Exception):
     """The controller answered, and refused."""
 
 
@@ -59,7 +59,7 @@ def tls_context(config: AgentConfig) -> ssl.SSLContext:
     return context
 
 
-class Link:
+class ControllerConnection:
     """hello: made anew for each connection, in a thread (it looks at the network). linked: set from
     a controller's welcome until its connection breaks."""
 
@@ -93,7 +93,7 @@ class Link:
                 pause = 0.0
                 try:
                     await self._connect(http)
-                except LinkRefusedError as error:
+                except ControllerRefusedError as error:
                     log.warning("the controller refuses: %s", error)
                     pause += REFUSED_SECONDS
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -126,7 +126,7 @@ class Link:
         try:
             self._session_id = Welcome.model_validate(document).session
         except ValidationError as error:
-            raise LinkRefusedError(f"its welcome is not understood: {error}") from error
+            raise ControllerRefusedError(f"its welcome is not understood: {error}") from error
         log.info("linked to %s", self._url)
         self._alone, self._late = "", 0
         self.linked.set()
@@ -155,13 +155,13 @@ class Link:
             chain = CertificateAnswer.model_validate(document).chain_pem
             await asyncio.to_thread(keep, file, key.key_pem, chain, like=file.parent)
             self._context.load_cert_chain(file)
-        except (OSError, ValueError, LinkRefusedError) as error:
+        except (OSError, ValueError, ControllerRefusedError) as error:
             log.warning("the certificate could not be renewed: %s", error)
         else:
             log.info("the certificate was renewed")
 
     def _take_all(self, http: aiohttp.ClientSession, document: Any) -> None:
-        """Raises LinkRefusedError where that is no list of requests."""
+        """Raises ControllerRefusedError where that is no list of requests."""
         for envelope in _envelopes(document):
             self._take(http, envelope["id"], envelope.get("body"))
 
@@ -216,7 +216,7 @@ class Link:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.info("reply %s: %s", identifier, error)
             return False
-        except LinkRefusedError as error:
+        except ControllerRefusedError as error:
             log.warning("reply %s is not wanted: %s", identifier, error)
         return True
 
@@ -250,20 +250,20 @@ class Link:
             data = await _whole(response.content)
             if response.status >= 400:
                 said = data[:LONGEST_SAID].decode(errors="replace")
-                raise LinkRefusedError(f"{path}: {response.status} {said}")
+                raise ControllerRefusedError(f"{path}: {response.status} {said}")
             try:
                 return json.loads(data) if data else None
             except (ValueError, RecursionError) as error:
-                raise LinkRefusedError(f"{path}: its answer is not JSON") from error
+                raise ControllerRefusedError(f"{path}: its answer is not JSON") from error
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """Raises LinkRefusedError where there is no end to it."""
+    """Raises ControllerRefusedError where there is no end to it."""
     data = bytearray()
     async for part in content.iter_any():
         data += part
         if len(data) > LARGEST_ANSWER_BYTES:
-            raise LinkRefusedError(f"its answer has more than {LARGEST_ANSWER_BYTES} bytes")
+            raise ControllerRefusedError(f"its answer has more than {LARGEST_ANSWER_BYTES} bytes")
     return bytes(data)
 
 
@@ -285,7 +285,7 @@ def _envelopes(document: Any) -> list[dict[str, Any]]:
     if not isinstance(envelopes, list) or not all(
         isinstance(e, dict) and _is_identifier(e.get("id")) for e in envelopes
     ):
-        raise LinkRefusedError("its list of requests is not understood")
+        raise ControllerRefusedError("its list of requests is not understood")
     return envelopes
 
 

@@ -27,7 +27,7 @@ _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
 
-class LinkView:
+class InterfaceView:
     """All interfaces as `ip` and `tc` show them, read once."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ def bring_up(interfaces: Sequence[str]) -> None:
 def remove_left_by_switch(bridges: Sequence[str]) -> None:
     """A tap that a process uses is refused by the kernel: then ovs-vswitchd is back, and has it.
     Raises EffectError."""
-    for bridge in LinkView().left_by_switch(bridges, ()):
+    for bridge in InterfaceView().left_by_switch(bridges, ()):
         if bridge.datapath == "netdev":
             run(["ip", "tuntap", "del", "dev", bridge.name, "mode", "tap"])
         else:
@@ -239,7 +239,7 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
 
 def _back(step: NicStep) -> list[list[str]]:
     nic, held = step.held.nic, step.held
-    view = LinkView()
+    view = InterfaceView()
     if nic not in view.names:
         raise EffectError(f"NIC {nic} is gone: its addresses {held.addresses} cannot come back")
     have = {_address_command(a) for a in view._global(nic)}

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from placewire.agent.connection.link import Link
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.service import Service
 
@@ -25,7 +25,9 @@ async def test_it_ends_though_its_dialling_ended_in_that_moment(
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
     config = AgentConfig.model_construct(controller_url="https://127.0.0.1:1", server="s1")
-    link = Link(config, cast(Service, None), cast(Any, None), ssl.create_default_context())
+    link = ControllerConnection(
+        config, cast(Service, None), cast(Any, None), ssl.create_default_context()
+    )
     running = asyncio.create_task(link.run())
     await dialled.wait()
     answer.set_exception(ConnectionRefusedError())

@@ -1,8 +1,8 @@
 """The learning rate of a step: a pure function of the step's number, the same on every rank.
 
 Nothing else is kept, so that a training that resumes at step k continues with the rate of step k.
-Used with torch.optim.lr_scheduler.LambdaLR, `Schedule.factor_at` gives the same rates in a plain
-training loop.
+With torch.optim.lr_scheduler.LambdaLR, `LearningRateSchedule.factor_at` gives a plain training loop
+the same rates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LearningRateSchedule:
     """A factor of the learning rate, by step number from 0. Raises CaptureError.
 
     name          constant: 1; linear, cosine: from 1 to `final` at step total_steps, and then

@@ -125,7 +125,7 @@ class Conversation:
         self.news.set()  # polls of the former session end
 
 
-class Link:
+class AgentConnections:
     """conversations by server; arrival is set whenever an agent says hello. clock: to be kept going
     while this serves. began: when this was made, on the monotonic clock. turned_away: told of every
     refusal."""

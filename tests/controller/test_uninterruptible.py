@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from placewire.controller.uninterruptible import undisturbed
+from placewire.controller.uninterruptible import uninterruptible
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -21,7 +21,7 @@ async def test_it_is_done_before_the_cancellation_is_heard(fails: bool) -> None:
             raise ZeroDivisionError
         return 7
 
-    caller = asyncio.create_task(undisturbed(work()))
+    caller = asyncio.create_task(uninterruptible(work()))
     await begun.wait()
     for _ in range(3):
         caller.cancel()
@@ -32,4 +32,4 @@ async def test_it_is_done_before_the_cancellation_is_heard(fails: bool) -> None:
 
 
 async def test_its_result() -> None:
-    assert await undisturbed(asyncio.sleep(0, result=7)) == 7
+    assert await uninterruptible(asyncio.sleep(0, result=7)) == 7
