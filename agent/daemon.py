@@ -1,6 +1,6 @@
-"""The daemon: finishes undoing, then keeps its connection to the controller, and the lease, until it is told to end.
+"""The daemon: finishes what must be undone, then keeps the controller's connection and the lease.
 
-It ends on SIGTERM or SIGINT and leaves the network as it is: the lease is on disk.
+It ends on SIGTERM or SIGINT, and then leaves the network as it is: the lease is on disk.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from placewire.agent.connection import controller_connection
 from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
