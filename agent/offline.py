@@ -22,10 +22,10 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
     unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
     problems = [*seen.state.problems, *unused]
     if seen.lease.is_in_force:
-        verified = keeper.verify(seen.lease.generation)
+        found = keeper.read_back(seen.lease.generation)
         problems = [
-            *verified.problems,
-            *(f"{c.action} {c.collection} {c.key} is due" for c in verified.deviations),
+            *found.problems,
+            *(f"{c.action} {c.collection} {c.key} is due" for c in found.deviations),
         ]
     if as_json:
         document = {**seen.model_dump(mode="json"), "problems": problems}
@@ -47,9 +47,9 @@ def restore(config: AgentConfig) -> int:
         print(f"  {change.action:8} {change.collection:12} {change.key}")
     for refusal in report.refusals:
         print(f"{refusal.where}: {refusal.what}; {refusal.remedy}", file=sys.stderr)
-    if report.verified:
+    if report.succeeded:
         print(f"{config.server}: {_lease(keeper.lease)}")
-    return 0 if report.verified else 1
+    return 0 if report.succeeded else 1
 
 
 def _text(server: str, seen: Observation, problems: list[str]) -> str:

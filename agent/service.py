@@ -26,6 +26,7 @@ from placewire.agent.contract.messages import (
     Neighbours,
     Observe,
     Preview,
+    ReadBack,
     ReadCounters,
     Renew,
     Request,
@@ -35,7 +36,6 @@ from placewire.agent.contract.messages import (
     StartServers,
     StopServers,
     TransferResults,
-    Verify,
 )
 from placewire.agent.contract.state import Refusal
 from placewire.agent.keep.keeper import Keeper
@@ -100,7 +100,7 @@ class Service:
             Commit: lambda r: asyncio.to_thread(keeper.commit, r.generation, r.lease_seconds),
             Restore: lambda r: asyncio.to_thread(keeper.restore, r.generation),
             Destroy: lambda r: asyncio.to_thread(keeper.destroy, r.plan_name),
-            Verify: lambda r: asyncio.to_thread(keeper.verify, r.generation),
+            ReadBack: lambda r: asyncio.to_thread(keeper.read_back, r.generation),
             StartServers: self._start_servers,
             RunTransfers: self._run_transfers,
             StopServers: self._stop_servers,

@@ -37,7 +37,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.frozen import Frozen
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 POLL_SECONDS = 10.0
 
 
@@ -89,7 +89,8 @@ class Previewed(Frozen):
 
 
 class Stage(Frozen):
-    """Apply and verify `desired` under a lease. -> ApplyReport; on failure already restored."""
+    """Apply `desired` under a lease, and read it back; after a failure bring the baseline back.
+    -> ApplyReport"""
 
     request: Literal["stage"] = "stage"
     desired: DesiredState
@@ -127,14 +128,15 @@ class Destroy(Frozen):
     plan_name: str
 
 
-class Verify(Frozen):
-    """Read the effective state back and compare with what is committed. -> Verified"""
+class ReadBack(Frozen):
+    """Read back what the network really does, and compare it with the state in force.
+    -> ReadBackResult"""
 
-    request: Literal["verify"] = "verify"
+    request: Literal["read_back"] = "read_back"
     generation: Generation
 
 
-class Verified(Frozen):
+class ReadBackResult(Frozen):
     """deviations and problems are read when asked; drift is what was seen up to now."""
 
     deviations: tuple[Change, ...]
@@ -217,7 +219,7 @@ Request = Annotated[
     | Commit
     | Restore
     | Destroy
-    | Verify
+    | ReadBack
     | StartServers
     | RunTransfers
     | StopServers
@@ -249,6 +251,7 @@ class Reply(Frozen):
 __all__ = [
     "ApplyReport", "Capabilities", "Commit", "Counters", "Destroy", "Envelope", "Envelopes",
     "FindNeighbours", "Hello", "Listening", "Neighbours", "Observation", "Observe", "Poll",
-    "Preview", "Previewed", "ReadCounters", "Renew", "Reply", "Request", "Restore", "RunTransfers",
-    "Stage", "StartServers", "StopServers", "TransferResults", "Verified", "Verify", "Welcome",
+    "Preview", "Previewed", "ReadBack", "ReadBackResult", "ReadCounters", "Renew", "Reply",
+    "Request", "Restore", "RunTransfers", "Stage", "StartServers", "StopServers",
+    "TransferResults", "Welcome",
 ]  # fmt: skip

@@ -251,9 +251,12 @@ class DriftState(Frozen):
 
 
 class ApplyReport(Frozen):
+    """succeeded: the network was read back, and it is as the request asked.
+    wall_seconds: from the request to this report."""
+
     server: str
     generation: int
     changes: tuple[Change, ...]
-    verified: bool
+    succeeded: bool
     refusals: tuple[Refusal, ...] = ()
     wall_seconds: float

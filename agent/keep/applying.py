@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context
-from placewire.agent.keep.outcome import NotVerifiedError
+from placewire.agent.keep.outcome import NotAsAppliedError
 from placewire.agent.reconcile.drift import Drift, find_drift, told_in_the_way
 from placewire.agent.reconcile.steps import Step
 
-VERIFY_PAUSE_SECONDS = 0.1
+READ_BACK_PAUSE_SECONDS = 0.1
 
 
 def apply_whole(
@@ -22,7 +22,7 @@ def apply_whole(
     observed: ObservedState | None = None,
 ) -> tuple[Step, ...]:
     """The steps that made the network as `desired` says (None: as it was before Placewire).
-    Raises EffectError, NotVerifiedError.
+    Raises EffectError, NotAsAppliedError.
 
     event: the name that the audit log has for it. A stage that cannot be written to the audit log
     is not done; every other event is. observed: the network, where it was read a moment ago.
@@ -32,7 +32,7 @@ def apply_whole(
     steps = find_drift(desired, observed, ledger).steps
     _apply(context, steps, desired, event)
     if left := _read_back(context, desired, ledger, leave=()):
-        raise NotVerifiedError(_text_of(left))
+        raise NotAsAppliedError(_text_of(left))
     return steps
 
 
@@ -41,12 +41,12 @@ def apply_all_but(
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Heals the state in force, except for the subjects in `leave` (see drift.subject_of). Returns
     the steps done, and what other programs' settings keep from being healed.
-    Raises EffectError, NotVerifiedError."""
+    Raises EffectError, NotAsAppliedError."""
     steps = _drift(context, desired, ledger, leave).steps
     _apply(context, steps, desired, "heal")
     left = _read_back(context, desired, ledger, leave)
     if left.steps or left.faults:
-        raise NotVerifiedError(_text_of(left))
+        raise NotAsAppliedError(_text_of(left))
     return steps, left.in_the_way
 
 
@@ -64,12 +64,12 @@ def _read_back(
 ) -> Drift:
     """What still differs after ovs-vswitchd had time to program the kernel, which it does after it
     has answered a transaction."""
-    deadline = time.monotonic() + context.verify_seconds
+    deadline = time.monotonic() + context.read_back_seconds
     while True:
         left = _drift(context, desired, ledger, leave)
         if not (left.steps or left.faults) or time.monotonic() > deadline:
             return left
-        time.sleep(VERIFY_PAUSE_SECONDS)
+        time.sleep(READ_BACK_PAUSE_SECONDS)
 
 
 def _drift(

@@ -18,7 +18,7 @@ class Context:
 
     facts: asked anew for each check, as the way to the controller may change.
     elapsed: seconds of a clock that nobody sets.
-    verify_seconds: how long a read-back may take until it shows what was applied.
+    read_back_seconds: how long a read-back may take until it shows what was applied.
     read_seconds: how long the last reading of the network took.
     in_force_is_whole: False while parts of the state in force may be missing: from a start until
     the first read-back, and after a change that failed and left that state in force.
@@ -30,13 +30,13 @@ class Context:
         memory: Memory,
         facts: Callable[[], ServerFacts],
         elapsed: Callable[[], float],
-        verify_seconds: float,
+        read_back_seconds: float,
     ) -> None:
         self.network = network
         self.memory = memory
         self.facts = facts
         self.elapsed = elapsed
-        self.verify_seconds = verify_seconds
+        self.read_back_seconds = read_back_seconds
         self.retry = Retry(elapsed)
         self.read_seconds = 0.0
         self.in_force_is_whole = True

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
 from placewire.agent.keep import reading, restoring, resuming, staging
 from placewire.agent.keep.context import Context
@@ -23,7 +23,7 @@ from placewire.agent.reconcile.effects import Network, Store
 from placewire.agent.reconcile.validate import ServerFacts
 
 # ovs-vswitchd programs the kernel after it has answered a transaction.
-VERIFY_SECONDS = 6.0
+READ_BACK_SECONDS = 6.0
 
 
 class Keeper:
@@ -36,11 +36,11 @@ class Keeper:
         store: Store,
         facts: Callable[[], ServerFacts],
         clock: Callable[[], float] = time.time,
-        verify_seconds: float = VERIFY_SECONDS,
+        read_back_seconds: float = READ_BACK_SECONDS,
         elapsed: Callable[[], float] = elapsed_seconds,
     ) -> None:
         self._memory = Memory(store, clock, elapsed)
-        self._context = Context(network, self._memory, facts, elapsed, verify_seconds)
+        self._context = Context(network, self._memory, facts, elapsed, read_back_seconds)
         self._healing = Healing(self._context, clock)
         self._changing = threading.Lock()
 
@@ -66,9 +66,9 @@ class Keeper:
     def preview(self, desired: DesiredState) -> Previewed:
         return reading.preview(self._context, desired)
 
-    def verify(self, generation: int) -> Verified:
+    def read_back(self, generation: int) -> ReadBackResult:
         """Raises LeaseRefusedError where that generation is not in force."""
-        return reading.verify(self._context, generation).model_copy(update={"drift": self.drift})
+        return reading.read_back(self._context, generation).model_copy(update={"drift": self.drift})
 
     # -- the lease alone -----------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Keeper:
             server=self._context.facts().server,
             generation=generation,
             changes=outcome.changes,
-            verified=not outcome.refusals,
+            succeeded=not outcome.refusals,
             refusals=outcome.refusals,
             wall_seconds=time.monotonic() - started,
         )

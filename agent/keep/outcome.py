@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 NOTHING_DONE = Outcome()
 
 
-class NotVerifiedError(Exception):
+class NotAsAppliedError(Exception):
     """The read-back does not show what was applied; the message lists what differs."""
 
 
@@ -38,7 +38,7 @@ def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:
 def text_of(error: Exception) -> str:
     """The sentence that a report has for this error. An error that the agent does not foresee is
     a mistake in the agent: its traceback goes to the log."""
-    if isinstance(error, (EffectError, NotVerifiedError)):
+    if isinstance(error, (EffectError, NotAsAppliedError)):
         return str(error)
     log.error("unexpected", exc_info=error)
     return f"{type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import DesiredState, Refusal
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import changes_of
@@ -32,7 +32,7 @@ def preview(context: Context, desired: DesiredState) -> Previewed:
     return Previewed(changes=changes, refusals=(), lease=kept.lease)
 
 
-def verify(context: Context, generation: int) -> Verified:
+def read_back(context: Context, generation: int) -> ReadBackResult:
     """Raises LeaseRefusedError where that generation is not in force."""
     kept = context.memory.kept
     if kept.lease.generation != generation or kept.desired is None:
@@ -40,12 +40,12 @@ def verify(context: Context, generation: int) -> Verified:
             Refusal(
                 what=f"generation {generation} is not in force, "
                 f"{kept.lease.generation} is ({kept.lease.phase})",
-                where="verify",
+                where="read back",
                 remedy="ask for the generation that is in force",
             )
         )
     observed = context.observe(kept.desired, kept.ledger)
-    return Verified(
+    return ReadBackResult(
         deviations=changes_of(difference(kept.desired, observed, kept.ledger)),
         problems=(*observed.problems, *ineffective_queues(kept.desired, observed)),
     )

@@ -1,6 +1,6 @@
 """The one thing that carries undoing: the lease's state machine. Pure: the clock is passed in.
 
-          stage               verified               commit
+          stage              read back              commit
     idle ───────▶ applying ───────────▶ staged ───────────────▶ committed
       ▲              │ failed, crashed     │ expired, restore       │ expired, restore, destroy
       └──────────────┴──── restoring ◀─────┴────────────────────────┘

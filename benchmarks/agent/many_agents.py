@@ -56,7 +56,7 @@ class Agent:
         world = World(own)
         protected = frozenset({"10.9.0.1"})
         facts = ServerFacts(self.name, "netdev", (3, 1), frozenset({"mgmt"}), protected)
-        keeper = Keeper(world.network, world.store, lambda: facts, verify_seconds=0)
+        keeper = Keeper(world.network, world.store, lambda: facts, read_back_seconds=0)
         hello = Hello(
             server=self.name,
             agent_pid=number,

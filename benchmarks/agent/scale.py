@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.table import Table
 from placewire.agent.contract.entries import FIRST_PAIR_QUEUE, Classifier, Flow
-from placewire.agent.contract.messages import POLL_SECONDS, Commit, Destroy, Stage, Verify
+from placewire.agent.contract.messages import POLL_SECONDS, Commit, Destroy, ReadBack, Stage
 from placewire.agent.contract.state import DesiredState
 from tests.agent.keeping import PLAN
 from tests.agent.real_lab import RealLab, real_lab
@@ -77,13 +77,13 @@ def _times(lab: RealLab) -> list[tuple[str, str, str]]:
 
 def _stage(lab: RealLab, state: DesiredState) -> float:
     answer, seconds = _timed(lambda: lab.ask(Stage(desired=state, lease_seconds=60)))
-    assert answer["result"]["verified"], answer
+    assert answer["result"]["succeeded"], answer
     lab.ask(Commit(generation=state.generation, lease_seconds=None))
     return seconds
 
 
 def _verify(lab: RealLab, generation: int) -> float:
-    answer, seconds = _timed(lambda: lab.ask(Verify(generation=generation)))
+    answer, seconds = _timed(lambda: lab.ask(ReadBack(generation=generation)))
     result = answer["result"]
     assert not result["deviations"] and not result["problems"], answer
     return seconds

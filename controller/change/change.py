@@ -97,7 +97,7 @@ class NetworkChange:
             timeout_seconds=_STAGE_TIMEOUT_SECONDS,
         )
         for server, report in reports.items():
-            if not report.verified:
+            if not report.succeeded:
                 raise AgentRefused(server, report.refusals[0])
         self.changes = {server: len(report.changes) for server, report in reports.items()}
         self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
@@ -203,7 +203,7 @@ class NetworkChange:
     async def _restore_all(self, cause: BaseException | None) -> None:
         """Until every server has confirmed, or time is up. Says what is left, if anything is."""
         reports, problem = await self._ask_restore()
-        unverified = {s: r.refusals for s, r in reports.items() if not r.verified}
+        unverified = {s: r.refusals for s, r in reports.items() if not r.succeeded}
         if problem is None and not unverified:
             self._record_undone("restored")
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from placewire.agent.contract.messages import Observation, Observe, Verified, Verify
+from placewire.agent.contract.messages import Observation, Observe, ReadBack, ReadBackResult
 from placewire.controller.errors import AgentProblem, AgentUnreachable
 from placewire.controller.records.report import RunReport
 from placewire.optimizer.allocation import Allocation
@@ -40,15 +40,15 @@ async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
 
 async def read_back(
     agents: Agents, observations: Mapping[str, Observation | None]
-) -> dict[str, Verified]:
+) -> dict[str, ReadBackResult]:
     """What differs, in the kernel too, from what is in force; only servers where something is."""
     in_force = {
-        server: Verify(generation=answer.lease.generation)
+        server: ReadBack(generation=answer.lease.generation)
         for server, answer in observations.items()
         if answer is not None and answer.lease.is_in_force
     }
     try:
-        return await agents.ask_all(in_force, Verified, timeout_seconds=15)
+        return await agents.ask_all(in_force, ReadBackResult, timeout_seconds=15)
     except AgentProblem as problem:
         return problem.answered
 

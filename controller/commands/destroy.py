@@ -67,7 +67,7 @@ async def _destroyed(
     reports = await tools.agents.ask_all(
         dict.fromkeys(servers, Destroy(plan_name=plan_name)), ApplyReport, timeout_seconds=60
     )
-    left = {server: r.refusals for server, r in reports.items() if not r.verified}
+    left = {server: r.refusals for server, r in reports.items() if not r.succeeded}
     if left:
         raise RestoreFailed(
             "; ".join(refusal.what for some in left.values() for refusal in some),

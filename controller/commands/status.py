@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.story.recovery import left_open, way_of
 
         observations = await observed(tools.agents, plan)
-        verified = await read_back(tools.agents, observations)
+        found = await read_back(tools.agents, observations)
         job = job_status(plan, tools.launcher, tools.journal)
         left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
                 server: None
                 if answer is None
                 else answer.model_dump(mode="json")
-                | {"verified": server in verified and verified[server].model_dump(mode="json")}
+                | {"read_back": server in found and found[server].model_dump(mode="json")}
                 for server, answer in observations.items()
             }
             open_decision = left and {"decision": left.id, "phase": left.last_phase}
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
                 }
             )
         else:
-            tools.show.status(observations, verified, job)
+            tools.show.status(observations, found, job)
             tools.show.say(stands.why)
             if left is not None:
                 tools.show.say(

@@ -13,7 +13,7 @@ from placewire.controller.errors import AgentUnreachable, UsageError, Verificati
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
-    from placewire.agent.contract.messages import Observation, Verified
+    from placewire.agent.contract.messages import Observation, ReadBackResult
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         with tools.journal.exclusive():
             observations = await observed(tools.agents, plan)
             digest = _decision(plan, observations)
-            verified = await read_back(tools.agents, observations)
+            results = await read_back(tools.agents, observations)
             if not arguments.json:
-                tools.show.status(observations, verified)
-            _require_as_decided(observations, verified)
+                tools.show.status(observations, results)
+            _require_as_decided(observations, results)
             links: tuple[LinkMeasurement, ...] = ()
             if not arguments.no_measurement:
                 links = await _measured(plan, tools, digest)
@@ -76,11 +76,11 @@ def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str
 
 
 def _require_as_decided(
-    observations: Mapping[str, Observation | None], verified: Mapping[str, Verified]
+    observations: Mapping[str, Observation | None], results: Mapping[str, ReadBackResult]
 ) -> None:
-    if silent := [server for server in observations if server not in verified]:
+    if silent := [server for server in observations if server not in results]:
         raise AgentUnreachable(silent)
-    wrong = {s: len(v.deviations) + len(v.problems) for s, v in verified.items()}
+    wrong = {s: len(v.deviations) + len(v.problems) for s, v in results.items()}
     if any(wrong.values()):
         counts = ", ".join(f"{server} {count}" for server, count in wrong.items() if count)
         raise VerificationFailed(

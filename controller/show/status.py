@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from placewire.agent.contract.messages import Observation, Verified
+from placewire.agent.contract.messages import Observation, ReadBackResult
 from placewire.agent.contract.state import DriftState
 from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.console import table
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def show_servers(
     console: Console,
     observations: Mapping[str, Observation | None],
-    verified: Mapping[str, Verified],
+    results: Mapping[str, ReadBackResult],
 ) -> None:
-    """verified: what was read back and compared, of servers where something is in force."""
+    """results: of servers where something is in force, what differs from it."""
     made = table(
         "Servers",
-        words=("server", "phase", "plan", "decision", "generation", "lease", "verified"),
+        words=("server", "phase", "plan", "decision", "generation", "lease", "read back"),
     )
     for server, observation in observations.items():
         if observation is None:
@@ -36,10 +36,10 @@ def show_servers(
         left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
         made.add_row(
             server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
-            str(lease.generation), left, _deviation_summary(verified.get(server)),
+            str(lease.generation), left, _deviation_summary(results.get(server)),
         )  # fmt: skip
     console.print(made)
-    for server, found in verified.items():
+    for server, found in results.items():
         for line in diff_lines(found.deviations):
             console.print(Text(f"{server}:") + line)
         for problem in found.problems:
@@ -67,7 +67,7 @@ def show_job(console: Console, job: JobStatus) -> None:
         console.print(Text(problem, style="yellow"))
 
 
-def _deviation_summary(found: Verified | None) -> str:
+def _deviation_summary(found: ReadBackResult | None) -> str:
     if found is None:
         return ""
     count = len(found.deviations) + len(found.problems)

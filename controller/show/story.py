@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.provision.progress import Began, Progress
 from placewire.controller.records.report import CalibratedRow, RunReport
@@ -211,10 +211,10 @@ class Show:
     def status(
         self,
         observations: Mapping[str, Observation | None],
-        verified: Mapping[str, Verified],
+        results: Mapping[str, ReadBackResult],
         job: JobStatus | None = None,
     ) -> None:
-        show_servers(self.console, observations, verified)
+        show_servers(self.console, observations, results)
         if job is not None:
             show_job(self.console, job)
 

@@ -80,10 +80,10 @@ async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journa
     if way == "finish":
         await _finish(plan, decision, present, agents, journal)
     elif way == "destroy":
-        await _all_verified(agents, dict.fromkeys(present, Destroy(plan_name=plan.name)))
+        await _all_done(agents, dict.fromkeys(present, Destroy(plan_name=plan.name)))
     else:
         generations = decision.generations
-        await _all_verified(
+        await _all_done(
             agents, {server: Restore(generation=generations[server]) for server in present}
         )
     # What was only staged is undone there by a lease.
@@ -119,14 +119,14 @@ async def _finish(
             await change.keep()
 
 
-async def _all_verified(agents: Agents, requests: Mapping[str, Request]) -> None:
+async def _all_done(agents: Agents, requests: Mapping[str, Request]) -> None:
     reports: Mapping[str, BaseModel] = await agents.ask_all(
         requests, ApplyReport, timeout_seconds=60
     )
     left = {
         server: report.refusals
         for server, report in reports.items()
-        if isinstance(report, ApplyReport) and not report.verified
+        if isinstance(report, ApplyReport) and not report.succeeded
     }
     if left:
         raise RestoreFailed(

@@ -19,11 +19,11 @@ from placewire.optimizer.simulation.simulate import simulate
 _PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
 
 
-class Rooms:
+class DeviceCapacities:
     """A unit is one co-location group, or one operator outside any; its first operator to be placed
     decides for all of it.
 
-    unit [n]; needed bytes [units]; room bytes [D], what is left; device [n], -1 for what is nowhere
+    unit [n]; needed bytes [units]; left_bytes [D]; device [n], -1 for what is nowhere
     yet.
     """
 
@@ -36,7 +36,7 @@ class Rooms:
         size = graph.weight_bytes + (graph.activation_bytes if count_activations else 0)
         self.unit: list[int] = unit.tolist()
         self.needed: list[float] = unit_sums(unit, size).tolist()
-        self.room: list[float] = (problem.cluster.memory_bytes * part).tolist()
+        self.left_bytes: list[float] = (problem.cluster.memory_bytes * part).tolist()
         self.device = [-1] * graph.operator_count
         self._able: list[list[bool]] = unit_able(problem, unit).tolist()
         self._home = [-1] * len(self.needed)
@@ -54,31 +54,31 @@ class Rooms:
         unit = self.unit[operator]
         if self._home[unit] >= 0:
             return self._home[unit] == device
-        return self._able[unit][device] and self.needed[unit] <= self.room[device]
+        return self._able[unit][device] and self.needed[unit] <= self.left_bytes[device]
 
     def roomiest(self, operator: int) -> int:
         """Best effort where no device takes it: the most memory left among those that can run it,
         its unit's own if there is one. Raises InfeasibleError where none can."""
         if self.home(operator) >= 0:
             return self.home(operator)
-        able = [d for d in range(len(self.room)) if self.can_run(operator, d)]
+        able = [d for d in range(len(self.left_bytes)) if self.can_run(operator, d)]
         if not able:
             raise InfeasibleError("an operator's co-location group can run on no device")
-        return max(able, key=lambda d: self.room[d])
+        return max(able, key=lambda d: self.left_bytes[d])
 
     def put(self, operator: int, device: int) -> None:
         unit = self.unit[operator]
         if self._home[unit] < 0:
             self._home[unit] = device
-            self.room[device] -= self.needed[unit]
+            self.left_bytes[device] -= self.needed[unit]
         self.device[operator] = device
 
 
 def within_memory(
-    problem: Problem, engine: str, attempt: Callable[[Rooms], Solution | None]
+    problem: Problem, engine: str, attempt: Callable[[DeviceCapacities], Solution | None]
 ) -> Solution:
-    """The first of what `attempt` makes of rooms that runs within the memories: with activations
-    counted, then with weights alone, each with ever less of the memories; attempt gives None where
+    """The first solution of `attempt` that runs within the memories. It is tried with activations
+    counted, then with weights alone, each time with ever less of the memories; it gives None where
     a unit finds no device.
 
     Raises InfeasibleError where it always does. Where nothing runs within the memories, the first
@@ -87,18 +87,20 @@ def within_memory(
     first = None
     for count_activations in (True, False):
         for part in _PARTS:
-            solution = attempt(Rooms(problem, count_activations=count_activations, part=part))
+            solution = attempt(
+                DeviceCapacities(problem, count_activations=count_activations, part=part)
+            )
             if solution is None:
                 break
             if fits(problem, solution):
                 return solution
             first = solution if first is None else first
     if first is None:
-        raise InfeasibleError(no_room(engine))
+        raise InfeasibleError(no_capacity(engine))
     return first
 
 
-def no_room(engine: str) -> str:
+def no_capacity(engine: str) -> str:
     return (
         f"{engine} found no device with room for every co-location group: weights, gradients and "
         "optimizer state alone exceed the memories in its order; try engine auto"

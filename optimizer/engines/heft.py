@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import Rooms, no_room
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, no_capacity
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.engines.units import (
@@ -28,14 +28,14 @@ def quick(problem: Problem) -> Solution:
     Raises InfeasibleError."""
     order = by_rank(problem)
     for count_activations in (True, False):
-        rooms = Rooms(problem, count_activations=count_activations)
-        found = inserted(problem, rooms, order)
+        capacities = DeviceCapacities(problem, count_activations=count_activations)
+        found = inserted(problem, capacities, order)
         if found is not None:
             return found
-    raise InfeasibleError(no_room("heft"))
+    raise InfeasibleError(no_capacity("heft"))
 
 
-def rank(problem: Problem) -> FloatArray:
+def upward_ranks(problem: Problem) -> FloatArray:
     """float64[n]: upward, mean costs."""
     return upward_rank(problem, typical_transfer_seconds(problem))
 
@@ -44,11 +44,11 @@ def by_rank(problem: Problem) -> IntArray:
     """int64[n]: falling, so that producers come first; ties by the recorded sort."""
     position = np.empty(problem.graph.operator_count, dtype=np.int64)
     position[problem.graph.topological_order] = np.arange(problem.graph.operator_count)
-    return np.lexsort((position, -rank(problem))).astype(np.int64)
+    return np.lexsort((position, -upward_ranks(problem))).astype(np.int64)
 
 
 def inserted(
-    problem: Problem, rooms: Rooms, order: IntArray, ahead: FloatArray | None = None
+    problem: Problem, capacities: DeviceCapacities, order: IntArray, ahead: FloatArray | None = None
 ) -> Solution | None:
     """Operators in order int64[n], producers first, each where its finish, and what it has ahead
     float64[n, D] (0 for none), are least; None where a group finds no room. The priority is minus
@@ -59,7 +59,8 @@ def inserted(
     unit = unit_of_operator(problem)
     device, start = np.full(len(order), -1, dtype=np.int64), np.zeros(len(order))
     placed = insert_in_order(
-        order, unit, np.array(rooms.needed), unit_able(problem, unit), np.array(rooms.room),
+        order, unit, np.array(capacities.needed), unit_able(problem, unit),
+        np.array(capacities.left_bytes),
         np.ascontiguousarray(problem.seconds), times.setup_seconds, times.seconds_per_byte,
         graph.tensor_bytes.astype(np.float64),
         np.zeros_like(problem.seconds) if ahead is None else np.ascontiguousarray(ahead),

@@ -51,7 +51,7 @@ def outcome_of(reply: Any) -> Outcome:
         return "unknown"
     if reply["refusal"] is not None:
         return "refused"
-    return "done" if reply["result"].get("verified", True) else "unknown"
+    return "done" if reply["result"].get("succeeded", True) else "unknown"
 
 
 def number_of(request: Frozen) -> object:
@@ -65,7 +65,7 @@ def gist_of(reply: Any) -> str:
     if reply["refusal"] is not None:
         return f"refused: {reply['refusal']['what'][:150]}"
     result = reply["result"]
-    if "verified" in result:
+    if "succeeded" in result:
         found = "; ".join(refusal["what"] for refusal in result["refusals"])
-        return f"verified {result['verified']} {len(result['changes'])} changes {found[:300]}"
+        return f"succeeded {result['succeeded']} {len(result['changes'])} changes {found[:300]}"
     return "done"

@@ -21,10 +21,10 @@ from placewire.agent.contract.messages import (
     Destroy,
     Observe,
     Preview,
+    ReadBack,
     Renew,
     Restore,
     Stage,
-    Verify,
 )
 from placewire.agent.contract.state import DesiredState
 from placewire.agent.keep.keeper import Keeper
@@ -118,9 +118,9 @@ class FaultRun:
         undisturbed = not self._disturbed
         self._disturbed = False
         report = self.keeper.resume()
-        self._disturbed = self._disturbed or (report is not None and not report.verified)
+        self._disturbed = self._disturbed or (report is not None and not report.succeeded)
         self._disturbed = self._disturbed or (report is None and not undisturbed)
-        self._stuck = report is not None and not report.verified
+        self._stuck = report is not None and not report.succeeded
         self._look("resume")
 
     def _wall_clock(self) -> float:
@@ -233,9 +233,9 @@ class FaultRun:
         if due is not None and due <= pause:
             disturbed, self._disturbed = self._disturbed, False
             report = self.keeper.tick()
-            whole = report is not None and report.verified
+            whole = report is not None and report.succeeded
             self._disturbed = self._disturbed or (disturbed and not whole)
-            self._stuck = report is not None and not report.verified
+            self._stuck = report is not None and not report.succeeded
             self._say(f"tick: {report.refusals if report else ''}"[:300])
             self._look("tick")
 
@@ -322,7 +322,7 @@ class FaultRun:
             (4, lambda: self._send(Renew(generation=generation, lease_seconds=15))),
             (4, lambda: self._send(Restore(generation=generation))),
             (2, lambda: self._send(Destroy(plan_name="test-plan"))),
-            (1, lambda: self._send(Verify(generation=generation))),
+            (1, lambda: self._send(ReadBack(generation=generation))),
             (1, lambda: self._send(Observe())),
             (1, lambda: self._send(Preview(desired=self._a_state(generation + 1)))),
             (4, lambda: self._wait(self._rng.uniform(0.5, 8))),

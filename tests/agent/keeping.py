@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from placewire.agent.contract.config import AgentConfig
-from placewire.agent.contract.messages import Observation, Previewed, Verified
+from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
@@ -28,7 +28,7 @@ def stage_impatiently(config: AgentConfig, desired: DesiredState) -> ApplyReport
     """Where it is known that the read-back will never be as wanted."""
     server = Server(config)
     store = DiskStore(Path(config.state_dir))
-    impatient = Keeper(server, store, server_facts(config, server), verify_seconds=0.5)
+    impatient = Keeper(server, store, server_facts(config, server), read_back_seconds=0.5)
     return impatient.stage(desired, 60)
 
 
@@ -56,8 +56,8 @@ def preview(config: AgentConfig, desired: DesiredState) -> Previewed:
     return keeper(config).preview(desired)
 
 
-def verify(config: AgentConfig, generation: int) -> Verified:
-    return keeper(config).verify(generation)
+def read_back(config: AgentConfig, generation: int) -> ReadBackResult:
+    return keeper(config).read_back(generation)
 
 
 def reaches(address: str, source: str = "") -> bool:

@@ -260,7 +260,7 @@ _OF_MESSAGES: Mapping[RealFault, str] = {
 
 def _is_done(answer: Any) -> bool:
     result = (answer or {}).get("result") or {}
-    return bool(result.get("verified")) or result.get("phase") == "committed"
+    return bool(result.get("succeeded")) or result.get("phase") == "committed"
 
 
 def _key(state: DesiredState | None) -> str:

@@ -18,11 +18,11 @@ from placewire.agent.contract.messages import (
     Destroy,
     Observe,
     Preview,
+    ReadBack,
     ReadCounters,
     Renew,
     Restore,
     Stage,
-    Verify,
 )
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
@@ -95,9 +95,9 @@ def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerD
     assert server.snapshot() == before
 
     report = controller.ask(stage())["result"]
-    assert report["verified"] and report["changes"] == previewed["changes"]
+    assert report["succeeded"] and report["changes"] == previewed["changes"]
     assert controller.ask(Renew(generation=1, lease_seconds=60))["result"]["phase"] == "staged"
-    verified = controller.ask(Verify(generation=1))["result"]
+    verified = controller.ask(ReadBack(generation=1))["result"]
     assert (verified["deviations"], verified["problems"], verified["drift"]["drifts"]) == (
         [],
         [],
@@ -111,7 +111,7 @@ def test_the_story_of_one_apply(server: ServerUnderTest, controller: ControllerD
     counters = controller.ask(ReadCounters(interfaces=("nic0", "gone")))["result"]["counters"]
     assert [c["interface"] for c in counters] == ["nic0"] and counters[0]["receive_bytes"] > 0
 
-    assert controller.ask(Destroy(plan_name="test-plan"))["result"]["verified"]
+    assert controller.ask(Destroy(plan_name="test-plan"))["result"]["succeeded"]
     assert server.snapshot() == before
     assert end(agent, signal.SIGTERM) == 0
 
@@ -149,7 +149,7 @@ def test_the_lease_ends_without_a_controller(server: ServerUnderTest) -> None:
     with ControllerDouble(server) as controller:
         agent = start_agent(server)
         controller.wait_for_agent()
-        assert controller.ask(stage(lease_seconds=2.5))["result"]["verified"]
+        assert controller.ask(stage(lease_seconds=2.5))["result"]["succeeded"]
     assert server.snapshot() != before
     wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 8)
     assert server.snapshot() == before
@@ -169,7 +169,7 @@ def test_a_lease_that_ends_while_the_database_is_away_ends_after_it(
     before = server.snapshot()
     agent = start_agent(server)
     controller.wait_for_agent()
-    assert controller.ask(stage(lease_seconds=2))["result"]["verified"]
+    assert controller.ask(stage(lease_seconds=2))["result"]["succeeded"]
     _stop_database(server)
     log = server.directory / "agent.log"
     wait_for(lambda: phase_on_disk(server) == "failed", "the attempt", 15)
@@ -309,18 +309,18 @@ def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None
         with pytest.raises(AssertionError, match="died: exit 9"):
             server.inside(_stage_and_die, server.config, steps)
         report = server.inside(keeping.resume, server.config)
-        assert report is not None and report.verified, (steps, report)
+        assert report is not None and report.succeeded, (steps, report)
         assert server.snapshot() == before, steps
 
 
 def test_dying_while_restoring_is_finished(server: ServerUnderTest) -> None:
     before = server.snapshot()
     for generation, steps in enumerate((4, 22, 27, 30), start=1):
-        assert server.inside(keeping.stage, server.config, desired_state(generation)).verified
+        assert server.inside(keeping.stage, server.config, desired_state(generation)).succeeded
         with pytest.raises(AssertionError, match="died: exit 9"):
             server.inside(_destroy_and_die, server.config, steps)
         report = server.inside(keeping.resume, server.config)
-        assert report is not None and report.verified, (steps, report)
+        assert report is not None and report.succeeded, (steps, report)
         assert server.snapshot() == before, steps
 
 
@@ -355,7 +355,7 @@ def test_a_restore_request_brings_the_former_plan_back(
     first = server.snapshot()
     controller.ask(stage(2, rates=(5_000_000, 6_000_000), sysctls=()))
     assert server.snapshot() != first
-    assert controller.ask(Restore(generation=2))["result"]["verified"]
+    assert controller.ask(Restore(generation=2))["result"]["succeeded"]
     assert server.snapshot() == first
 
 

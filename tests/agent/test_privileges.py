@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.measurement import Transfer
-from placewire.agent.contract.messages import Destroy, StartServers, StopServers, Verify
+from placewire.agent.contract.messages import Destroy, ReadBack, StartServers, StopServers
 from placewire.agent.contract.messages import Stage as StageRequest
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.server_under_test import ServerUnderTest, server_under_test, wait_for
@@ -145,7 +145,7 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         assert hello["capabilities"]["datapath"] == server.config.datapath
 
         report = controller.ask(stage(1), 40)["result"]
-        assert report["verified"] and len(report["changes"]) >= 30, report
+        assert report["succeeded"] and len(report["changes"]) >= 30, report
         bridge = server.sh("cat /sys/class/net/pw-nic0/address").strip()
         assert server.sh("ip -o neigh show 10.7.0.1", peer=True).split()[4] == bridge
         assert bridge != former or server.config.datapath == "system"
@@ -166,9 +166,9 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         agent = unprivileged.start()
         controller.wait_for_agent(number + 1)
         assert wait_for(lambda: whole(controller), "what is in force is whole again", 20)
-        assert controller.ask(Destroy(plan_name="test-plan"), 40)["result"]["verified"]
+        assert controller.ask(Destroy(plan_name="test-plan"), 40)["result"]["succeeded"]
         assert server.snapshot() == before
-        assert controller.ask(stage(2), 40)["result"]["verified"]
+        assert controller.ask(stage(2), 40)["result"]["succeeded"]
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(10) == 0
 
@@ -180,13 +180,13 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         number = len(controller.hellos)
         unprivileged.start()
         controller.wait_for_agent(number + 1)
-        assert controller.ask(stage(3), 40)["result"]["verified"]
+        assert controller.ask(stage(3), 40)["result"]["succeeded"]
     log = unprivileged.log.read_text()
     assert "could not" not in log and "ermission" not in log and "not permitted" not in log, log
 
 
 def whole(controller: ControllerDouble) -> bool:
-    verified = controller.ask(Verify(generation=1))["result"]
+    verified = controller.ask(ReadBack(generation=1))["result"]
     return verified is not None and not verified["deviations"] and not verified["problems"]
 
 
@@ -208,6 +208,6 @@ def test_with_less_nothing_is_changed(unprivileged: Unprivileged, less: dict[str
         unprivileged.start(**less)
         hello = controller.wait_for_agent()
         reply = controller.ask(stage(1), 40)
-        assert not (reply["result"] or {}).get("verified")
+        assert not (reply["result"] or {}).get("succeeded")
         assert hello["capabilities"]["datapath"] == ("none" if "group" in less else "netdev")
     assert server.snapshot() == before

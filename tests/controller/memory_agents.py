@@ -130,7 +130,7 @@ class MemoryAgent:
         management = frozenset({f"10.9.0.{member.host}"})
         facts = ServerFacts(member.server, "netdev", (3, 1), frozenset({MANAGEMENT}), management)
         network = MemoryNetwork(self.server, NoFaults())
-        self.keeper = Keeper(network, DiskStore(self.folder), lambda: facts, verify_seconds=0)
+        self.keeper = Keeper(network, DiskStore(self.folder), lambda: facts, read_back_seconds=0)
         self._leaving: dict[str, float] = {}
         self._gone_until = 0.0
         self._service = Service(

@@ -99,7 +99,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             told = run(["status", plans[which], "--json"])
             assert told.code == 0 and told.document["left_open"] is None, told.output
             servers = told.document["servers"].values()
-            assert all(one["verified"] is False or not one["verified"]["deviations"]
+            assert all(one["read_back"] is False or not one["read_back"]["deviations"]
                        for one in servers), told.output  # fmt: skip
             why = told.document["standing"]["why"]
             assert "on every server that answers: " in why and "; decision " in why, why

@@ -17,7 +17,7 @@ from pathlib import Path
 # As tests/conftest.py does, which only pytest loads.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from placewire.agent.contract.messages import Commit, Destroy, Stage, Verify
+from placewire.agent.contract.messages import Commit, Destroy, ReadBack, Stage
 from tests.agent.controller_double import ControllerDouble
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
@@ -62,7 +62,7 @@ def before() -> None:
         assert answer(controller, Stage(desired=desired_state(1, KEPT), lease_seconds=600))
         answer(controller, Commit(generation=1, lease_seconds=None))
         staged = Stage(desired=desired_state(2, STAGED), lease_seconds=LEASE_SECONDS)
-        assert answer(controller, staged)["verified"]
+        assert answer(controller, staged)["succeeded"]
         assert all(_shaped(nic, STAGED) for nic in NICS)
 
 
@@ -73,9 +73,9 @@ def after() -> None:
     with ControllerDouble(ServerUnderTest(SETTINGS, THE_MACHINE, PEER)) as controller:
         hello = controller.wait_for_agent()
         assert (hello["lease"]["phase"], hello["lease"]["generation"]) == ("committed", 1), hello
-        verified = answer(controller, Verify(generation=1))
+        verified = answer(controller, ReadBack(generation=1))
         assert verified["deviations"] == verified["problems"] == [], verified
-        assert answer(controller, Destroy(plan_name="test-plan"))["verified"]
+        assert answer(controller, Destroy(plan_name="test-plan"))["succeeded"]
     assert _addresses() == Path("/root/was.txt").read_text()
     assert "Traceback" not in journal(), journal()
 

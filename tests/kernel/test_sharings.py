@@ -71,7 +71,7 @@ def put_in_force(servers: Servers, of: Plan, placed: Placement) -> None:
     states = compile_network(of, placed, able, dict.fromkeys(NAMES, number))
     for name, server in servers.items():
         report = server.inside(keeping.stage, server.config, states[name], 600)
-        assert report.verified, report
+        assert report.succeeded, report
         server.inside(keeping.commit, server.config, number)
 
 

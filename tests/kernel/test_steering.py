@@ -31,7 +31,7 @@ LONGEST_SECONDS = 10.0
 
 def test_every_destination_has_its_class_and_the_rest_the_first(server: ServerUnderTest) -> None:
     server.sh(f"ip address add {STRANGER}/24 dev nic0", peer=True)
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     assert not server.sh("tc filter show dev nic0"), "no classifier helps"
     for address, queue_id in (("10.7.0.2", 2), ("10.7.0.3", 3), (STRANGER, 0)):
         before = [class_bytes(server, n) for n in range(4)]
@@ -70,7 +70,7 @@ def test_acknowledgements_do_not_wait_behind_data(server: ServerUnderTest) -> No
 
 
 def seconds_beside_data(server: ServerUnderTest, state: DesiredState) -> float:
-    assert server.inside(keeping.stage, server.config, state).verified
+    assert server.inside(keeping.stage, server.config, state).succeeded
     server.inside(keeping.commit, server.config, state.generation)
     listen(server, "10.7.0.2", 42020, peer=True)
     filling = server.popen(

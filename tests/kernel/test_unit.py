@@ -14,9 +14,9 @@ from placewire.agent.contract.messages import (
     Destroy,
     Observe,
     Preview,
+    ReadBack,
     RunTransfers,
     Stage,
-    Verify,
 )
 from tests.agent.controller_double import ControllerDouble
 from tests.agent.network.test_bandwidth import PAYLOAD, RATES, listen, transfer
@@ -75,8 +75,8 @@ def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) ->
         previewed = answer(controller, Preview(desired=desired))
         assert not previewed["refusals"] and machine.snapshot() == before
         staged = answer(controller, Stage(desired=desired, lease_seconds=600))
-        assert staged["verified"] and staged["changes"] == previewed["changes"]
-        verified = answer(controller, Verify(generation=1))
+        assert staged["succeeded"] and staged["changes"] == previewed["changes"]
+        verified = answer(controller, ReadBack(generation=1))
         assert verified["deviations"] == verified["problems"] == []
         measured = measure(machine, controller)
         assert measured == pytest.approx(RATES[2] * PAYLOAD, rel=0.1)
@@ -90,7 +90,7 @@ def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) ->
         assert machine.snapshot() == during
         assert len(answer(controller, Observe())["state"]["queues"]) == 8
 
-        assert answer(controller, Destroy(plan_name="test-plan"))["verified"]
+        assert answer(controller, Destroy(plan_name="test-plan"))["succeeded"]
         assert machine.snapshot() == before
         system(f"systemctl stop {UNIT}")
     said = journal()

@@ -161,7 +161,7 @@ async def shaped(cluster: Cluster) -> None:
     async with its_agent(cluster) as agents:
         assert agents.hello["s1"].capabilities.datapath == "system"
         staged = await agents.ask("s1", Stage(desired=desired, lease_seconds=600), ApplyReport, 300)
-        assert staged.verified, staged
+        assert staged.succeeded, staged
         await agents.ask("s1", Commit(generation=1, lease_seconds=None), LeaseState, 120)
 
 
@@ -176,4 +176,4 @@ async def its_agent(cluster: Cluster) -> AsyncIterator[Agents]:
 async def unshaped(cluster: Cluster) -> None:
     async with its_agent(cluster) as agents:
         done = await agents.ask("s1", Destroy(plan_name=PLAN), ApplyReport, 300)
-        assert done.verified, done
+        assert done.succeeded, done

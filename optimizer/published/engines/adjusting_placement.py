@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
@@ -37,16 +37,18 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     until = deadline("adjusting-placement", settings)
     order = cpd_topo(problem)
     return within_memory(
-        problem, "adjusting-placement", lambda rooms: Placer(problem, rooms).run(order, until)
+        problem,
+        "adjusting-placement",
+        lambda capacities: Placer(problem, capacities).run(order, until),
     )
 
 
 class Placer:
     """`run` may be called once."""
 
-    def __init__(self, problem: Problem, rooms: Rooms) -> None:
+    def __init__(self, problem: Problem, capacities: DeviceCapacities) -> None:
         graph = problem.graph
-        self.graph, self.rooms = graph, rooms
+        self.graph, self.capacities = graph, capacities
         self.devices = range(len(problem.cluster.devices))
         self.seconds = problem.seconds.tolist()
         self.setup, self.per_byte = transfer_times(problem).table()
@@ -65,17 +67,18 @@ class Placer:
                 until.require("adjusting placement")
             before = self._choose(i, before)
             self._place(i, before)
-        device = np.array(self.rooms.device, dtype=np.int64)
+        device = np.array(self.capacities.device, dtype=np.int64)
         return Solution(device, -np.array(self.start), None)
 
     def _choose(self, i: int, before: int) -> int:
         """Lines 5 to 18."""
         earliest = [
-            self._earliest_start(i, d) if self.rooms.takes(i, d) else math.inf for d in self.devices
+            self._earliest_start(i, d) if self.capacities.takes(i, d) else math.inf
+            for d in self.devices
         ]
         best = min(self.devices, key=lambda d: (earliest[d], d))
         if earliest[best] == math.inf:
-            return self.rooms.roomiest(i)
+            return self.capacities.roomiest(i)
         if earliest[before] - earliest[best] > self._back_cost(i, best, before):
             return best
         return before
@@ -100,7 +103,7 @@ class Placer:
         tensors = graph.input_tensors(i).tolist()
         for e in sorted(tensors, key=lambda e: self.finish[graph.tensor_producer[e]]):
             j, size = int(graph.tensor_producer[e]), int(graph.tensor_bytes[e])
-            a, at = self.rooms.device[j], self.finish[j]
+            a, at = self.capacities.device[j], self.finish[j]
             if a != d and size > 0:
                 if (e, d) in self.arrived:
                     at = self.arrived[e, d]
@@ -116,7 +119,7 @@ class Placer:
         at = self.slots[d].earliest(came, self.seconds[i][d])
         self.slots[d].take(at, self.seconds[i][d])
         self.start[i], self.finish[i] = at, at + self.seconds[i][d]
-        self.rooms.put(i, d)
+        self.capacities.put(i, d)
 
 
 ENGINE = Engine(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds, upward_rank
@@ -44,8 +44,8 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     found = dominant_sequence_clusters(problem, deadline("dsc", settings))
 
-    def attempt(rooms: Rooms) -> Solution | None:
-        device = balanced(problem, rooms, found.cluster, found.start)
+    def attempt(capacities: DeviceCapacities) -> Solution | None:
+        device = balanced(problem, capacities, found.cluster, found.start)
         if device is None:
             return None
         return Solution(device, by_remaining_path(problem, device), None)

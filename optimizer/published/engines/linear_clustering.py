@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import downward_rank, mean_seconds, typical_transfer_seconds
@@ -30,8 +30,8 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     cluster = linear_clusters(problem, deadline("linear-clustering", settings))
     start = downward_rank(problem, typical_transfer_seconds(problem))
 
-    def attempt(rooms: Rooms) -> Solution | None:
-        device = balanced(problem, rooms, cluster, start)
+    def attempt(capacities: DeviceCapacities) -> Solution | None:
+        device = balanced(problem, capacities, cluster, start)
         if device is None:
             return None
         return Solution(device, by_remaining_path(problem, device), None)

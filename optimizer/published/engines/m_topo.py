@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -25,16 +25,16 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     priority = np.empty(len(order))
     priority[order] = -np.arange(len(order))
 
-    def attempt(rooms: Rooms) -> Solution:
-        caps = [memory_cap(rooms)] * len(rooms.room)
-        return Solution(fill(rooms, order, caps), priority, None)
+    def attempt(capacities: DeviceCapacities) -> Solution:
+        caps = [memory_cap(capacities)] * len(capacities.left_bytes)
+        return Solution(fill(capacities, order, caps), priority, None)
 
     return within_memory(problem, "m-topo", attempt)
 
 
-def memory_cap(rooms: Rooms) -> float:
+def memory_cap(capacities: DeviceCapacities) -> float:
     """Bytes per device. Co-location groups are placed whole: the largest need is a group's."""
-    return sum(rooms.needed) / len(rooms.room) + max(rooms.needed, default=0.0)
+    return sum(capacities.needed) / len(capacities.left_bytes) + max(capacities.needed, default=0.0)
 
 
 ENGINE = Engine(

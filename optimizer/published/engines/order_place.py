@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.engines.device_capacity import Rooms, within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -24,8 +24,8 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     priority = np.empty(len(order))
     priority[order] = -np.arange(len(order))
 
-    def attempt(rooms: Rooms) -> Solution:
-        return Solution(fill(rooms, order, rooms.room), priority, None)
+    def attempt(capacities: DeviceCapacities) -> Solution:
+        return Solution(fill(capacities, order, capacities.left_bytes), priority, None)
 
     return within_memory(problem, "order-place", attempt)
 

@@ -14,6 +14,7 @@ from placewire.agent.contract.messages import (
     FindNeighbours,
     Observe,
     Preview,
+    ReadBack,
     ReadCounters,
     Renew,
     Restore,
@@ -21,7 +22,6 @@ from placewire.agent.contract.messages import (
     Stage,
     StartServers,
     StopServers,
-    Verify,
 )
 from placewire.frozen import Frozen
 from tests.agent.states import desired_state
@@ -38,7 +38,7 @@ REQUESTS: tuple[Frozen, ...] = (
     Commit(generation=3, lease_seconds=10),
     Restore(generation=3),
     Destroy(plan_name="test-plan"),
-    Verify(generation=3),
+    ReadBack(generation=3),
     Observe(),
     StartServers(transfers=(_TRANSFER,), seconds=2),
     RunTransfers(transfers=(_TRANSFER,), seconds=2, start_unix=1_700_000_000),

@@ -188,7 +188,7 @@ def test_no_bad_message_ends_the_agent_or_changes_anything(
 
 def _was_done(replies: list[Any]) -> bool:
     return any(
-        reply["refusal"] is None and reply["result"].get("verified", True) for reply in replies
+        reply["refusal"] is None and reply["result"].get("succeeded", True) for reply in replies
     )
 
 

@@ -86,7 +86,7 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
 @pytest.mark.slow
 def test_what_an_earlier_agent_left_is_named_with_what_removes_it(server: ServerUnderTest) -> None:
     write_certificates(server.directory)
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     before = server.snapshot()
     ((agent, what),) = places(examined(server), "error")
     assert agent == "agent" and "generation 1 is staged, and no agent runs" in what

@@ -42,7 +42,7 @@ sysctl -qw net.ipv4.conf.mgmt.arp_notify=1
 def test_everything_asked_for_is_read_back(server: ServerUnderTest) -> None:
     desired = desired_state()
     report = server.inside(keeping.stage, server.config, desired)
-    assert report.verified and not report.refusals
+    assert report.succeeded and not report.refusals
     observed = server.inside(keeping.observe, server.config).state
     wanted = canonical(desired)
     for name in Collections.model_fields:
@@ -87,7 +87,7 @@ def test_applied_twice_changes_nothing(server: ServerUnderTest) -> None:
     server.inside(keeping.commit, server.config, 1)
     before = server.snapshot()
     second = server.inside(keeping.stage, server.config, desired_state(2))
-    assert second.verified and second.changes == ()
+    assert second.succeeded and second.changes == ()
     assert server.snapshot() == before
 
 
@@ -100,7 +100,7 @@ def test_a_change_touches_only_what_differs(server: ServerUnderTest) -> None:
     changed = changed.model_copy(update={"flows": fewer})
     previewed = server.inside(keeping.preview, server.config, changed)
     report = server.inside(keeping.stage, server.config, changed)
-    assert report.verified and report.changes == previewed.changes
+    assert report.succeeded and report.changes == previewed.changes
     assert sorted((c.action, c.key) for c in report.changes) == [
         ("remove", "pw-nic0 to 10.7.0.3"),
         *(("replace", f"{nic} queue {n}") for nic in ("nic0", "nic1") for n in (2, 3)),
@@ -112,14 +112,14 @@ def test_a_change_touches_only_what_differs(server: ServerUnderTest) -> None:
 def test_destroy_leaves_exactly_what_was_there(server: ServerUnderTest) -> None:
     server.sh(FOREIGN)
     before = server.snapshot()
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     server.inside(keeping.commit, server.config, 1)
     during = server.snapshot()
     assert during != before
     theirs = "ip route show table 77; ip rule show table 77; tc qdisc show dev mgmt"
     assert "tbf" in server.sh(theirs) and server.sh(theirs).count("192.168.77") == 3
     report = server.inside(keeping.destroy, server.config)
-    assert report.verified
+    assert report.succeeded
     assert server.snapshot() == before
 
 
@@ -135,7 +135,7 @@ def test_foreign_flows_and_filters_on_our_own_bridge_stay(server: ServerUnderTes
     changed = desired_state(2, rates=(8_000_000, 30_000_000))
     keep = tuple(c for c in changed.classifiers if c.destination is None)
     changed = changed.model_copy(update={"classifiers": keep, "flows": changed.flows[:1]})
-    assert server.inside(keeping.stage, server.config, changed).verified
+    assert server.inside(keeping.stage, server.config, changed).succeeded
     flows = server.sh(f"ovs-ofctl --no-stats dump-flows {management}")
     assert "tp_dst=9" in flows and "10.7.0.3" not in flows and "10.7.0.2" in flows
     filters = server.sh("tc filter show dev nic0")
@@ -149,13 +149,13 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     server.sh("ip route add 172.17.0.0/16 dev nic1 scope link src 10.7.1.1 table 60")
     server.sh("ip route add default via 10.7.0.3 dev nic0")
     before = server.snapshot()
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     during = server.sh("ip route show table all")
     assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50" in during
     assert "172.17.0.0/16 dev pw-nic1 table 60" in during
     assert "default via 10.7.0.3 dev pw-nic0" in during
     assert "dev nic0" not in during
-    assert server.inside(keeping.restore, server.config, 1).verified
+    assert server.inside(keeping.restore, server.config, 1).succeeded
     after = server.snapshot()
     assert sorted(after.pop("routes").splitlines()) == sorted(before.pop("routes").splitlines())
     assert after == before
@@ -186,10 +186,10 @@ def test_a_foreign_port_on_our_bridge_is_not_taken_away(server: ServerUnderTest)
     assert server.inside(keeping.observe, server.config).lease.phase == "committed"
     wider = tuple(b.model_copy(update={"mtu_bytes": 1400}) for b in desired_state().bridges)
     changed = desired_state(3, bridges=wider, rates=(9_000_000, 9_000_000))
-    assert server.inside(keeping.stage, server.config, changed).verified
+    assert server.inside(keeping.stage, server.config, changed).succeeded
     assert "op0" in server.vsctl("list-ports pw-nic0")
     server.vsctl("del-port op0")
-    assert server.inside(keeping.destroy, server.config).verified
+    assert server.inside(keeping.destroy, server.config).succeeded
     assert server.snapshot() == before
 
 
@@ -202,7 +202,7 @@ def test_a_lease_that_ends_under_a_foreign_port_undoes_the_rest(server: ServerUn
     time.sleep(0.2)
     for _ in range(2):
         report = server.inside(keeping.resume, server.config)
-        assert report is not None and not report.verified
+        assert report is not None and not report.succeeded
         assert "bridge pw-nic0: removing it would take away port op0" in report.refusals[0].what
     lease = server.inside(keeping.observe, server.config).lease
     assert lease.phase == "failed" and "port op0" in lease.detail
@@ -214,7 +214,7 @@ def test_a_lease_that_ends_under_a_foreign_port_undoes_the_rest(server: ServerUn
     assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0" in server.sh("ip route")
     server.vsctl("del-port op0")
     report = server.inside(keeping.resume, server.config)
-    assert report is not None and report.verified
+    assert report is not None and report.succeeded
     assert server.snapshot() == before
 
 
@@ -235,7 +235,7 @@ def test_a_foreign_qos_on_our_port_is_not_replaced(server: ServerUnderTest) -> N
         assert any("linux-htb QoS of port nic0" in r.what for r in report.refusals), report
         assert server.snapshot() == during
     server.vsctl("clear port nic0 qos")
-    assert server.inside(keeping.destroy, server.config).verified
+    assert server.inside(keeping.destroy, server.config).succeeded
     server.vsctl("-- --all destroy qos")
     assert server.snapshot() == before
 
@@ -257,8 +257,8 @@ def test_what_a_restore_cannot_reshape_is_said_and_the_rest_done(server: ServerU
     assert server.sh("tc class show dev nic1; ip rule show") == whole
     assert "1:fffe root rate 9Mbit" in server.sh("tc class show dev nic0"), "theirs is in force"
     server.vsctl("clear port nic0 qos")
-    assert server.inside(keeping.resume, server.config).verified
-    assert server.inside(keeping.verify, server.config, 1).problems == ()
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
 
 
 @network
@@ -280,7 +280,7 @@ def test_keys_that_others_put_into_our_rows_stay(server: ServerUnderTest) -> Non
         for q in desired_state().queues
     )
     changed = desired_state(2, bridges=narrow, shapers=shapers, queues=queues)
-    assert server.inside(keeping.stage, server.config, changed).verified
+    assert server.inside(keeping.stage, server.config, changed).succeeded
     assert "4096" in server.vsctl("get bridge pw-nic0 other_config")
     shown = server.vsctl("list bridge pw-nic0 -- list qos -- list queue")
     assert all(f'theirs="{n}"' in shown for n in (1, 2, 3)), shown
@@ -310,7 +310,7 @@ def test_rows_that_others_left_without_a_port_go_with_the_next_change(
         rates = (10_000_000, 30_000_000 if then == "the same again" else 20_000_000)
         wanted = desired_state(1 if then == "the same again" else 2, rates)
         report = server.inside(keeping.stage, server.config, wanted)
-    assert report.verified, report.refusals
+    assert report.succeeded, report.refusals
     removed = {change.key for change in report.changes if change.collection == "unused rows"}
     assert removed == {row.key for row in unused}
     assert server.inside(keeping.observe, server.config).state.unused_rows == ()
@@ -320,21 +320,21 @@ def test_rows_that_others_left_without_a_port_go_with_the_next_change(
 @network
 def test_verify_sees_what_someone_changed(server: ServerUnderTest) -> None:
     server.inside(keeping.stage, server.config, desired_state())
-    assert server.inside(keeping.verify, server.config, 1).deviations == ()
+    assert server.inside(keeping.read_back, server.config, 1).deviations == ()
     server.sh("tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit")
     if DATAPATH == "netdev":
         server.sh("tc filter del dev nic1 parent 1: prio 20480")
     else:
         server.sh("ovs-ofctl -O OpenFlow13 del-flows unix:$OVS_RUNDIR/pw-nic1.mgmt tcp,reg0=2/3")
     server.sh("ip rule del priority 18001")
-    verified = server.inside(keeping.verify, server.config, 1)
-    drifted = {c.key for c in verified.deviations if "nic0" in c.key}
+    found = server.inside(keeping.read_back, server.config, 1)
+    drifted = {c.key for c in found.deviations if "nic0" in c.key}
     on_the_same_htb = {c.key for c in desired_state().classifiers if c.nic == "nic0"}
     assert drifted == {"nic0", *(f"nic0 queue {n}" for n in range(4)), *on_the_same_htb}
-    others = {c.key for c in verified.deviations} - drifted
+    others = {c.key for c in found.deviations} - drifted
     short_packets = "nic1 short packets" if DATAPATH == "netdev" else "pw-nic1 short packets"
     assert others == {short_packets, "18001 from 10.7.1.1/32"}
-    assert any("nic0 queue 2: rate is 1000000" in problem for problem in verified.problems)
+    assert any("nic0 queue 2: rate is 1000000" in problem for problem in found.problems)
 
 
 CHANGED_CLASS = "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit"
@@ -354,23 +354,23 @@ def test_shaping_that_someone_changed_in_the_kernel_is_mended(
     server.inside(keeping.commit, server.config, 1)
     whole = server.snapshot()
     server.sh(meddle)
-    assert server.inside(keeping.verify, server.config, 1).problems
+    assert server.inside(keeping.read_back, server.config, 1).problems
     rates = (12_000_000, 30_000_000) if changed else (10_000_000, 30_000_000)
     report = server.inside(keeping.stage, server.config, desired_state(2, rates=rates))
-    assert report.verified and report.changes, report.refusals
+    assert report.succeeded and report.changes, report.refusals
     rate = "12Mbit" if changed else "10Mbit"
     assert f"class htb 1:3 parent 1:fffe prio 0 rate {rate}" in server.sh("tc class show dev nic0")
-    assert server.inside(keeping.verify, server.config, 2).problems == ()
+    assert server.inside(keeping.read_back, server.config, 2).problems == ()
     if not changed:
         after, wanted = server.snapshot(), dict(whole)
         # Filters that were added again have new handles.
         assert after.pop("filters").count("flowid") == wanted.pop("filters").count("flowid")
         assert after == wanted
     server.sh(meddle)
-    assert server.inside(keeping.restore, server.config, 2).verified
-    assert server.inside(keeping.verify, server.config, 1).problems == ()
+    assert server.inside(keeping.restore, server.config, 2).succeeded
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
     server.sh(meddle)
-    assert server.inside(keeping.destroy, server.config).verified
+    assert server.inside(keeping.destroy, server.config).succeeded
     assert server.snapshot() == before
 
 
@@ -404,7 +404,7 @@ def test_what_is_refused_is_not_touched(
     server.sh(prepare)
     before = server.snapshot()
     report = server.inside(keeping.stage, server.config, desired_state(1, **changes))
-    assert not report.verified and report.changes == ()
+    assert not report.succeeded and report.changes == ()
     assert any(expected in refusal.what for refusal in report.refusals), report.refusals
     assert server.snapshot() == before
     assert server.inside(keeping.observe, server.config).lease.phase == "idle"
@@ -416,7 +416,7 @@ def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> 
     before = server.snapshot()
     bad = Sysctl(name="net.ipv4.conf.all.rp_filter", value="many")
     report = server.inside(keeping.stage, server.config, desired_state(1, sysctls=(bad,)))
-    assert not report.verified
+    assert not report.succeeded
     assert "rp_filter = many" in report.refusals[0].what
     assert server.snapshot() == before
 
@@ -429,7 +429,7 @@ def test_what_does_not_read_back_is_undone(server: ServerUnderTest) -> None:
     report = server.inside(
         keeping.stage_impatiently, server.config, desired_state(1, sysctls=(clamped,))
     )
-    assert not report.verified
+    assert not report.succeeded
     assert "read back and not as wanted" in report.refusals[0].what
     assert server.snapshot() == before
 
@@ -543,10 +543,10 @@ def test_a_state_is_staged_though_somebody_just_removed_a_bridge_of_ours(
     wanted = desired_state(2, (20_000_000, 20_000_000))
     assert not server.inside(keeping.preview, server.config, wanted).refusals
     report = server.inside(keeping.stage, server.config, wanted)
-    assert report.verified, report
+    assert report.succeeded, report
     server.inside(keeping.commit, server.config, 2)
-    verified = server.inside(keeping.verify, server.config, 2)
-    assert not verified.deviations and not verified.problems
+    found = server.inside(keeping.read_back, server.config, 2)
+    assert not found.deviations and not found.problems
     server.inside(keeping.destroy, server.config)
     assert server.snapshot() == before
 
@@ -585,8 +585,8 @@ def test_a_switch_that_made_its_interfaces_anew_comes_back_whole(server: ServerU
     wait_for(lambda: "pw-nic1" in server.sh("ip link"), "bridges")
     assert "172.16.0.0/16" not in server.sh("ip route"), "else this shows nothing"
     report = server.inside(keeping.resume, server.config)
-    assert report is not None and report.verified, report
+    assert report is not None and report.succeeded, report
     assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0" in server.sh("ip route")
     assert server.inside(keeping.reaches, "10.7.0.2")
-    assert server.inside(keeping.destroy, server.config).verified
+    assert server.inside(keeping.destroy, server.config).succeeded
     assert server.snapshot() == before

@@ -46,7 +46,7 @@ def test_a_flow_that_came_after_the_look_is_not_overwritten(
 ) -> None:
     """Straight to the driver: the keeper has looked before, and saw nothing."""
     desired = desired_state(1, nics=("nic0",))
-    assert server.inside(keeping.stage, server.config, desired).verified
+    assert server.inside(keeping.stage, server.config, desired).succeeded
     first, second = desired.flows
     here = Server(server.config)
     server.inside(here.apply, [EntryStep(second, None)], "plan")
@@ -81,17 +81,17 @@ def _stage_while_somebody_adds(config: AgentConfig, command: list[str]) -> Apply
 def test_the_change_is_undone_and_their_flow_stays(server: ServerUnderTest) -> None:
     """On a bridge that stays, so that their flow can outlive the undoing."""
     bare = desired_state(1, flows=(), classifiers=(), queues=(), shapers=())
-    assert server.inside(keeping.stage, server.config, bare).verified
+    assert server.inside(keeping.stage, server.config, bare).succeeded
     server.inside(keeping.commit, server.config, 1)
     before, flows_before = server.snapshot(), flows(server)
     management = f"unix:{server.directory}/pw-nic0.mgmt"
     command = ["ovs-ofctl", "add-flow", management, f"cookie=7,{SAME_MATCH},actions=drop"]
     report = server.inside(_stage_while_somebody_adds, server.config, command)
-    assert not report.verified and "nw_dst=10.7.0.3 actions=drop" in report.refusals[0].what
+    assert not report.succeeded and "nw_dst=10.7.0.3 actions=drop" in report.refusals[0].what
     assert server.snapshot() == before
     (theirs,) = set(flows(server)) - set(flows_before)
     assert theirs.startswith("cookie=0x7") and theirs.endswith("nw_dst=10.7.0.3 actions=drop")
     assert len(flows(server)) == len(flows_before) + 1
-    assert server.inside(keeping.verify, server.config, 1).deviations == ()
+    assert server.inside(keeping.read_back, server.config, 1).deviations == ()
     refused = server.inside(keeping.stage, server.config, desired_state(3))
     assert "a foreign flow has its match" in refused.refusals[0].what, "and now before any change"

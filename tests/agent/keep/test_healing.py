@@ -117,7 +117,7 @@ def world(tmp_path: Path) -> World:
 
 def in_force(world: World, drift: DriftPolicy = "heal") -> Keeper:
     keeper = world.keeper()
-    assert keeper.stage(plan(1, drift=drift), 60).verified
+    assert keeper.stage(plan(1, drift=drift), 60).succeeded
     keeper.commit(1, None)
     world.network.touched = 0
     return keeper
@@ -153,7 +153,7 @@ def test_what_others_removed_is_put_back_and_nothing_else_touched(world: World) 
     keeper.notice()
     assert tick(world, keeper, SETTLE_SECONDS / 2) is None, "events settle first"
     report = tick(world, keeper, SETTLE_SECONDS)
-    assert report.verified and world.network.touched == 2
+    assert report.succeeded and world.network.touched == 2
     assert {change.key for change in report.changes} == {RULE[1], FLOW[1]}
     assert world.network.state == whole
     drift = keeper.drift
@@ -165,7 +165,7 @@ def test_what_no_event_told_is_found_all_the_same(world: World) -> None:
     keeper = in_force(world)
     world.network.sysctls["net.ipv4.conf.all.rp_filter"] = "1"
     assert tick(world, keeper, PERIOD_SECONDS - 1) is None
-    assert tick(world, keeper, 1).verified
+    assert tick(world, keeper, 1).succeeded
     assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "2"
 
 
@@ -178,7 +178,7 @@ def test_a_staged_state_is_watched_and_an_idle_server_is_not(world: World) -> No
     assert tick(world, keeper, 1).changes
     world.now = keeper.lease.expires_unix or 0.0
     keeper.notice()
-    assert tick(world, keeper).verified and keeper.lease.phase == "idle"
+    assert tick(world, keeper).succeeded and keeper.lease.phase == "idle"
     assert keeper.seconds_until_due() is None
 
 
@@ -187,19 +187,19 @@ def test_where_it_is_only_reported_nothing_is_touched(world: World) -> None:
     removed(world, RULE)
     for _ in range(3):
         report = tick(world, keeper, PERIOD_SECONDS)
-        assert not report.verified and "add rules 18000" in report.refusals[0].what
+        assert not report.succeeded and "add rules 18000" in report.refusals[0].what
     assert world.network.touched == 0 and RULE not in world.network.entries
-    verified = keeper.verify(1)
-    assert [change.key for change in verified.deviations] == [RULE[1]]
-    assert verified.drift is not None and verified.drift.policy == "report"
-    assert (verified.drift.drifts, verified.drift.heals) == (1, 0)
-    assert verified.drift.since_unix is not None and "drift: report" in verified.drift.notes[0]
+    found = keeper.read_back(1)
+    assert [change.key for change in found.deviations] == [RULE[1]]
+    assert found.drift is not None and found.drift.policy == "report"
+    assert (found.drift.drifts, found.drift.heals) == (1, 0)
+    assert found.drift.since_unix is not None and "drift: report" in found.drift.notes[0]
     assert len(audited(world, "drift")) == 1, "told once while it stays the same"
     removed(world, FLOW)
     tick(world, keeper, PERIOD_SECONDS)
     assert keeper.drift.drifts == 2 and len(audited(world, "drift")) == 3
     world.network.entries[RULE], world.network.entries[FLOW] = plan(1).rules[0], plan(1).flows[0]
-    assert tick(world, keeper, PERIOD_SECONDS).verified and keeper.drift.since_unix is None
+    assert tick(world, keeper, PERIOD_SECONDS).succeeded and keeper.drift.since_unix is None
 
 
 def test_who_fights_is_left_alone_in_the_end(world: World) -> None:
@@ -222,7 +222,7 @@ def test_who_fights_is_left_alone_in_the_end(world: World) -> None:
     assert tick(world, keeper, 5).changes[0].key == FLOW[1], "of the rest it still takes care"
     assert RULE not in world.network.entries
     keeper.notice(switch_restarted=True)
-    assert tick(world, keeper, 5).verified and RULE in world.network.entries
+    assert tick(world, keeper, 5).succeeded and RULE in world.network.entries
 
 
 def test_a_new_decision_ends_the_fight(world: World) -> None:
@@ -236,7 +236,7 @@ def test_a_new_decision_ends_the_fight(world: World) -> None:
     keeper.commit(2, None)
     removed(world, RULE)
     keeper.notice()
-    assert tick(world, keeper, 2).verified and RULE in world.network.entries
+    assert tick(world, keeper, 2).succeeded and RULE in world.network.entries
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_what_is_not_ours_and_in_the_place_of_ours_is_named_and_left(
     keeper.notice()
     report = tick(world, keeper, 5)
     assert [change.key for change in report.changes] == [other[1]], "the rest is put back"
-    assert not report.verified and foreign.text in report.refusals[0].what
+    assert not report.succeeded and foreign.text in report.refusals[0].what
     assert foreign.text in keeper.drift.notes[0] and keeper.drift.heals == 1
     assert place not in world.network.entries
     world.network.foreign = ()
     keeper.notice()
-    assert tick(world, keeper, 5).verified and place in world.network.entries
+    assert tick(world, keeper, 5).succeeded and place in world.network.entries
     assert keeper.drift.notes == ()
 
 
@@ -293,7 +293,7 @@ def test_a_heal_that_fails_is_tried_less_and_less_often(world: World) -> None:
     world.network.apply = working  # type: ignore[method-assign]
     removed(world, FLOW)
     keeper.notice()
-    assert tick(world, keeper, 2).verified, "something else: tried at once"
+    assert tick(world, keeper, 2).succeeded, "something else: tried at once"
 
 
 def test_what_cannot_be_read_is_looked_at_soon_again(world: World) -> None:
@@ -304,7 +304,7 @@ def test_what_cannot_be_read_is_looked_at_soon_again(world: World) -> None:
     assert "does not answer" in report.refusals[0].what and keeper.lease.phase == "committed"
     world.network.unreadable = False
     removed(world, RULE)
-    assert tick(world, keeper, 5).verified and RULE in world.network.entries
+    assert tick(world, keeper, 5).succeeded and RULE in world.network.entries
 
 
 def test_nothing_is_tried_while_the_switch_is_away() -> None:

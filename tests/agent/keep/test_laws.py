@@ -136,16 +136,16 @@ def _stage(config: AgentConfig, state: DesiredState) -> int:
     generation = DiskStore(Path(config.state_dir)).load().lease.highest_generation + 1
     keeper = keeping.keeper(config)
     report = keeper.stage(state.model_copy(update={"generation": generation}), 60)
-    assert report.verified, report.refusals
+    assert report.succeeded, report.refusals
     keeper.commit(generation, None)
-    verified = keeper.verify(generation)
-    assert (verified.deviations, verified.problems) == ((), ())
+    found = keeper.read_back(generation)
+    assert (found.deviations, found.problems) == ((), ())
     return len(report.changes)
 
 
 def destroy(server: ServerUnderTest) -> None:
     report = server.inside(keeping.destroy, server.config)
-    assert report.verified, report.refusals
+    assert report.succeeded, report.refusals
 
 
 def shown(server: ServerUnderTest) -> Shown:

@@ -71,7 +71,7 @@ def send_at(
 
 @pytest.mark.network
 def test_a_paced_transfer_sends_what_was_promised(server: ServerUnderTest) -> None:
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     slow = transfer(3).model_copy(update={"promised_bits_per_second": 5e6, "paced": True})
 
     def measure() -> float:
@@ -92,7 +92,7 @@ def class_bytes(server: ServerUnderTest, queue_id: int) -> int:
 @pytest.mark.network
 @pytest.mark.slow
 def test_each_queue_gives_its_rate_at_the_same_time(server: ServerUnderTest) -> None:
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     both = (transfer(2), transfer(3))
     wanted = {host: pytest.approx(rate * PAYLOAD, rel=0.1) for host, rate in RATES.items()}
 
@@ -115,7 +115,7 @@ def test_each_queue_gives_its_rate_at_the_same_time(server: ServerUnderTest) -> 
 @pytest.mark.network
 @pytest.mark.slow
 def test_acknowledgements_go_through_their_own_class(server: ServerUnderTest) -> None:
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     server.popen("iperf3", "-s", "-1", "-B", "10.7.0.1", "-p", "42009", stdout=subprocess.DEVNULL)
     wait_for(lambda: ":42009 " in server.sh("ss -ltn"), "iperf3")
     data = class_bytes(server, 2)
@@ -140,7 +140,7 @@ def test_the_short_end_of_data_does_not_overtake_what_was_sent_before(
     server: ServerUnderTest,
 ) -> None:
     """gloo sends a short header before each part, which looked like a loss behind a queue."""
-    assert server.inside(keeping.stage, server.config, desired_state()).verified
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     server.popen(sys.executable, "-c", SINK, peer=True)
     wait_for(lambda: ":42011 " in server.sh("ss -ltn", peer=True), "the sink")
     acknowledgements = class_bytes(server, 1)

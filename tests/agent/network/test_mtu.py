@@ -52,14 +52,14 @@ def bridge_mtus(server: ServerUnderTest) -> set[int]:
 
 
 def problems(server: ServerUnderTest) -> tuple[str, ...]:
-    found: tuple[str, ...] = server.inside(keeping.verify, server.config, 1).problems
+    found: tuple[str, ...] = server.inside(keeping.read_back, server.config, 1).problems
     return found
 
 
 @pytest.mark.slow
 def test_a_promised_rate_is_delivered_in_large_frames(server: ServerUnderTest) -> None:
     raise_mtu(server)
-    assert server.inside(keeping.stage, server.config, wanted(MTU)).verified
+    assert server.inside(keeping.stage, server.config, wanted(MTU)).succeeded
     assert bridge_mtus(server) == {MTU}
     large = transfer(3)
     # Compiled for frames of 1500 bytes it would be 3.8 % more.
@@ -97,10 +97,10 @@ def test_a_nic_whose_mtu_is_larger_sends_smaller_frames(server: ServerUnderTest)
     raise_mtu(server)
     before = server.snapshot()
     report = server.inside(keeping.stage, server.config, wanted(1500))
-    assert report.verified, report.refusals
+    assert report.succeeded, report.refusals
     assert bridge_mtus(server) == {1500}
     # Another plan asks for more; what it leaves is as before.
-    assert server.inside(keeping.stage, server.config, wanted(MTU, 2)).verified
+    assert server.inside(keeping.stage, server.config, wanted(MTU, 2)).succeeded
     assert bridge_mtus(server) == {MTU}
-    assert server.inside(keeping.destroy, server.config).verified
+    assert server.inside(keeping.destroy, server.config).succeeded
     assert server.snapshot() == before

@@ -44,7 +44,7 @@ def with_rate(generation: int, bits_per_second: int) -> DesiredState:
 def stage(server: ServerUnderTest, state: DesiredState) -> list[str]:
     """Keys of what was changed."""
     report = server.inside(keeping.stage, server.config, state)
-    assert report.verified, report.refusals
+    assert report.succeeded, report.refusals
     server.inside(keeping.commit, server.config, state.generation)
     return [change.key for change in report.changes]
 

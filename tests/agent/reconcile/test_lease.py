@@ -32,14 +32,14 @@ def test_stage_commit_and_restore_by_hand(world: World) -> None:
     before = world.network.state
     keeper = world.keeper()
     report = keeper.stage(plan(3), lease_seconds=10)
-    assert report.verified and report.changes
+    assert report.succeeded and report.changes
     assert (keeper.lease.phase, keeper.lease.expires_unix) == ("staged", 1010.0)
     assert keeper.commit(3, None).phase == "committed"
     world.now = 1e9
     assert world.keeper().resume().changes == ()
     looked = keeper.tick()
-    assert looked is not None and looked.verified and not looked.changes, "kept until told"
-    assert keeper.restore(3).verified
+    assert looked is not None and looked.succeeded and not looked.changes, "kept until told"
+    assert keeper.restore(3).succeeded
     assert world.network.state == before
     assert (keeper.lease.phase, keeper.lease.highest_generation) == ("idle", 3)
 
@@ -78,7 +78,7 @@ def test_a_staged_state_is_never_a_baseline(world: World) -> None:
     keeper = world.keeper()
     keeper.stage(plan(1), 10)
     keeper.stage(plan(2, flows=()), 10)
-    assert keeper.restore(2).verified
+    assert keeper.restore(2).succeeded
     assert world.network.state == before
 
 
@@ -109,7 +109,7 @@ def test_a_server_carries_one_plan_at_a_time(world: World) -> None:
         keeper.destroy("another")
     assert world.network.state == kept
     keeper.destroy("test-plan")
-    assert keeper.stage(other.model_copy(update={"generation": 3}), 10).verified
+    assert keeper.stage(other.model_copy(update={"generation": 3}), 10).succeeded
 
 
 @pytest.mark.parametrize("generation", [1, 4])
@@ -118,7 +118,7 @@ def test_generations_only_go_up(world: World, generation: int) -> None:
     keeper.stage(plan(5), 10)
     state, lease = world.network.state, keeper.lease
     report = keeper.stage(plan(generation, flows=()), 10)
-    assert not report.verified and "not above 5" in report.refusals[0].what
+    assert not report.succeeded and "not above 5" in report.refusals[0].what
     assert world.network.state == state and keeper.lease == lease
     previewed = keeper.preview(plan(generation, flows=()))
     assert previewed.refusals == report.refusals and previewed.changes == ()
@@ -133,7 +133,7 @@ def test_the_same_stage_again_is_harmless_and_another_content_refused(world: Wor
     assert keeper.lease.expires_unix == 1015.0
     assert keeper.stage(plan(5, flows=()), 10).refusals
     keeper.commit(5, None)
-    assert keeper.stage(plan(5), 10).verified
+    assert keeper.stage(plan(5), 10).succeeded
     assert (keeper.lease.phase, keeper.lease.expires_unix) == ("committed", None)
 
 
@@ -176,12 +176,12 @@ def test_a_decision_stands_though_staging_it_again_fails(world: World) -> None:
     for key in [key for key in world.network.entries if key[0] == "rules"]:
         del world.network.entries[key]
     world.network.fail_after = 0
-    assert not keeper.stage(plan(1), 10).verified
+    assert not keeper.stage(plan(1), 10).succeeded
     assert (keeper.lease.phase, keeper.lease.generation) == ("committed", 1)
     world.network.fail_after = None
     assert keeper.seconds_until_due() == 5
     world.now += 5
-    assert keeper.tick().verified  # type: ignore[union-attr]
+    assert keeper.tick().succeeded  # type: ignore[union-attr]
     assert world.network.state == whole and keeper.tick() is None
 
 
@@ -224,7 +224,7 @@ def test_a_failing_change_is_undone_and_said(world: World) -> None:
         network.apply = once  # type: ignore[method-assign]
         report = keeper.stage(plan(step), 10)
         network.apply = applied  # type: ignore[method-assign]
-        assert not report.verified and "no such device" in report.refusals[0].what
+        assert not report.succeeded and "no such device" in report.refusals[0].what
         assert world.network.state == before
         assert keeper.lease.phase == "idle"
 
@@ -236,11 +236,11 @@ def test_a_restore_that_fails_is_tried_again(world: World) -> None:
     world.now += 11
     world.network.fail_after = 3
     report = keeper.tick()
-    assert report is not None and not report.verified
+    assert report is not None and not report.succeeded
     assert keeper.lease.phase == "failed" and "no such device" in keeper.lease.detail
     assert keeper.stage(plan(2), 10).refusals, "nothing new on top of a broken state"
     world.network.fail_after = None
-    assert world.keeper().tick().verified  # type: ignore[union-attr]
+    assert world.keeper().tick().succeeded  # type: ignore[union-attr]
     assert world.network.state == before
 
 
@@ -296,7 +296,7 @@ def test_after_a_reboot_what_is_in_force_is_made_whole(world: World) -> None:
             del world.network.entries[key]
     world.network.nics = BARE
     report = world.keeper().resume()
-    assert report is not None and report.verified and report.changes
+    assert report is not None and report.succeeded and report.changes
     assert world.network.state == whole
 
 
@@ -372,7 +372,7 @@ def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str)
         "expiry": keeper.tick,
     }
     report = undo[way]()
-    assert report is not None and report.verified
+    assert report is not None and report.succeeded
     assert world.network.state == before and keeper.lease.phase == "idle"
     assert world.store.load().lease.phase == "staged", "the disk was full indeed"
     filler.unlink()
@@ -404,7 +404,7 @@ def test_nothing_is_staged_or_committed_that_a_full_disk_would_forget(small_disk
     staged = world.network.state
     filler = fill(small_disk)
     report = keeper.stage(plan(2, flows=()), 10)
-    assert not report.verified and "No space left" in report.refusals[0].what
+    assert not report.succeeded and "No space left" in report.refusals[0].what
     assert world.network.state == staged and keeper.lease.generation == 1
     with pytest.raises(EffectError, match="cannot be saved"):
         keeper.commit(1, None)
@@ -427,7 +427,7 @@ def test_a_stage_that_cannot_be_noted_is_not_done(small_disk: Path) -> None:
 
     world.store.save = save_and_fill  # type: ignore[method-assign]
     report = keeper.stage(plan(1), 10)
-    assert not report.verified and "audit log" in report.refusals[0].what
+    assert not report.succeeded and "audit log" in report.refusals[0].what
     assert world.network.touched == 0 and world.network.state == before
 
 
@@ -463,7 +463,7 @@ def test_what_keeps_failing_is_tried_less_and_less_often(world: World) -> None:
     failed = (world.directory / "audit.jsonl").read_text().count('"failed"')
     assert failed == 2, "once for each reason"
     world.network.unreadable, world.network.fail_after = False, None
-    assert keeper.tick().verified  # type: ignore[union-attr]
+    assert keeper.tick().succeeded  # type: ignore[union-attr]
 
 
 def test_what_cannot_be_read_is_tried_again_soon(world: World) -> None:

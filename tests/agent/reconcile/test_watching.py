@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from placewire.agent.contract.messages import Commit, Stage, Verify
+from placewire.agent.contract.messages import Commit, ReadBack, Stage
 from placewire.agent.reconcile.next_look import PERIOD_SECONDS
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.metrics.prometheus import parse
@@ -37,12 +37,12 @@ def in_force(server: ServerUnderTest, controller: ControllerDouble, drift: str =
     start_agent(server)
     controller.wait_for_agent()
     report = controller.ask(Stage(desired=desired_state(drift=drift), lease_seconds=60))["result"]
-    assert report["verified"], report
+    assert report["succeeded"], report
     controller.ask(Commit(generation=1, lease_seconds=None))
 
 
 def verified(controller: ControllerDouble) -> Any:
-    return controller.ask(Verify(generation=1))["result"]
+    return controller.ask(ReadBack(generation=1))["result"]
 
 
 def healed(controller: ControllerDouble, heals: int) -> Any:
@@ -218,7 +218,7 @@ def test_a_database_that_restarts_is_followed_again(
     end(process(server, "ovsdb-server"), signal.SIGKILL)
     (server.directory / "db.sock").unlink(missing_ok=True)
     start_database(server)
-    wait_for(lambda: "result" in controller.ask(Verify(generation=1)), "an answer")
+    wait_for(lambda: "result" in controller.ask(ReadBack(generation=1)), "an answer")
     healed(controller, 0)
     assert server.snapshot() == before and flows(server) == there
     queue = server.vsctl("--bare --columns=_uuid find queue external_ids:placewire-nic=nic1 "

@@ -21,10 +21,10 @@ from placewire.agent.contract.messages import (
     Hello,
     Observe,
     Poll,
+    ReadBack,
+    ReadBackResult,
     Renew,
     Reply,
-    Verified,
-    Verify,
     Welcome,
 )
 from placewire.agent.contract.state import LeaseState, Refusal
@@ -35,7 +35,7 @@ from tests.controller.plans import capabilities
 
 pytestmark = pytest.mark.timed
 
-VERIFIED = Verified(deviations=(), problems=("canary gone",))
+READ_BACK = ReadBackResult(deviations=(), problems=("canary gone",))
 LEASE = LeaseState(phase="idle", generation=3)
 
 
@@ -137,11 +137,11 @@ REFUSAL = Refusal(what="the NIC is gone", where="nic0", remedy="put it back")
 
 
 async def test_a_question_and_its_answer(site: Site) -> None:
-    async with site.listening() as agents, TestAgent(site, "s1", answers(VERIFIED)).running():
+    async with site.listening() as agents, TestAgent(site, "s1", answers(READ_BACK)).running():
         await agents.wait_for(["s1"], timeout_seconds=5)
         assert agents.hello["s1"].lease == LEASE
         started = time.monotonic()
-        assert await agents.ask("s1", Verify(generation=1), Verified, 5) == VERIFIED
+        assert await agents.ask("s1", ReadBack(generation=1), ReadBackResult, 5) == READ_BACK
         waited = time.monotonic() - started
         assert waited < POLL_SECONDS / 2, "an open poll hands a request over at once"
 
@@ -150,57 +150,59 @@ async def test_a_refusal_says_what_the_agent_said(site: Site) -> None:
     async with site.listening() as agents, TestAgent(site, "s1", answers(REFUSAL)).running():
         await agents.wait_for(["s1"], timeout_seconds=5)
         with pytest.raises(AgentRefused, match="s1 nic0: the NIC is gone\n  put it back"):
-            await agents.ask("s1", Observe(), Verified, 5)
+            await agents.ask("s1", Observe(), ReadBackResult, 5)
 
 
 async def test_an_answer_of_another_kind_is_a_problem_of_that_server(site: Site) -> None:
     async with site.listening() as agents, TestAgent(site, "s1", answers(LEASE)).running():
         await agents.wait_for(["s1"], timeout_seconds=5)
         with pytest.raises(AgentProblem, match="s1: its answer to verify is not understood"):
-            await agents.ask("s1", Verify(generation=1), Verified, 5)
+            await agents.ask("s1", ReadBack(generation=1), ReadBackResult, 5)
 
 
 async def test_all_missing_agents_are_named(site: Site) -> None:
-    async with site.listening() as agents, TestAgent(site, "s2", answers(VERIFIED)).running():
+    async with site.listening() as agents, TestAgent(site, "s2", answers(READ_BACK)).running():
         with pytest.raises(AgentUnreachable) as problem:
             await agents.wait_for(["s1", "s2", "s3"], timeout_seconds=1)
         assert problem.value.servers == ("s1", "s3")
         with pytest.raises(AgentUnreachable, match="not dialled in"):
-            await agents.ask("s1", Observe(), Verified, 5)
+            await agents.ask("s1", Observe(), ReadBackResult, 5)
 
 
 async def test_every_outcome_is_collected_before_one_is_raised(site: Site) -> None:
     async with (
         site.listening() as agents,
-        TestAgent(site, "s1", answers(VERIFIED)).running(),
+        TestAgent(site, "s1", answers(READ_BACK)).running(),
         TestAgent(site, "s2", answers(REFUSAL)).running(),
         TestAgent(site, "s3", answers(None)).running(),
     ):
         await agents.wait_for(["s1", "s2", "s3"], timeout_seconds=5)
-        ask = dict.fromkeys(["s1", "s2"], Verify(generation=1))
+        ask = dict.fromkeys(["s1", "s2"], ReadBack(generation=1))
         with pytest.raises(AgentRefused) as refused:
-            await agents.ask_all(ask, Verified, 5)
-        assert refused.value.answered == {"s1": VERIFIED}
+            await agents.ask_all(ask, ReadBackResult, 5)
+        assert refused.value.answered == {"s1": READ_BACK}
         with pytest.raises(AgentUnreachable, match=r"no answer in 0\.5 s") as unreachable:
-            await agents.ask_all({**ask, "s3": Verify(generation=1)}, Verified, 0.5)
+            await agents.ask_all({**ask, "s3": ReadBack(generation=1)}, ReadBackResult, 0.5)
         assert unreachable.value.servers == ("s3",)
-        assert unreachable.value.answered == {"s1": VERIFIED}
+        assert unreachable.value.answered == {"s1": READ_BACK}
 
 
 async def test_questions_to_all_go_out_at_once(site: Site) -> None:
     names = [f"s{k}" for k in range(6)]
     async with site.listening() as agents, contextlib.AsyncExitStack() as stack:
         for name in names:
-            await stack.enter_async_context(TestAgent(site, name, answers(VERIFIED)).running())
+            await stack.enter_async_context(TestAgent(site, name, answers(READ_BACK)).running())
         await agents.wait_for(names, timeout_seconds=5)
         started = time.monotonic()
-        found = await agents.ask_all(dict.fromkeys(names, Verify(generation=1)), Verified, 5)
-        assert found == dict.fromkeys(names, VERIFIED)
+        found = await agents.ask_all(
+            dict.fromkeys(names, ReadBack(generation=1)), ReadBackResult, 5
+        )
+        assert found == dict.fromkeys(names, READ_BACK)
         assert time.monotonic() - started < POLL_SECONDS / 2
 
 
 async def test_an_agent_is_not_who_it_claims_to_be(site: Site) -> None:
-    agent = TestAgent(site, "s1", answers(VERIFIED))
+    agent = TestAgent(site, "s1", answers(READ_BACK))
     agent.claims = "s2"
     async with site.listening() as agents, agent.http() as http:
         status, text = await agent.hello(http)
@@ -211,7 +213,7 @@ async def test_an_agent_is_not_who_it_claims_to_be(site: Site) -> None:
 
 
 async def test_another_protocol_version_is_refused_by_name(site: Site) -> None:
-    agent = TestAgent(site, "s1", answers(VERIFIED))
+    agent = TestAgent(site, "s1", answers(READ_BACK))
     agent.version = 2
     async with site.listening(), agent.http() as http:
         status, text = await agent.hello(http)
@@ -220,7 +222,7 @@ async def test_another_protocol_version_is_refused_by_name(site: Site) -> None:
 
 
 async def test_a_session_cannot_be_used_with_another_s_certificate(site: Site) -> None:
-    first, second = (TestAgent(site, name, answers(VERIFIED)) for name in ("s1", "s2"))
+    first, second = (TestAgent(site, name, answers(READ_BACK)) for name in ("s1", "s2"))
     async with site.listening(), first.http() as http, second.http() as other:
         session = Welcome.model_validate_json((await first.hello(http))[1]).session
         status, _ = await second.post(other, "poll", Poll(session=session))
@@ -232,26 +234,28 @@ async def test_a_silent_agent_is_unreachable_long_before_the_timeout(
 ) -> None:
     monkeypatch.setattr(placewire.controller.agents.agents, "SILENCE_SECONDS", 0.5)
     async with site.listening() as agents:
-        async with TestAgent(site, "s1", answers(VERIFIED)).running():
+        async with TestAgent(site, "s1", answers(READ_BACK)).running():
             await agents.wait_for(["s1"], timeout_seconds=5)
         started = time.monotonic()
         with pytest.raises(AgentUnreachable, match="silent"):
-            await agents.ask("s1", Verify(generation=1), Verified, 30)
+            await agents.ask("s1", ReadBack(generation=1), ReadBackResult, 30)
         assert time.monotonic() - started < 15
         assert not agents.present("s1")
 
 
 async def test_the_same_agent_is_asked_again_after_a_broken_connection(site: Site) -> None:
     """It takes the request and its connection breaks: as if the response had been lost."""
-    deaf, hearing = (TestAgent(site, "s1", answers(a), pid=7) for a in (None, VERIFIED))
+    deaf, hearing = (TestAgent(site, "s1", answers(a), pid=7) for a in (None, READ_BACK))
     async with site.listening() as agents:
         async with deaf.running():
             await agents.wait_for(["s1"], timeout_seconds=5)
-            question = asyncio.create_task(agents.ask("s1", Verify(generation=1), Verified, 10))
+            question = asyncio.create_task(
+                agents.ask("s1", ReadBack(generation=1), ReadBackResult, 10)
+            )
             while not deaf.received:
                 await asyncio.sleep(0.01)
         async with hearing.running():
-            assert await question == VERIFIED
+            assert await question == READ_BACK
 
 
 async def test_an_agent_that_restarted_is_not_asked_again(site: Site) -> None:
@@ -277,7 +281,7 @@ async def test_closing_does_not_wait_for_long_polls(site: Site) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with site.listening() as agents:
             for name in ("s1", "s2"):
-                agent = TestAgent(site, name, answers(VERIFIED))
+                agent = TestAgent(site, name, answers(READ_BACK))
                 task = asyncio.create_task(agent.serve())
                 stack.callback(task.cancel)
             await agents.wait_for(["s1", "s2"], timeout_seconds=5)

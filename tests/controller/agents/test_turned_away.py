@@ -30,12 +30,12 @@ from placewire.agent.contract.messages import (
     Neighbours,
     Poll,
     Preview,
+    ReadBack,
+    ReadBackResult,
     Renew,
     Reply,
     Restore,
     Stage,
-    Verified,
-    Verify,
     Welcome,
 )
 from placewire.agent.contract.state import ApplyReport, LeaseState
@@ -299,7 +299,9 @@ async def test_it_is_refused_noted_and_changes_nothing(
         assert ATTACKS[attack] in note and "opensesame" not in note
         assert site.said == [f"turned away: 127.0.0.1: {note}"]
         assert stat.S_IMODE(site.notes_file.stat().st_mode) == 0o600
-        assert await agents.ask("s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS)
+        assert await agents.ask(
+            "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
+        )
         assert site.agent.picture() == before
 
 
@@ -434,7 +436,7 @@ async def test_an_old_generation_is_refused_and_told(
             report = await agents.ask(
                 "s1", Stage(desired=staged, lease_seconds=30), ApplyReport, PATIENCE_SECONDS
             )
-            assert not report.verified and "not above 5" in report.refusals[0].what
+            assert not report.succeeded and "not above 5" in report.refusals[0].what
             assert f"generation {generation} is not above 5" in caplog.text
             caplog.clear()
         for request in (
@@ -464,10 +466,10 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
             patched.setattr(
                 placewire.controller.agents.agent_connections.Conversation, "begin", recorded
             )
-            assert (await agents.ask("s1", stage, ApplyReport, PATIENCE_SECONDS)).verified
+            assert (await agents.ask("s1", stage, ApplyReport, PATIENCE_SECONDS)).succeeded
         assert (
             await agents.ask("s1", Restore(generation=6), ApplyReport, PATIENCE_SECONDS)
-        ).verified
+        ).succeeded
         after = site.agent.picture()
         conversation = agents._link.conversations["s1"]
         again = placewire.controller.agents.agent_connections.Asked(
@@ -475,7 +477,7 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         )
         conversation.begin(again)
         reply: Reply = await asyncio.wait_for(again.answer, PATIENCE_SECONDS)
-        assert reply.result is not None and reply.result["verified"], "as it was answered then"
+        assert reply.result is not None and reply.result["succeeded"], "as it was answered then"
         assert site.agent.picture() == after
 
 
@@ -507,7 +509,7 @@ async def test_a_copy_of_a_server_is_turned_away_and_nobody_is_asked_to_change(s
                     await agents.ask_all({"s1": request}, ApplyReport, PATIENCE_SECONDS)
                 assert told.value.exit_code == 5 and told.value.where == "s1"
             verified = await agents.ask(
-                "s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS
+                "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
             )
             assert not verified.deviations, "the first is still heard, to be undone if need be"
         assert (site.agent.picture(), copy.picture()) == before
@@ -535,7 +537,7 @@ async def test_an_agent_that_starts_again_is_no_rival_of_its_former_self(site: S
             async with running(site.agent):
                 await until(lambda: agents.hello["s1"].instance == site.agent.member.folder)
                 assert await agents.ask(
-                    "s1", Verify(generation=GENERATION), Verified, PATIENCE_SECONDS
+                    "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
                 )
             await dead
     assert agents.rivals == {} and site.notes == []

@@ -59,7 +59,7 @@ def answer(server: str, request: Any) -> Any:
     if isinstance(request, Stage | Restore):
         generation = request.desired.generation if isinstance(request, Stage) else 0
         return ApplyReport(
-            server=server, generation=generation, changes=(), verified=True, wall_seconds=0.1
+            server=server, generation=generation, changes=(), succeeded=True, wall_seconds=0.1
         )
     return LeaseState(phase="committed", generation=request.generation)
 
@@ -111,7 +111,7 @@ async def test_a_server_that_cannot_stage_restores_all(tmp_path: Path) -> None:
         reply = answer(server, request)
         if server == "s2" and isinstance(request, Stage):
             refusal = Refusal(what="no such NIC", where="nic0", remedy="look")
-            return reply.model_copy(update={"verified": False, "refusals": (refusal,)})
+            return reply.model_copy(update={"succeeded": False, "refusals": (refusal,)})
         return reply
 
     agents = ToldAgents(told)
@@ -311,7 +311,7 @@ async def test_restoring_by_hand_is_advised_so_that_it_works(tmp_path: Path) -> 
         report = answer(server, request)
         if server == "s2" and isinstance(request, Restore):
             left = Refusal(what="nic0 is still in pw-nic0", where="nic0", remedy="look")
-            return report.model_copy(update={"verified": False, "refusals": (left,)})
+            return report.model_copy(update={"succeeded": False, "refusals": (left,)})
         return report
 
     with Journal.open(tmp_path) as journal, pytest.raises(RestoreFailed) as raised:

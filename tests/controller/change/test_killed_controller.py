@@ -40,7 +40,7 @@ def said_by_status(cluster: MemoryCluster, plan: Path) -> str:
     told = cluster.run("status", plan, "--json")
     assert told.code == 0, told.output
     servers = told.document["servers"].values()
-    assert all(one["verified"] is False or not one["verified"]["deviations"] for one in servers)
+    assert all(one["read_back"] is False or not one["read_back"]["deviations"] for one in servers)
     assert told.document["left_open"] is None
     assert (told.document["standing"]["decision"] is None) == (in_force(cluster) is None)
     words: str = told.document["standing"]["why"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.agent.contract.messages import Verified
+from placewire.agent.contract.messages import ReadBackResult
 from placewire.agent.contract.state import DriftState
 from placewire.controller.show.placements import beside_tensors, where_data_is
 from placewire.controller.show.steps import Step, Steps
@@ -64,7 +64,7 @@ def test_drift_is_told_with_what_became_of_it() -> None:
         show = Show()
         show.console.file = io.StringIO()
         show.console.width = 200
-        found = Verified(deviations=(), problems=(), drift=DriftState(**fields))
+        found = ReadBackResult(deviations=(), problems=(), drift=DriftState(**fields))
         show.status({"s1": None}, {"s1": found})
         return show.console.file.getvalue()
 

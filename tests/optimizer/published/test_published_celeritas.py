@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.engines.device_capacity import DeviceCapacities
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import SolveSettings
 from placewire.optimizer.published.engines import adjusting_placement, m_topo, order_place
@@ -66,8 +66,8 @@ def test_figure_3_as_the_engines_place_it():
     """Eight operators of 10 bytes. Order-Place fills a device of 40: four operators, two pairs. The
     cap of m-TOPO is 80 / 2 + 10 = 50: s0 s1 s2 s3 t0 on the first, t1 t2 t3 on the other: 3 cut."""
     problem = alike(PAIRS, PAIR_EDGES, 2, weight_bytes=dict.fromkeys(PAIRS, 10), memory=60)
-    rooms = Rooms(problem, count_activations=True)
-    assert m_topo.memory_cap(rooms) == 50
+    capacities = DeviceCapacities(problem, count_activations=True)
+    assert m_topo.memory_cap(capacities) == 50
     device = m_topo.solve(problem, SETTINGS).device
     assert cut_edges(problem.graph, device) == 3
     assert np.bincount(device).tolist() == [5, 3]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.check.check import check
-from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.engines.device_capacity import DeviceCapacities
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.units import (
@@ -183,11 +183,11 @@ def test_clusters_go_to_the_least_loaded_device_with_room():
     With room for one operator each, the third cluster finds none."""
     problem = alike({"a": 6.0, "b": 3.0, "c": 2.0}, {}, 2, weight_bytes=dict.fromkeys("abc", 10))
     cluster, start = np.arange(3), np.array([0.0, 1.0, 2.0])
-    rooms = Rooms(problem, count_activations=True)
-    assert balanced(problem, rooms, cluster, start).tolist() == [0, 1, 1]
+    capacities = DeviceCapacities(problem, count_activations=True)
+    assert balanced(problem, capacities, cluster, start).tolist() == [0, 1, 1]
     tight = alike({"a": 6.0, "b": 3.0, "c": 2.0}, {}, 2, weight_bytes=dict.fromkeys("abc", 10),
                   memory=19)  # fmt: skip
-    assert balanced(tight, Rooms(tight, count_activations=True), cluster, start) is None
+    assert balanced(tight, DeviceCapacities(tight, count_activations=True), cluster, start) is None
     for engine in (dsc, linear_clustering):
         with pytest.raises(InfeasibleError, match="found no device with room"):
             engine.solve(tight, SETTINGS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.engines.device_capacity import DeviceCapacities
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.engines.units import typical_transfer_seconds, upward_rank
@@ -35,14 +35,14 @@ class EarliestTimeFirst:
     def __init__(
         self,
         problem: Problem,
-        rooms: Rooms,
+        capacities: DeviceCapacities,
         until: Deadline,
         *,
         groups: list[list[bool]] | None = None,
         favourite: list[int] | None = None,
     ) -> None:
         graph = problem.graph
-        self.problem, self.rooms, self.until = problem, rooms, until
+        self.problem, self.capacities, self.until = problem, capacities, until
         self.groups = groups
         self.favourite = [-1] * graph.operator_count if favourite is None else favourite
         self.devices = range(len(problem.cluster.devices))
@@ -71,17 +71,17 @@ class EarliestTimeFirst:
                 return None
             at, _, d, i = min(pairs)
             self._place(i, d, at)
-        device = np.array(self.rooms.device, dtype=np.int64)
+        device = np.array(self.capacities.device, dtype=np.int64)
         return Solution(device, -np.array(self.start), None)
 
     def _candidate(self, d: int) -> tuple[float, float, int, int] | None:
         """(start, minus urgency, device, operator)"""
 
         def stays(i: int) -> bool:
-            return self.rooms.device[i] < 0 and self._may_go(i, d)
+            return self.capacities.device[i] < 0 and self._may_go(i, d)
 
         awaited = self.favourite[self.last[d]] if self.last[d] >= 0 else -1
-        if awaited < 0 or self.rooms.device[awaited] >= 0 or not self._may_go(awaited, d):
+        if awaited < 0 or self.capacities.device[awaited] >= 0 or not self._may_go(awaited, d):
             found = self.queues[d].first(self.free[d], stays)
         else:
             found = self.urgent[d].first(self.free[d], stays)
@@ -91,11 +91,11 @@ class EarliestTimeFirst:
         return None if found is None else (found[0], -self.urgency[found[1]], d, found[1])
 
     def _may_go(self, i: int, d: int) -> bool:
-        return (self.groups is None or self.groups[i][d]) and self.rooms.takes(i, d)
+        return (self.groups is None or self.groups[i][d]) and self.capacities.takes(i, d)
 
     def _place(self, i: int, d: int, at: float) -> None:
         graph = self.problem.graph
-        self.rooms.put(i, d)
+        self.capacities.put(i, d)
         self.start[i], self.finish[i] = at, at + self.seconds[i][d]
         self.free[d], self.last[d] = self.finish[i], i
         for e in graph.output_tensors(i).tolist():
@@ -108,7 +108,7 @@ class EarliestTimeFirst:
         graph, at = self.problem.graph, [0.0] * len(self.devices)
         for e in graph.input_tensors(i).tolist():
             j, size = int(graph.tensor_producer[e]), int(graph.tensor_bytes[e])
-            a = self.rooms.device[j]
+            a = self.capacities.device[j]
             for d in self.devices:
                 took = self.setup[a][d] + size * self.per_byte[a][d] if size and d != a else 0.0
                 at[d] = max(at[d], self.finish[j] + took)

@@ -12,28 +12,28 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import Rooms
+from placewire.optimizer.engines.device_capacity import DeviceCapacities
 from placewire.optimizer.problem import Problem
 
 
 def balanced(
-    problem: Problem, rooms: Rooms, cluster: IntArray, start: FloatArray
+    problem: Problem, capacities: DeviceCapacities, cluster: IntArray, start: FloatArray
 ) -> IntArray | None:
     """int64[n] of cluster int64[n] and estimated starts float64[n]; None where an operator finds no
     device with room."""
     by_start = np.lexsort((np.arange(len(start)), start))
     first = np.full(int(cluster.max(initial=-1)) + 1, len(start), dtype=np.int64)
     np.minimum.at(first, cluster[by_start], np.arange(len(start)))
-    seconds, load = problem.seconds.tolist(), [0.0] * len(rooms.room)
+    seconds, load = problem.seconds.tolist(), [0.0] * len(capacities.left_bytes)
     members: list[list[int]] = [[] for _ in first]
     for i in by_start.tolist():
         members[cluster[i]].append(i)
     for c in np.argsort(first, kind="stable").tolist():
         lightest = sorted(range(len(load)), key=load.__getitem__)
         for i in members[c]:
-            d = next((d for d in lightest if rooms.takes(i, d)), -1)
+            d = next((d for d in lightest if capacities.takes(i, d)), -1)
             if d < 0:
                 return None
-            rooms.put(i, d)
+            capacities.put(i, d)
             load[d] += seconds[i][d]
-    return np.array(rooms.device, dtype=np.int64)
+    return np.array(capacities.device, dtype=np.int64)
