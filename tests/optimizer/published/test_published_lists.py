@@ -40,7 +40,7 @@ FEW = settings(max_examples=40, deadline=None)
 def test_heft_on_the_example_of_its_paper():
     """Table 1 (upward ranks, two decimals rounded) and figure 3: a schedule of 80."""
     problem = printed(HEFT_SECONDS, HEFT_EDGES)
-    ranks = dict(zip(problem.graph.ids, heft.rank(problem).tolist(), strict=True))
+    ranks = dict(zip(problem.graph.ids, heft.upward_ranks(problem).tolist(), strict=True))
     stated = {
         "n1": 108.0, "n2": 77.0, "n3": 80.0, "n4": 80.0, "n5": 69.0, "n6": 63.333, "n7": 42.667,
         "n8": 35.667, "n9": 44.333, "n10": 14.667,
@@ -73,7 +73,7 @@ def test_less_of_a_memory_is_filled_where_buffers_need_the_rest():
 @FEW
 @given(small_problems())
 def test_upward_ranks_fall_along_every_edge(problem):
-    rank = heft.rank(problem)
+    rank = heft.upward_ranks(problem)
     source, target, _ = problem.graph.edges
     assert (rank[source] >= rank[target]).all()
     schedule_of(problem, heft_engine.solve(problem, SETTINGS))
