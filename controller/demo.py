@@ -26,6 +26,8 @@ from placewire.controller.errors import JobFailed, PlacewireError
 from placewire.controller.records.report import RunReport
 from placewire.controller.show.console import console as make_console
 from placewire.controller.show.console import table
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.profile.scale import with_total_seconds
 from placewire.optimizer.quantities import format_seconds
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
@@ -97,9 +99,6 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
 def _predicts_right(
     console: Console, folder: Path, trained: RunReport
 ) -> list[tuple[str, RunReport]]:
-    from placewire.optimizer.graph.graph_file import load_graph, save_graph
-    from placewire.optimizer.profile.scale import with_total_seconds
-
     graph = load_graph(Path(trained.files["graph"]))
     replayed = folder / "alexnet-faster.json.gz"
     save_graph(with_total_seconds(graph, DEVICE_STEP_SECONDS), replayed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.engine import certified, growth, learned, methods, reduced, sharings, startup
 from benchmarks.report import commit, machine, options
 from benchmarks.table import Table
 
@@ -30,8 +31,6 @@ def main() -> None:
 
 
 def _tables(item: int, pictures: Path | None) -> Iterable[Table]:
-    from benchmarks.engine import certified, growth, learned, methods, reduced, sharings, startup
-
     makers: dict[int, Callable[[], Iterable[Table]]] = {
         1: lambda: (methods.table(),),
         2: lambda: (certified.small_table(),),

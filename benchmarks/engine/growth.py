@@ -11,7 +11,12 @@ from benchmarks.engine.measured import Ask, solve
 from benchmarks.engine.plain import list_schedule
 from benchmarks.engine.setting import captured_file, cluster, graph_of, layered_file
 from benchmarks.table import Table, mebibytes
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import typical_transfer_seconds, upward_rank
+from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import starting_rates
 
@@ -99,12 +104,6 @@ def evaluations_table() -> Table:
 
 
 def _rates_of(file: Path) -> list[str]:
-    from placewire.optimizer.engines.scoring import score
-    from placewire.optimizer.engines.solution import Solution
-    from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
-    from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
-    from placewire.optimizer.kernels.tables import tables_of
-
     graph = graph_of(file)
     problem = Problem(graph, cluster(GIGABITS))
     n, m = graph.operator_count, graph.tensor_count

@@ -20,6 +20,7 @@ import yaml
 
 from benchmarks.job.replays import ROOT
 from benchmarks.table import Table
+from placewire.controller.lab import find_lab
 
 # Large frames: a megabyte of small ones takes these cores three times as long to switch.
 NIC_RATE, MTU_BYTES, RAILS = "40Mbit", 9000, ("a", "b")
@@ -97,8 +98,6 @@ def _row(servers: int, how: str, run: Run) -> Sequence[str]:
 
 
 def _plain(plan: Path, servers: int) -> Run:
-    from placewire.controller.lab import find_lab
-
     lab = find_lab(_NAME)
     assert lab is not None
     before = _sent(lab, servers)

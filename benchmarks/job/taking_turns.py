@@ -12,8 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 
+from benchmarks.job.eager import EagerStep
+from benchmarks.job.random_placements import on_one_device
 from placewire.job.contract.specification import OptimizerSpec
+from placewire.job.messages.rank_messages import rank_messages
+from placewire.job.placed.lower import lower
+from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.allocator import prepare_allocator
+from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.updates import OptimizerChoice
 
 Step = Callable[[int], object]
 
@@ -35,8 +42,6 @@ def main() -> None:
 
 
 def _eager(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
-    from benchmarks.job.eager import EagerStep
-
     eager = EagerStep(model, batch, optimizer, seed=0)
     data = eager.batches(0)
     return lambda number: eager.run(number, *data)
@@ -44,13 +49,6 @@ def _eager(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
 
 def _placed(model: str, batch: int, optimizer: OptimizerSpec) -> Step:
     import torch
-
-    from benchmarks.job.random_placements import on_one_device
-    from placewire.job.messages.rank_messages import rank_messages
-    from placewire.job.placed.lower import lower
-    from placewire.job.transport.transport import Alone
-    from placewire.optimizer.capture.step import capture
-    from placewire.optimizer.capture.updates import OptimizerChoice
 
     captured = capture(model, batch, OptimizerChoice.of(optimizer.model_dump()), seed=0)
     placement = on_one_device(captured.operators)

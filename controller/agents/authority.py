@@ -8,6 +8,7 @@ an agent that was broken into cannot pose as the controller.
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import os
 import ssl
 import time
@@ -15,6 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from placewire.controller.agents.revocations import Bearer, Revocations
 from placewire.controller.errors import UsageError
@@ -53,18 +59,12 @@ class Authority:
     @property
     def sha256(self) -> str:
         """Of its certificate in DER: by this an agent knows it that knows nobody yet."""
-        from cryptography.hazmat.primitives import hashes
-
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
         """The authority kept in this folder, made at its first use. Raises UsageError where the
         folder cannot be used."""
-        from cryptography import x509
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         certificate_file, key_file = directory / "authority.crt", directory / "authority.key"
         try:
             if not certificate_file.exists():
@@ -101,8 +101,6 @@ class Authority:
         addresses: IP addresses that the certificate is valid for, beside the name. Raises
         UsageError where the name is no server's, or the folder cannot be written to.
         """
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         try:
             server_name(name)  # it becomes part of two paths
         except ValueError as error:
@@ -125,8 +123,6 @@ class Authority:
     def own_context(self, *, lifetime_seconds: float, agents_only: bool = True) -> ssl.SSLContext:
         """Of a controller that listens, with a certificate of its own. The key is never on a disk:
         a controller that is killed would leave it there. agents_only: as of server_context."""
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         key = ec.generate_private_key(ec.SECP256R1())
         chain = self._chain(CONTROLLER_NAME, key.public_key(), "controller", lifetime_seconds)
         descriptor = os.memfd_create("controller.pem")
@@ -151,10 +147,6 @@ class Authority:
         or by the certificate that it renews. Raises UsageError where it is none, names another, or
         renews one that is denied.
         """
-        from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
-
         try:
             request = x509.load_pem_x509_csr(request_pem.encode())
             named = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -179,11 +171,6 @@ class Authority:
         addresses: tuple[str, ...] = (),
         renews: Bearer | None = None,
     ) -> bytes:
-        import ipaddress
-
-        from cryptography import x509
-        from cryptography.x509.oid import ExtendedKeyUsageOID
-
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         usage = {
@@ -267,9 +254,6 @@ def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:
 
 def _found(certificate_file: Path, key_file: Path) -> None:
     """A new authority. The key first: a certificate without its key would never be replaced."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = ec.generate_private_key(ec.SECP256R1())
     name = "Placewire authority"
     builder = (
@@ -288,9 +272,6 @@ def _found(certificate_file: Path, key_file: Path) -> None:
 
 
 def _subject(name: str) -> x509.Name:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -301,8 +282,6 @@ def _builder(
     lifetime_seconds: float,
     serial: int,
 ) -> x509.CertificateBuilder:
-    from cryptography import x509
-
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -317,8 +296,6 @@ def _builder(
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
@@ -333,14 +310,10 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import hashes, serialization
-
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
+from placewire.controller.decide.measured.optimizer_process import Say, run_relayed
 from placewire.controller.decide.measured.profiles import profiled_graph
-from placewire.controller.errors import InfeasiblePlacement, PlacewireError, PlanError
-from placewire.controller.launch.programs import run_to_end
+from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.graph.json_file import read_json
+from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.names import WITHOUT_SHAPING, SharingName
+from placewire.optimizer.placement import load_placement
 
 if TYPE_CHECKING:
     from placewire.controller.launch.launcher import Launcher
     from placewire.optimizer.cluster import Cluster
     from placewire.optimizer.placement import Placement
-
-Say = Callable[[str], None]
 
 # Of the time under `sharing: auto`, what the comparison with one NIC takes.
 _ONE_NIC_PART = 0.15
@@ -69,8 +70,6 @@ class PlacementDecision:
     def graph_notes(self) -> Mapping[str, Any]:
         """What capture wrote of the graph: which operators are its loss and inputs. Reads the
         file."""
-        from placewire.optimizer.graph.json_file import read_json
-
         notes: Mapping[str, Any] = read_json(self.graph_file)["notes"]
         return notes
 
@@ -83,8 +82,6 @@ async def decide(
     Raises InfeasiblePlacement where nothing fits, PlanError where the job cannot be read, and what
     measured.profiles raises.
     """
-    from placewire.optimizer.placement import load_placement
-
     cache.mkdir(parents=True, exist_ok=True)
     plan = with_setup_latency(plan, cache, say)
     graph_file, scored_file = await _graphs(plan, plan_file, launcher, cache, say)
@@ -153,9 +150,6 @@ async def _graphs(
 
 def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, Path]:
     """The user's graph, and the same with its operators slowed by the time scale."""
-    from placewire.optimizer.graph.graph_file import load_graph, save_graph
-    from placewire.optimizer.graph.operator_graph import GraphError
-
     roots = [Path.cwd(), plan_file.resolve().parent]
     path = next(root / job.graph for root in roots if (root / job.graph).is_file())
     try:
@@ -213,16 +207,3 @@ async def _solve(
 
 def _each_folder(file: Path) -> Path:
     return file.with_suffix(".each")
-
-
-async def run_relayed(argv: list[str], say: Say) -> None:
-    """Relays what the process says; it is killed when this task is cancelled."""
-    ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
-    if ended.status == 4:
-        raise InfeasiblePlacement("\n".join(ended.tail[-3:]) or "no placement fits the cluster")
-    if ended.status != 0:
-        raise PlacewireError(
-            f"{argv[2]} ended with {ended.status}",
-            where=" ".join(argv[2:4]),
-            remedy="\n  ".join(ended.tail[-12:]),
-        )

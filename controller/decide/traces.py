@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from placewire.controller.compile.ranks import trace_spec
-from placewire.controller.decide.decide import PlacementDecision, Say, run_relayed
+from placewire.controller.decide.decide import PlacementDecision
+from placewire.controller.decide.measured.optimizer_process import Say, run_relayed
 from placewire.controller.errors import PlacewireError
 from placewire.controller.plan.plan import Plan
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from placewire.controller.decide.measured.digests import digest
 from placewire.optimizer.names import SHARING_OF_EVEN_TRAFFIC, SHARING_OF_STATED_TRAFFIC
+from placewire.optimizer.network.script_allocation import allocate, even_traffic
 
 if TYPE_CHECKING:
     from placewire.controller.plan.job import TorchrunJob
@@ -26,8 +27,6 @@ class TrafficDecision:
 def decide_traffic(plan: Plan, job: TorchrunJob, cache: Path) -> TrafficDecision:
     """`auto`: where all send alike to all, any of them may use what the others leave (`job`); what
     is stated unequally is kept unequal, and what is idle is lent (`guarantee`)."""
-    from placewire.optimizer.network.script_allocation import allocate, even_traffic
-
     cluster = plan.payload_cluster
     sharing = SHARING_OF_STATED_TRAFFIC if job.traffic else SHARING_OF_EVEN_TRAFFIC
     if plan.network.sharing != "auto":

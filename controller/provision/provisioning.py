@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
+from placewire.controller.agents.enrolment import Enrolment
+from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.controller.provision.playbook import Playbooks
 from placewire.controller.provision.progress import (
@@ -111,8 +115,6 @@ async def _enrol(
     site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, str]
 ) -> None:
     """A token for each, good once, for a quarter of an hour, from its own address."""
-    from placewire.controller.agents.enrolment import Enrolment
-
     known = {server.name: server.management for server in site.plan.cluster.servers}
     addresses: dict[str, str | None] = {
         server: site.enrols_from.get(server, known[server]) for server in servers
@@ -143,9 +145,6 @@ async def _enrol(
 async def _waiting(
     site: Site, enrolment: Enrolment, on_refused: Callable[..., None]
 ) -> AsyncIterator[None]:
-    from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
-    from placewire.controller.agents.enrolment_listener import listening
-
     context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     async with listening(
         *site.enrols,
@@ -161,8 +160,6 @@ async def _waiting(
 
 async def _see_agents(site: Site) -> None:
     """Listens only now: who dials in runs what was installed."""
-    from placewire.controller.agents.agents import Agents
-
     installed = [server for server, one in site.outcomes.items() if one.failure is None]
     if not installed:
         return

@@ -12,10 +12,12 @@ from placewire.controller.compile.scripts import script_specs
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import (
     CalibratedRow,
 )
+from placewire.controller.records.run_log import run_log
 from placewire.controller.story.tools import Request, Tools
 from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
 
@@ -63,9 +65,6 @@ async def run_job(
     events: list[RankEvent],
 ) -> None:
     """Adds to events what the ranks say, also when the job fails; what they print is logged."""
-    from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
-    from placewire.controller.records.run_log import run_log
-
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):

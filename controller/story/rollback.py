@@ -17,6 +17,8 @@ from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.in_force import allocation_of
 from placewire.controller.errors import UsageError
+from placewire.controller.story.delivery import delivered
+from placewire.controller.story.job_run import end_left_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -79,9 +81,6 @@ async def roll_back(
     measured: bool = True,
 ) -> Mapping[str, int]:
     """Changes made, by server. Raises as `apply` does; then every server is as it was."""
-    from placewire.controller.story.delivery import delivered
-    from placewire.controller.story.job_run import end_left_ranks
-
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
     former = states_of(journal, chosen, plan)

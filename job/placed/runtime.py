@@ -24,6 +24,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessages, rank_messages
+from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.lower import RankProgram, lower
@@ -204,8 +205,6 @@ def _checkpoints(
     if spec.checkpoint is None:
         return None
     # Here, because torch.distributed.checkpoint takes a second to load.
-    from placewire.job.placed.checkpoint import Checkpoints
-
     job = job_manifest(spec, placement, captured)
     state = rank_state(captured, program, is_first=spec.rank == 0)
     return Checkpoints(spec.checkpoint, spec.rank, job, state)

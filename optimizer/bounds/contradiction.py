@@ -20,6 +20,7 @@ from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.load import load_between
 from placewire.optimizer.bounds.paths import one_machine_seconds
 from placewire.optimizer.bounds.relaxation import Relaxation
+from placewire.optimizer.kernels.graphs.heads import joined_units, pair_seconds
 from placewire.optimizer.problem import Problem
 
 # Heads and tails may be computed so often, by the number of operators.
@@ -99,8 +100,6 @@ def _overflows(relaxation: Relaxation, limits: Limits, seconds: float) -> bool:
 
 def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
     """Units that an edge joins whose transfer does not fit become one."""
-    from placewire.optimizer.kernels.graphs.heads import joined_units
-
     head, tail = relaxation.heads_and_tails
     source, target, unit = relaxation.source, relaxation.target, relaxation.unit
     sent = head[source] + relaxation.work[source] + relaxation.far
@@ -136,8 +135,6 @@ def _seconds_together(
     relaxation: Relaxation, one: IntArray, other: IntArray, seconds: float
 ) -> FloatArray:
     """float64 per pair of units: a bound on their end on one device; 0 where it was not tried."""
-    from placewire.optimizer.kernels.graphs.heads import pair_seconds
-
     load = np.bincount(relaxation.unit, weights=relaxation.work)
     together = load[one] + load[other]
     tried = np.argsort(-together, kind="stable")[:_PAIRS]

@@ -7,6 +7,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation
+from placewire.optimizer.kernels.graphs.heads import longest_path, unit_seconds
 from placewire.optimizer.problem import Problem
 
 
@@ -23,8 +24,6 @@ def path_bound(relaxation: Relaxation) -> Bound:
 
 
 def _computation_seconds(relaxation: Relaxation) -> float:
-    from placewire.optimizer.kernels.graphs.heads import longest_path
-
     return float(longest_path(relaxation.order, relaxation.work, *relaxation.edges_by_target[:2]))
 
 
@@ -43,7 +42,5 @@ def unit_bound(problem: Problem, relaxation: Relaxation) -> Bound:
 
 def one_machine_seconds(relaxation: Relaxation) -> FloatArray:
     """float64[U]: Jackson's preemptive bound of each unit alone on a device."""
-    from placewire.optimizer.kernels.graphs.heads import unit_seconds
-
     head, tail = relaxation.heads_and_tails
     return unit_seconds(head, relaxation.work, tail, *relaxation.members_by_head)

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.graphs.heads import earliest_starts
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import InfeasibleError, Problem
 
@@ -47,8 +48,6 @@ class Relaxation:
     @cached_property
     def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
         """Least seconds before each operator's start and after its end, float64[n] each."""
-        from placewire.optimizer.kernels.graphs.heads import earliest_starts
-
         forward = earliest_starts(
             self.order, self.work, *self.edges_by_target, self.unit, _ANCESTORS
         )

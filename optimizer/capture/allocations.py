@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.capture.step import CapturedStep
@@ -57,8 +58,6 @@ class Allocations:
         if self._on_cuda:
             yield
             return
-        from torch.profiler import ProfilerActivity, profile
-
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             with _without_kineto_lines():

@@ -14,6 +14,7 @@ from placewire.optimizer.engines.costing import memory_may_bind
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
 from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
 
 _PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
@@ -113,8 +114,6 @@ def fits(problem: Problem, solution: Solution) -> bool:
         return True
     rates = None
     if problem.decides_rates:
-        from placewire.optimizer.rates.allocator import starting_rates
-
         rates = starting_rates(problem, solution.device)
     timeline = simulate(problem, solution.device, solution.priority, None, rates)
     return bool((timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all())

@@ -20,6 +20,7 @@ from placewire.optimizer.engines.units import (
     unit_of_operator,
     upward_rank,
 )
+from placewire.optimizer.kernels.graphs.construct import insert_in_order
 from placewire.optimizer.problem import InfeasibleError, Problem
 
 
@@ -53,8 +54,6 @@ def inserted(
     """Operators in order int64[n], producers first, each where its finish, and what it has ahead
     float64[n, D] (0 for none), are least; None where a group finds no room. The priority is minus
     the start by the method's own clock."""
-    from placewire.optimizer.kernels.graphs.construct import insert_in_order
-
     graph, times = problem.graph, transfer_times(problem)
     unit = unit_of_operator(problem)
     device, start = np.full(len(order), -1, dtype=np.int64), np.zeros(len(order))

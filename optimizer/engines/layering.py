@@ -7,6 +7,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.kernels.graphs.heads import joined_units
 
 # Components smaller than this keep their recorded order.
 _LEAST_TO_ORDER = 8
@@ -24,8 +25,6 @@ def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
     layer hold on to each other by its activations, so that the order runs along the layers, and
     neighbours in it are cheap to keep on one server.
     """
-    from placewire.optimizer.kernels.graphs.heads import joined_units
-
     count = int(unit.max(initial=-1)) + 1
     source, target, tensor = graph.edges
     u, v = unit[source], unit[target]

@@ -10,7 +10,10 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.blocks import repeated_blocks
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.units import unit_of_operator, unit_rows
+from placewire.optimizer.kernels.annealing.neighbours import balls, chains
+from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.fusion import fuse, operator_delay
 
 if TYPE_CHECKING:
     from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
@@ -30,8 +33,6 @@ def make_neighbourhood(problem: Problem) -> Neighbourhood:
     the clusters that operator fusion finds at several thresholds, balls around units, stretches of
     the order that runs through the model, and the tails of the main chain. Units are whole
     co-location groups, so no move separates one. With them the repeated blocks."""
-    from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
-
     unit = unit_of_operator(problem)
     unit_start, unit_members = unit_rows(unit)
     count = len(unit_start) - 1
@@ -58,8 +59,6 @@ def _singles(count: int) -> Rows:
 
 def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
     """Pairs, chains and balls, all along edges between units, the largest tensor first."""
-    from placewire.optimizer.kernels.annealing.neighbours import balls, chains
-
     graph = problem.graph
     source, target, tensor = graph.edges
     u, v, size = unit[source], unit[target], graph.tensor_bytes[tensor]
@@ -96,8 +95,6 @@ def _tails(problem: Problem, unit: IntArray) -> Rows:
 
 
 def _clusters(problem: Problem, unit: IntArray) -> Rows:
-    from placewire.optimizer.reductions.fusion import fuse, operator_delay
-
     starts, units = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     delays = operator_delay(problem)
     quantiles = _ALPHA_QUANTILES if len(delays) else ()

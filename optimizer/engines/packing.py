@@ -10,6 +10,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
+from placewire.optimizer.kernels.graphs.construct import cut, longest_heads, longest_tails
 from placewire.optimizer.problem import Problem
 
 _FILLS = 24
@@ -42,8 +43,6 @@ def _depth(problem: Problem) -> FloatArray:
 
 def _folded(problem: Problem) -> FloatArray:
     """min(operators before, operators after) on the longest paths through each operator."""
-    from placewire.optimizer.kernels.graphs.construct import longest_heads, longest_tails
-
     graph = problem.graph
     ones, nothing = np.ones(graph.operator_count), np.zeros(graph.tensor_count)
     before = longest_heads(
@@ -60,8 +59,6 @@ def _tightest_and_full(
     problem: Problem, order: IntArray, sizes: FloatArray, able: BoolArray
 ) -> list[IntArray]:
     """The cuts with the least and with the largest usable fill of each device."""
-    from placewire.optimizer.kernels.graphs.construct import cut
-
     fits = []
     for k in range(1, _FILLS + 1):
         room = problem.cluster.memory_bytes.astype(np.float64) * (k / _FILLS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
+from placewire.optimizer.kernels.graphs.construct import longest_heads, longest_tails
 from placewire.optimizer.problem import Problem
 
 
@@ -58,8 +59,6 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
     Thesis (4.1); HEFT's upward rank.
     """
-    from placewire.optimizer.kernels.graphs.construct import longest_tails
-
     graph = problem.graph
     return longest_tails(
         graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
@@ -70,8 +69,6 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
     """float64[n]: the longest path that ends just before each operator, in mean seconds, each
     tensor float64[m] charged: its earliest start where devices do not run out."""
-    from placewire.optimizer.kernels.graphs.construct import longest_heads
-
     graph = problem.graph
     return longest_heads(
         graph.topological_order, *graph.inputs, graph.tensor_producer, mean_seconds(problem),

@@ -11,6 +11,7 @@ ordering constraint: it is never sent, and its consumer waits for its producer w
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,8 +165,6 @@ class OperatorGraph:
 
         Shorter than n where the graph has a cycle (the constructor then refuses it).
         """
-        import heapq
-
         source, target, _ = self.edges
         waiting = np.bincount(target, minlength=len(self.ids)).tolist()
         by_source: list[list[int]] = [[] for _ in self.ids]

@@ -12,6 +12,12 @@ import math
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.simulation.transfers import (
+    device_traffic,
+    level_rails,
+    rates_by_volume,
+)
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.rate_program import best_rates
@@ -49,9 +55,6 @@ def least_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
 
 def starting_rates(problem: Problem, device: IntArray) -> FloatArray:
     """float64[S, S, R]: admissible rates by volume, without a program."""
-    from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
-    from placewire.optimizer.kernels.tables import tables_of
-
     tables = tables_of(problem)
     rates = rates_by_volume(tables, device_traffic(tables, device))
     return rates[:, :, : len(problem.cluster.rails)]
@@ -126,8 +129,6 @@ def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
 def _levelled(problem: Problem, rates: FloatArray) -> FloatArray:
     """Where messages are cut equally, a pair's faster rails give up what its slowest cannot use."""
     if problem.cuts_equally:
-        from placewire.optimizer.kernels.simulation.transfers import level_rails
-
         rates = rates.copy()
         level_rails(rates)
     return rates

@@ -29,6 +29,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.simulation.contention_free import contention_free
+from placewire.optimizer.kernels.simulation.first_come import (
+    NOT_CHANGED,
+    MessageLog,
+    run_first_come,
+)
+from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
+from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
+from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.network.sharing import Discipline
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import (
@@ -116,8 +126,6 @@ class _Network:
     """The problem as the compiled loops read it, and the rates that a decision puts in force."""
 
     def __init__(self, problem: Problem, device: IntArray, rates: FloatArray | None) -> None:
-        from placewire.optimizer.kernels.tables import tables_of
-
         self.problem, self.device = problem, device
         self.tables: Tables = tables_of(problem)
         self.rates = problem.rates_in_force(rates)
@@ -136,18 +144,11 @@ class _Network:
 
     def channels(self) -> FloatArray:
         """float64[D, D, R]"""
-        from placewire.optimizer.kernels.simulation.transfers import (
-            channel_rates,
-            device_traffic,
-        )
-
         return channel_rates(self.tables, device_traffic(self.tables, self.device), self.rates)
 
 
 def message_log(tables: Tables) -> MessageLog:
     """Room for the messages of one run: as many as there are edges at most."""
-    from placewire.optimizer.kernels.simulation.first_come import MessageLog
-
     limit, rails = len(tables.consumers), tables.nic_rates.shape[1]
     return MessageLog(
         np.empty(limit, dtype=np.int64), np.empty(limit, dtype=np.int64),
@@ -158,10 +159,6 @@ def message_log(tables: Tables) -> MessageLog:
 def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -> Timeline:
     """By priority float64[n], or strictly in the order int64[n], grouped by device, where it has
     entries."""
-    from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
-    from placewire.optimizer.kernels.simulation.peak_memory import peak_memory
-    from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
-
     tables, device = network.tables, network.device
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
@@ -195,9 +192,6 @@ def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -
 
 
 def _simulate_thesis(network: _Network) -> Timeline:
-    from placewire.optimizer.kernels.simulation.contention_free import contention_free
-    from placewire.optimizer.kernels.simulation.peak_memory import static_memory
-
     problem, tables, device = network.problem, network.tables, network.device
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.simulation.message_urgency import number_messages
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import Problem
 
@@ -164,9 +166,6 @@ def _messages(
 
 def _send_order(problem: Problem, device: IntArray, run: Run) -> IntArray:
     """int64[M]: by urgency, ties by tensor and then by destination device."""
-    from placewire.optimizer.kernels.simulation.message_urgency import number_messages
-    from placewire.optimizer.kernels.tables import tables_of
-
     tables = tables_of(problem)
     edges = len(tables.consumers)
     urgency = np.empty(edges)

@@ -20,6 +20,8 @@ import yaml
 
 from placewire.controller.lab import find_lab
 from placewire.controller.lab.processes import start_ticks
+from placewire.controller.lab.record import exclusive
+from placewire.controller.lab.switches import run_directory
 from tests.controller.plans import plan_document
 from tests.end_to_end.snapshots import server_snapshot
 from tests.forking import Forked, Forking
@@ -189,9 +191,6 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        from placewire.controller.lab.record import exclusive
-        from placewire.controller.lab.switches import run_directory
-
         # A lab that goes up raises what is the whole machine's for a moment.
         with exclusive():
             return {

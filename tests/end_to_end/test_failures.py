@@ -16,9 +16,18 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from placewire.controller.lab import find_lab
 from placewire.job.contract.checkpoint import checkpoints_in
+from placewire.job.messages.rank_messages import RankMessages
+from placewire.job.placed.lower import lower
+from placewire.job.transport.transport import Alone
+from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.end_to_end.cluster import ROOT, SERVERS, Process, TestCluster, once, read_report
+from tests.placements import cluster_of, placement_of
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
@@ -80,8 +89,6 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
 
 def start_agent(cluster: TestCluster, server: str) -> subprocess.Popen[bytes]:
     """As systemd would after it was killed."""
-    from placewire.controller.lab import find_lab
-
     lab = find_lab(cluster.name)
     assert lab is not None
     config = lab.directory / server / "agent.json"
@@ -161,16 +168,6 @@ def test_a_killed_agent_is_no_loss_while_its_lease_holds(
 
 
 def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
-    import torch
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    from placewire.job.messages.rank_messages import RankMessages
-    from placewire.job.placed.lower import lower
-    from placewire.job.transport.transport import Alone
-    from placewire.optimizer.capture.step import capture
-    from placewire.optimizer.capture.updates import OptimizerChoice
-    from tests.placements import cluster_of, placement_of
-
     torch.set_num_threads(1)
     captured = capture(MODEL, BATCH, OptimizerChoice("adamw", 1e-3), 0)
     graph, one = captured.operators, cluster_of(1)

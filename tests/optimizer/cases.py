@@ -16,6 +16,7 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 
 # Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.
@@ -74,8 +75,6 @@ def graph(
 
 
 def full_rates(problem: Problem) -> np.ndarray:
-    from placewire.optimizer.network.nics import widest_rates
-
     return widest_rates(problem.usable_nic_rates)
 
 

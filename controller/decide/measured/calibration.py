@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewire.controller.compile.ranks import calibration_specs
 from placewire.controller.decide.measured.digests import digest
+from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from placewire.controller.launch.launcher import Launcher
     from placewire.controller.plan.plan import Plan
     from placewire.optimizer.placement import Placement
-
-Say = Callable[[str], None]
 
 # What gloo took over the lab's links, rounded up: until it was measured once.
 ASSUMED_SETUP_SECONDS = 500e-6

@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
+from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
 from placewire.controller.launch.launcher import PROFILE_PROGRAM
+from placewire.optimizer.graph.graph_file import graph_from_json, load_graph, save_graph
+from placewire.optimizer.graph.json_file import read_json, write_json
+from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.names import is_cpu
+from placewire.optimizer.profile.exchange import require_profiles
+from placewire.optimizer.profile.joining import joined
 
 if TYPE_CHECKING:
     from placewire.controller.launch.launcher import Launcher, LeftRank
     from placewire.controller.launch.programs import Ended
     from placewire.controller.plan.job import Job, PlacedJob
     from placewire.controller.plan.plan import Plan
-
-Say = Callable[[str], None]
 
 STANDING_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
 # Of what is known of other steps, so many of the latest are told to whoever measures.
@@ -162,8 +166,6 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
 
 async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
     """Why a kept graph no longer stands on that server, in words."""
-    from placewire.optimizer.graph.json_file import read_json
-
     notes = (await asyncio.to_thread(read_json, file))["notes"]
     said: list[str] = []
     ended = await launcher.run(
@@ -177,10 +179,6 @@ async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -
 async def _measure(
     asked: _Asked, launcher: Launcher, server: str, cache: Path, file: Path, say: Say
 ) -> None:
-    from placewire.optimizer.graph.graph_file import graph_from_json, save_graph
-    from placewire.optimizer.graph.json_file import write_json
-    from placewire.optimizer.profile.exchange import require_profiles
-
     job = asked.job
     where = f"{server} ({asked.device_type})" if launcher.on_servers else "this machine"
     say(f"profile on {where}: {job.model}, batch {job.batch}")
@@ -249,10 +247,6 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
 
 
 def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
-    from placewire.optimizer.graph.graph_file import load_graph, save_graph
-    from placewire.optimizer.graph.operator_graph import GraphError
-    from placewire.optimizer.profile.joining import joined
-
     graphs = {one.device_type: load_graph(file) for one, file in zip(asked, files, strict=True)}
     try:
         graph = joined(graphs)

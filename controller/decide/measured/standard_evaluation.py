@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from placewire.controller.decide.decide import run_relayed
+from placewire.controller.decide.measured.optimizer_process import Say, run_relayed
 from placewire.controller.launch.here import HereStarter
 from placewire.controller.launch.launcher import PROFILE_PROGRAM
 from placewire.controller.launch.ranks import run_ranks
@@ -32,8 +32,6 @@ from placewire.job.contract.specification import (
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
-
-Say = Callable[[str], None]
 
 WARM_UP_STEPS = 5
 _SERVER, _RAIL = "here", "loopback"

@@ -19,6 +19,7 @@ from placewire.optimizer.engines.units import downward_rank, mean_seconds, typic
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced
+from placewire.optimizer.published.kernels.linear_clusters import take_longest_paths
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 
 # Paths that are taken between two looks at the clock.
@@ -41,8 +42,6 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 def linear_clusters(problem: Problem, until: Deadline) -> IntArray:
     """int64[n]: clusters numbered by how long their paths are, the longest first."""
-    from placewire.optimizer.published.kernels.linear_clusters import take_longest_paths
-
     graph = problem.graph
     cluster = np.full(graph.operator_count, -1, dtype=np.int64)
     own, transfer = mean_seconds(problem), typical_transfer_seconds(problem)

@@ -15,8 +15,10 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
+from placewire.optimizer.kernels.graphs.construct import cut
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.reductions.topological import dfs_topo
+from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
 
 _FILLS = 24
@@ -30,8 +32,6 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     for device in _fills(problem, order):
         rates = None
         if problem.decides_rates:
-            from placewire.optimizer.rates.allocator import starting_rates
-
             rates = starting_rates(problem, device)
         solution = Solution(device, priority, rates)
         peak = simulate(problem, device, priority, None, rates).peak_memory_bytes
@@ -46,8 +46,6 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
     """int64[n] each, on ever more devices: what stays is cut where a part of the memory is full,
     which leaves the rest of it for what comes and goes."""
-    from placewire.optimizer.kernels.graphs.construct import cut
-
     graph = problem.graph
     unit = unit_of_operator(problem)
     position = np.empty(len(order), dtype=np.int64)

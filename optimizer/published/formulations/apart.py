@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, Protocol
 
-from placewire.optimizer.published.formulations import highs
+from placewire.optimizer.published.formulations import highs, moirai_intervals
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import Formulation
@@ -54,8 +54,6 @@ def solve_intervals(
     formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: highs.Heard
 ) -> Answer:
     """As moirai_intervals.solve, within that time in any case. Raises FormulationTooLargeError."""
-    from placewire.optimizer.published.formulations import moirai_intervals
-
     moirai_intervals.refuse_too_large(instance)
     task = partial(moirai_intervals.solve, formulation, instance)
     if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:

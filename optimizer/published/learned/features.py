@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.published.engines.shared.deadline import Deadline
+from placewire.optimizer.published.kernels.distances import growth_exponents
 from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows
 from placewire.optimizer.published.learned.settings import Feature
 
@@ -109,8 +110,6 @@ def degrees(nodes: Nodes) -> tuple[IntArray, IntArray]:
 
 def fractal_dimensions(nodes: Nodes, until: Deadline) -> FloatArray:
     """float64[N], equation (4). Raises OutOfTimeError."""
-    from placewire.optimizer.published.kernels.distances import growth_exponents
-
     start, near = neighbour_rows(nodes)
     found = np.zeros(nodes.count)
     for first in range(0, nodes.count, _CHUNK):

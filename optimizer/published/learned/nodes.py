@@ -9,6 +9,7 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines.units import unit_able, unit_of_operator, unit_sums
 from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.published.reductions.hsdag import reduce_as_hsdag
 from placewire.optimizer.reductions.merging import recorded_position
 
 
@@ -40,8 +41,6 @@ def units(problem: Problem) -> Nodes:
 def chained_units(problem: Problem) -> Nodes:
     """HSDAG, appendix G: of an operator and its only successor, whose only predecessor it is, one
     node is made, and so on. Raises InfeasibleError as nodes_of does."""
-    from placewire.optimizer.published.reductions.hsdag import reduce_as_hsdag
-
     small, undo = reduce_as_hsdag(problem)
     count = small.graph.operator_count
     home, _ = undo(np.arange(count, dtype=np.int64), np.zeros(count))

@@ -20,6 +20,7 @@ from unittest.mock import create_autospec
 import aiohttp
 import pytest
 
+import placewire.controller.agents.enrolment_listener
 from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.connection.enrol import EnrolmentError, enrol
 from placewire.agent.connection.identity import keep, new_key, seconds_to_half_life
@@ -261,8 +262,6 @@ async def test_what_is_no_request_is_refused_and_uses_nothing_up(site: Site, bod
 async def test_a_request_that_never_ends_is_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import placewire.controller.agents.enrolment_listener
-
     monkeypatch.setattr(placewire.controller.agents.enrolment_listener, "_READ_SECONDS", 0.3)
     async with site.waiting():
         unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

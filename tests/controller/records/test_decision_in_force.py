@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,6 @@ def test_it_says_which_and_why(tmp_path: Path, name: str) -> None:
         leases = {server: lease(generation) for server, generation in generations.items()}
         found = decision_in_force("p", journal.decisions(), leases)
     assert found.decision == decision
-    import re
-
     assert re.search(words, found.why), found.why
 
 

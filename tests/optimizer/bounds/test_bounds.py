@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
+from placewire.optimizer.cluster import Link
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
@@ -126,8 +127,6 @@ def test_ancestors_count_beyond_direct_producers():
 
 
 def test_links_between_devices_may_be_faster_than_nics():
-    from placewire.optimizer.cluster import Link
-
     made = graph({"A": 3.0, "B": 3.0, "Z": 1.0}, [("A", ["Z"], 4 * 10**6), ("B", ["Z"], 4 * 10**6)])
     joined = cluster(2).model_copy(
         update={

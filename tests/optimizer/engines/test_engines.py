@@ -21,6 +21,7 @@ from placewire.optimizer.engines.solution import TIE
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.kernels.graphs.construct import earliest, take
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster, clusters, graph, graphs
 
 QUICK = SolveSettings(gap=0.0, moves=3000, seed=7)
@@ -88,8 +89,6 @@ def test_heft_alone_may_be_worse_than_one_device_and_auto_is_not():
 
 def brute_force(problem) -> float:
     """The least step over all placements and priorities, even sharing."""
-    from placewire.optimizer.simulation.simulate import simulate
-
     n = problem.graph.operator_count
     best = np.inf
     for device in itertools.product(range(len(problem.cluster.devices)), repeat=n):

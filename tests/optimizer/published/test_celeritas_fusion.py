@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.graphs import layered_training_graph
+from placewire.optimizer.cluster import Link
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
@@ -97,8 +98,6 @@ def test_ccr_1_by_hand():
 
 
 def test_transfers_count_with_links_where_links_join_the_devices():
-    from placewire.optimizer.cluster import Link
-
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], SECOND)])
     link = Link(source="s1/0", destination="s2/0", setup_latency_seconds=1.0,
                 rate_bits_per_second=3 * BYTE_PER_MICROSECOND)  # fmt: skip

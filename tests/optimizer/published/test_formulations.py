@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import optimize
+from scipy.optimize import minimize
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cli import main as optimizer_main
@@ -115,8 +117,6 @@ def brute_force_fixed(problem: Problem, latency: float) -> float:
 
 def best_rates_step(problem: Problem, device, known: float) -> float:
     """The least step of this placement over all rates within each server's sum, by SLSQP."""
-    from scipy.optimize import minimize
-
     limit = float(problem.cluster.nic_rates[0].sum())
     latency = problem.cluster.setup_latency_seconds
 
@@ -403,8 +403,6 @@ def test_the_command_names_solver_status_and_refusals(tmp_path, capsys):
 
 
 def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):
-    from scipy import optimize
-
     original = optimize.milp
 
     def talkative(*arguments, **named):

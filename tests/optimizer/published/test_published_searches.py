@@ -12,11 +12,12 @@ from hypothesis import given, settings
 
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.single import best_single
-from placewire.optimizer.problem import InfeasibleError, SolveSettings
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.engines import flexflow, local_search, mcmc, random_placement
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+from tests.optimizer.cases import cluster
 from tests.optimizer.engines.test_engines import layered
 from tests.optimizer.published.published_cases import alike, small_problems
 
@@ -180,9 +181,6 @@ def test_the_seed_decides(engine):
 
 @pytest.mark.parametrize("engine", ["mcmc", "flexflow", "local-search"])
 def test_searches_stop_when_the_time_is_over(engine):
-    from placewire.optimizer.problem import Problem
-    from tests.optimizer.cases import cluster
-
     problem = Problem(layered(30, 4), cluster(4, (8e6,), latency=1e-3))
     place(problem, engine, SolveSettings(gap=0.0, moves=2))  # compiles
     began = time.monotonic()

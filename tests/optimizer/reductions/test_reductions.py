@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewire.optimizer.kernels.annealing.cost import Scoring, cost
 from placewire.optimizer.kernels.graphs.fusing import fuses
+from placewire.optimizer.kernels.tables import tables_of
+from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.chain import apply_chain, reduce_by_name
 from placewire.optimizer.reductions.colocation import merge_colocated
@@ -120,10 +123,6 @@ def test_no_contraction_is_exact():
 
 def best_by_enumeration(problem):
     """Every placement, and every priority of the producers (readers have one choice only)."""
-    from placewire.optimizer.kernels.annealing.cost import Scoring, cost
-    from placewire.optimizer.kernels.tables import tables_of
-    from placewire.optimizer.network.nics import widest_rates
-
     n = problem.graph.operator_count
     scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
     tables = tables_of(problem)

@@ -8,6 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
+from placewire.optimizer.kernels.annealing.affected import first_affected
+from placewire.optimizer.kernels.annealing.anneal_held import used_channels
+from placewire.optimizer.kernels.annealing.proposals import KINDS, Guide, critical_path, propose
+from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+from placewire.optimizer.kernels.simulation.marked_schedule import (
+    consumer_slots,
+    keep,
+    new_schedule,
+    new_scratch,
+    schedule_all,
+)
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import recorded_priority
 from tests.optimizer.cases import cluster, clusters, devices_of, graphs
@@ -24,13 +36,6 @@ class _Walk:
     """A schedule under even sharing, changed move by move."""
 
     def __init__(self, problem: Problem, device: np.ndarray) -> None:
-        from placewire.optimizer.kernels.simulation.marked_schedule import (
-            consumer_slots,
-            new_schedule,
-            new_scratch,
-        )
-        from placewire.optimizer.kernels.tables import tables_of
-
         self.tables = tables_of(problem)
         self.rates = problem.rates_in_force(None)
         self.hood = make_neighbourhood(problem)
@@ -45,13 +50,9 @@ class _Walk:
         self.turn = 0
 
     def used(self, device: np.ndarray) -> np.ndarray:
-        from placewire.optimizer.kernels.annealing.anneal_held import used_channels
-
         return used_channels(self.tables, device, self.rates, False)
 
     def all(self) -> float:
-        from placewire.optimizer.kernels.simulation.marked_schedule import schedule_all
-
         self.turn += 1
         return schedule_all(
             self.tables, self.slots, self.device, self.priority, self.channels, self.old,
@@ -60,16 +61,12 @@ class _Walk:
 
     def changed(self, device: np.ndarray, priority: np.ndarray, channels: np.ndarray, load, *rest):
         """(step, first event run, first event not run) of a changed placement."""
-        from placewire.optimizer.kernels.simulation.first_come import run_first_come
-
         return run_first_come(
             self.tables, device, priority, channels, False, None, None, None, None, None, None,
             self.slots, np.zeros(len(device)), self.old, self.new, self.scratch, load, *rest,
         )  # fmt: skip
 
     def from_nothing(self, device: np.ndarray, priority: np.ndarray):
-        from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
-
         n = len(device)
         start, finish, sent = np.empty(n), np.empty(n), np.empty(len(self.tables.producer))
         position = np.empty(n, dtype=np.int64)
@@ -93,10 +90,6 @@ def ready_by_order(walk: _Walk) -> np.ndarray:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_resumed_simulation_equals_a_whole_one(data):
-    from placewire.optimizer.kernels.annealing.affected import first_affected
-    from placewire.optimizer.kernels.annealing.proposals import KINDS, Guide, critical_path, propose
-    from placewire.optimizer.kernels.simulation.marked_schedule import keep
-
     _seed_compiled(data.draw(st.integers(0, 1000)))
     problem = Problem(data.draw(graphs(largest=60)), data.draw(clusters()), "even")
     walk = _Walk(problem, data.draw(devices_of(problem)))
@@ -150,9 +143,6 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
 
 def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
     """On a graph of many marks, where most moves stop being simulated long before its end."""
-    from placewire.optimizer.kernels.annealing.affected import first_affected
-    from placewire.optimizer.kernels.simulation.marked_schedule import keep
-
     made = layered(40, 3, seed=1)
     problem = Problem(made, cluster(3, (1e9,)), "even")
     n = made.operator_count
