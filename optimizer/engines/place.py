@@ -13,10 +13,8 @@ import numpy as np
 from placewire.optimizer.bounds import Bound, lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
-from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.assemble import assemble
 from placewire.optimizer.engines.engine import ENGINES
-from placewire.optimizer.engines.levels import level_sizes, milder
 from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
@@ -115,6 +113,9 @@ def _searched(
 ) -> Solution:
     """On the reduced problem, under `auto` on milder ones between it and the graph as given, and on
     the graph as given."""
+    from placewire.optimizer.engines import auto
+    from placewire.optimizer.engines.levels import level_sizes, milder
+
     few, many = small.graph.operator_count, problem.graph.operator_count
     same = unchanged(problem, small)
     levels: list[auto.Level] = [] if same else [lambda: (small, undo)]

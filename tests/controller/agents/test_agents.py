@@ -17,6 +17,7 @@ import pytest
 import placewire.controller.agents.agents
 from placewire.agent.contract.messages import (
     POLL_SECONDS,
+    PROTOCOL_VERSION,
     Envelopes,
     Hello,
     Observe,
@@ -64,7 +65,7 @@ class TestAgent:
     def __init__(self, site: Site, server: str, answer: Callable[[Any], Any], pid: int = 1) -> None:
         self.site, self.server, self.answer, self.pid = site, server, answer, pid
         self.claims = server
-        self.version = 1
+        self.version = PROTOCOL_VERSION
         self.received: list[str] = []
 
     @asynccontextmanager
@@ -214,11 +215,11 @@ async def test_an_agent_is_not_who_it_claims_to_be(site: Site) -> None:
 
 async def test_another_protocol_version_is_refused_by_name(site: Site) -> None:
     agent = TestAgent(site, "s1", answers(READ_BACK))
-    agent.version = 2
+    agent.version = PROTOCOL_VERSION + 1
     async with site.listening(), agent.http() as http:
         status, text = await agent.hello(http)
         assert status == 403
-        assert "version 2" in text
+        assert f"version {PROTOCOL_VERSION + 1}" in text
 
 
 async def test_a_session_cannot_be_used_with_another_s_certificate(site: Site) -> None:
