@@ -157,7 +157,7 @@ async def test_a_refusal_says_what_the_agent_said(site: Site) -> None:
 async def test_an_answer_of_another_kind_is_a_problem_of_that_server(site: Site) -> None:
     async with site.listening() as agents, TestAgent(site, "s1", answers(LEASE)).running():
         await agents.wait_for(["s1"], timeout_seconds=5)
-        with pytest.raises(AgentProblem, match="s1: its answer to verify is not understood"):
+        with pytest.raises(AgentProblem, match="s1: its answer to read_back is not understood"):
             await agents.ask("s1", ReadBack(generation=1), ReadBackResult, 5)
 
 
