@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -57,7 +58,7 @@ def placement_of(
     turns = _topological(graph, order_seed)
     for i in turns:
         order[devices[graph.ids[i]]].append(graph.ids[i])
-    messages = []
+    messages: list[Any] = []
     for i in turns:
         identifier = graph.ids[i]
         for output, tensor in enumerate(graph.output_tensors(i).tolist()):

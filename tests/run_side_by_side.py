@@ -47,7 +47,7 @@ def run_side_by_side(*lanes: Lane) -> int:
         running = []
         for lane, said in zip(lanes, (None, *kept), strict=True):
             folder = stack.enter_context(tempfile.TemporaryDirectory()) if lane.apart else None
-            running.append(_start(lane, said and said.file, folder))
+            running.append(_start(lane, said.file if said else None, folder))
         try:
             running[0].wait()
             for process, said in zip(running[1:], kept, strict=True):

@@ -14,7 +14,8 @@ from placewire.controller.plan.plan_file import load_plan
 from reference.__main__ import write
 from reference.pages import pages
 from reference.text import WIDTH, paragraph
-from tests.documents import ROOT, plan_keys
+from tests.documents import plan_keys
+from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
 PLAN = (FOLDER / "plan-yaml.md").read_text()

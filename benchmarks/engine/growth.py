@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,13 +111,14 @@ def _rates_of(file: Path) -> list[str]:
     device = np.random.default_rng(0).integers(0, 4, n)
     rank = upward_rank(problem, typical_transfer_seconds(problem))
     rates = starting_rates(problem, device)
+    not_changed: tuple[Any, ...] = NOT_CHANGED
     tables = tables_of(problem)
     room = np.empty(n), np.empty(n), np.empty(m), np.empty(n, dtype=np.int64)
 
     def compiled() -> float:
         channels = channel_rates(tables, device_traffic(tables, device), rates)
         step, _, _ = run_first_come(
-            tables, device, rank, channels, False, None, *room, None, *NOT_CHANGED
+            tables, device, rank, channels, False, None, *room, None, *not_changed
         )
         return step
 

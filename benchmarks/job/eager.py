@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ def whole(step: TrainingStep) -> torch.nn.Module:
 def torch_optimizer(module: torch.nn.Module, choice: OptimizerChoice) -> torch.optim.Optimizer:
     """With the kernels that updates use."""
     kind = torch.optim.AdamW if choice.name == "adamw" else torch.optim.SGD
-    return kind(module.parameters(), fused=True, **dict(choice.torch_options))
+    return kind(module.parameters(), fused=True, **dict[str, Any](choice.torch_options))
 
 
 class EagerStep:

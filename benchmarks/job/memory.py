@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import ROOT
 from benchmarks.table import Table
@@ -140,7 +141,7 @@ def measured(
     graph: OperatorGraph, placement: Placement, model: str, batch: int
 ) -> list[RankMemory]:
     predicted = peaks(graph, placement)
-    fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
+    fields: dict[str, Any] = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
     with tempfile.TemporaryDirectory() as folder:
         ranks = run_ranks(placement, Path(folder), seconds=LIMIT_SECONDS, forked=False, **fields)
     found = []

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.job.bare_ranks import Sent, cluster_of, flows_got, greedy_flows, job_of, replay
 from benchmarks.job.namespaces import Namespaces
@@ -113,7 +114,7 @@ def carried_mbit(
     rates: Mapping[str, Mapping[str, float]],
     shares: Mapping[str, float],
     sharing: str,
-    **spec: object,
+    **spec: Any,
 ) -> float:
     graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
     told = replay(network, graph, placement, 5, **spec)

@@ -195,14 +195,14 @@ def _serve(
         mutation()
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
-        step, recording = part.recorded(lambda: load_training_step(model, batch, seed))
-        captured = part.captured_from(step, model, batch, choice, seed, 1, None)
+        step, recording = part.recorded(lambda: load_training_step(model, batch, seed))  # type: ignore[attr-defined]
+        captured = part.captured_from(step, model, batch, choice, seed, 1, None)  # type: ignore[attr-defined]
     except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))
         return
     # Ranks capture again, as launched ones do, and are given this; the values they make themselves.
-    part.recorded = lambda build: (step, recording)
-    part.captured_from = lambda *arguments: captured
+    part.recorded = lambda build: (step, recording)  # type: ignore
+    part.captured_from = lambda *arguments: captured  # type: ignore[attr-defined]
     connection.send((captured.operators, captured.code.names))
     while True:
         try:
@@ -264,7 +264,7 @@ def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> 
 
 def _run(spec: RankSpec, results: Path) -> None:
     programs: list[RankProgram] = []
-    lower = runtime.lower
+    lower = runtime.lower  # type: ignore[attr-defined]
 
     def keep(*arguments: Any, **options: Any) -> RankProgram:
         programs.append(lower(*arguments, **options))
@@ -278,7 +278,7 @@ def _run(spec: RankSpec, results: Path) -> None:
         elif isinstance(event, Failed):
             print(event.what, file=sys.stderr, flush=True)
 
-    runtime.lower = keep
+    runtime.lower = keep  # type: ignore[attr-defined]
     runtime.run_rank(spec, note)
     torch.save({"losses": losses, "tensors": _held(programs[0], spec.steps)}, results)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.job.replays import ROOT
+from benchmarks.report import ROOT
 from benchmarks.table import Table
 from placewire.controller.lab import find_lab
 

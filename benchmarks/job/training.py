@@ -19,7 +19,8 @@ from pathlib import Path
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.job.bare_ranks import PAYLOAD, replay
 from benchmarks.job.namespaces import Namespaces
-from benchmarks.job.replays import ROOT, kept_graph
+from benchmarks.job.replays import kept_graph
+from benchmarks.report import ROOT
 from benchmarks.table import Table
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.optimizer.check.recompute.facts import Facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.engine.setting import captured_file, cluster, graph_file
@@ -28,7 +29,7 @@ SERVERS, NICS, GIGABITS = 4, 3, 20.0
 LIMIT_SECONDS = 20.0
 
 
-def servers(count: int, **more: object) -> ComparedCluster:
+def servers(count: int, **more: Any) -> ComparedCluster:
     name = f"{count} x {NICS} x {GIGABITS:g} Gbit/s"
     return ComparedCluster(name, cluster(GIGABITS, servers=count, nics=NICS, **more))
 

@@ -144,9 +144,9 @@ def _all(found: list[Ranking]) -> Table:
     for ranking in found:
         bound = "-" if ranking.bound_seconds is None else milliseconds(ranking.bound_seconds)
         alone = ranking.single_device_seconds
-        one = "-" if alone is None else milliseconds(alone)
+        single = "-" if alone is None else milliseconds(alone)
         heading = f"{ranking.graph} ({ranking.operators})"
-        rows.append([heading, f"bound {bound}", "", f"one {one}", "", ""])
+        rows.append([heading, f"bound {bound}", "", f"one {single}", "", ""])
         placed = [one for one in ranking.ranked if one.over_best is not None]
         for one in sorted(placed, key=lambda s: s.over_best or 0.0):
             row, step = one.row, step_of(one.row)

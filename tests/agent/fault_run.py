@@ -107,9 +107,9 @@ class FaultRun:
         self._say("agent starts")
         try:
             self.keeper = Keeper(
-                self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,
+                self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,  # type: ignore[arg-type]
                 lambda: self._running_seconds,
-            )  # type: ignore[arg-type] # fmt: skip
+            )  # fmt: skip
         except StoreError as error:
             self._break(f"the agent cannot start: {error}")
             return

@@ -186,8 +186,8 @@ class _Directory:
 @contextmanager
 def store_on_memory_disks() -> Iterator[None]:
     """placewire.agent.store takes MemoryPath directories while this is entered."""
-    real = store.os
-    store.os = SimpleNamespace(  # type: ignore[assignment]
+    real = store.os  # type: ignore[attr-defined]
+    store.os = SimpleNamespace(  # type: ignore[assignment, attr-defined]
         fsync=lambda handle: handle.fsync(),
         open=lambda path, _: _Directory(path.disk),
         close=lambda _: None,
@@ -199,4 +199,4 @@ def store_on_memory_disks() -> Iterator[None]:
     try:
         yield
     finally:
-        store.os = real
+        store.os = real  # type: ignore[attr-defined]

@@ -250,9 +250,9 @@ class MemoryNetwork:
     def _classifiers(self, steps: list[EntryStep]) -> None:
         for step in steps:
             if step.after is not None:
-                self._do(f"add {step.entry.key}", lambda s=step: self._add_classifier(s.after))  # type: ignore[misc]
+                self._do(f"add {step.entry.key}", lambda s=step: self._add_classifier(s.after))
             if step.before is not None:
-                self._do(f"remove {step.entry.key}", lambda s=step: self._remove_classifier(s))  # type: ignore[misc]
+                self._do(f"remove {step.entry.key}", lambda s=step: self._remove_classifier(s))
 
     def _add_classifier(self, classifier: Classifier) -> None:
         link = self._server.links.get(classifier.nic)
@@ -293,9 +293,9 @@ class MemoryNetwork:
     def _rules(self, steps: list[EntryStep]) -> None:
         for step in steps:
             if step.after is not None:
-                self._do(f"add rule {step.entry.key}", lambda s=step: self._add_rule(s.after))  # type: ignore[misc]
+                self._do(f"add rule {step.entry.key}", lambda s=step: self._add_rule(s.after))
             if step.before is not None:
-                self._do(f"remove rule {step.entry.key}", lambda s=step: self._del_rule(s.before))  # type: ignore[misc]
+                self._do(f"remove rule {step.entry.key}", lambda s=step: self._del_rule(s.before))
 
     def _add_rule(self, rule: Rule) -> None:
         _require((rule, True) not in self._server.rules, f"rule {rule.key}: exists")
@@ -359,7 +359,7 @@ class MemoryNetwork:
         self._server.main_routes.append(line)
 
 
-_APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {  # type: ignore[type-arg]
+_APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {
     "bridges": MemoryNetwork._bridges,
     "queues": MemoryNetwork._queues,
     "flows": MemoryNetwork._flows,

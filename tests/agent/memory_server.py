@@ -62,7 +62,7 @@ class BridgeRow:
 class FlowRow:
     ours: bool
     priority: int
-    destination: str
+    destination: str | None
     queue_id: int
 
 
@@ -251,7 +251,7 @@ class MemoryServer:
         bridges: Collection[Bridge] = switch["bridges"]  # type: ignore[assignment]
         names = [bridge.name for bridge in bridges if bridge.name in self.links]
         left = {n for n, link in self.links.items() if link.internal}
-        left -= {*switch["internal"]}  # type: ignore[misc]
+        left -= {*switch["internal"]}
         nics = [bridge.nic for bridge in bridges if bridge.nic in self.links]
         down = [f"bridge {b.name} is down" for b in bridges if not self._is_up(b.name)]
         return ObservedState(
@@ -287,7 +287,7 @@ class MemoryServer:
             effective_queues=tuple(
                 c for nic in nics for c in (self.links[nic].classes or {}).values()
             ),
-            foreign=(*switch["foreign"], *self._foreign(names, left - set(sought.bridges))),  # type: ignore[misc]
+            foreign=(*switch["foreign"], *self._foreign(names, left - set(sought.bridges))),
             bridges_down=tuple(name for name in names if not self.links[name].up),
             bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
             unused_rows=switch["unused_rows"],

@@ -18,7 +18,7 @@ from placewire.optimizer.capture.layout import Layout
 
 def strides_as_kernels_choose() -> None:
     """Results keep the strides that a kernel gave them; what arrives has the captured ones."""
-    lower.as_captured = _as_it_is
+    lower.as_captured = _as_it_is  # type: ignore[attr-defined]
 
 
 def strides_lost_on_the_way() -> None:
@@ -28,13 +28,13 @@ def strides_lost_on_the_way() -> None:
     def contiguous(self: Layout, wire: torch.Tensor) -> torch.Tensor:
         return unpack(self, wire).contiguous()
 
-    Layout.unpack = contiguous
+    Layout.unpack = contiguous  # type: ignore[method-assign]
 
 
 def strides_sent_as_they_are() -> None:
     """A sender sends its memory as a kernel left it, a receiver reads it as captured."""
     layout.as_captured = _as_it_is
-    lower.as_captured = _as_it_is
+    lower.as_captured = _as_it_is  # type: ignore[attr-defined]
 
 
 def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
@@ -44,13 +44,13 @@ def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...
 def ties_forgotten() -> None:
     """A parameter under two names is two parameters."""
     # Names are grouped by the object that they name.
-    writers.id = lambda value: object()
+    writers.id = lambda value: object()  # type: ignore[attr-defined]
 
 
 def messages_told_apart_by_order_alone() -> None:
     """Messages of a pair share their tags, and a receiver expects them in another order than they
     are sent in."""
-    derive = runtime.rank_messages
+    derive = runtime.rank_messages  # type: ignore[attr-defined]
 
     def alike(*arguments: Any, **options: Any) -> RankMessages:
         messages = derive(*arguments, **options)
@@ -60,7 +60,7 @@ def messages_told_apart_by_order_alone() -> None:
             receives=tuple(_tagged(m, rails) for m in reversed(messages.receives)),
         )
 
-    runtime.rank_messages = alike
+    runtime.rank_messages = alike  # type: ignore[attr-defined]
 
 
 def _tagged(message: RankMessage, rails: int) -> RankMessage:

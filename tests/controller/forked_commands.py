@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.controller.plans import ROOT
+from tests.paths import ROOT
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,8 @@ from placewire.agent.store import read_kept
 from placewire.controller.agents.authority import Authority
 from tests.controller.forked_commands import Commands, Done, ask, commands, program
 from tests.controller.memory_agents import Member, told
-from tests.controller.plans import ROOT, plan_document
+from tests.controller.plans import plan_document
+from tests.paths import ROOT
 
 # Agents in memory dial again at once.
 _QUICK = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.1}

@@ -225,7 +225,7 @@ def processes_in(spaces: Iterable[Path]) -> list[tuple[int, str]]:
 
 def once(words: str, act: Callable[[Process], None]) -> Any:
     """Calls `act` when a line with these words is first printed."""
-    done = []
+    done: list[Any] = []
 
     def on_line(line: str, process: Process) -> None:
         if words in line and not done:

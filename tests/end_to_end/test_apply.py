@@ -22,7 +22,6 @@ from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import load_placement
 from tests.end_to_end.cluster import (
     NIC_BITS_PER_SECOND,
-    ROOT,
     SERVERS,
     Process,
     TestCluster,
@@ -31,6 +30,7 @@ from tests.end_to_end.cluster import (
     read_report,
 )
 from tests.end_to_end.snapshots import differences, run
+from tests.paths import ROOT
 from tests.trace_files import (
     check_trace,
     computed,
@@ -322,9 +322,12 @@ def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouche
     document = cluster.document()
     document["network"]["drift"] = "report"  # else an agent puts it right while it is measured
     plan = str(cluster.plan(document, "throttled"))
-    on_line = once(
-        "measuring all promised", lambda process: [throttle(cluster, s) for s in SERVERS]
-    )
+
+    def throttle_all(_: object) -> None:
+        for server in SERVERS:
+            throttle(cluster, server)
+
+    on_line = once("measuring all promised", throttle_all)
     done = cluster.run("apply", plan, "--yes", on_line=on_line)
     assert done.code == 6, done.told
     assert "promised rates were not delivered" in done.output and " queue " in done.output

@@ -26,7 +26,8 @@ from placewire.job.placed.lower import lower
 from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from tests.end_to_end.cluster import ROOT, SERVERS, Process, TestCluster, once, read_report
+from tests.end_to_end.cluster import SERVERS, Process, TestCluster, once, read_report
+from tests.paths import ROOT
 from tests.placements import cluster_of, placement_of
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.controller.launch.sshd import make_keys, running_sshd
-from tests.end_to_end.cluster import ROOT, SERVERS, TestCluster, read_report
+from tests.end_to_end.cluster import SERVERS, TestCluster, read_report
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 

@@ -16,13 +16,13 @@ from placewire.controller.plan.plan_file import load_plan
 from tests.controller.launch.sshd import Keys, make_keys, running_sshd
 from tests.end_to_end.cluster import (
     NIC_BITS_PER_SECOND,
-    ROOT,
     SERVERS,
     TIGHT_MEMORY,
     TestCluster,
     read_report,
 )
 from tests.end_to_end.snapshots import differences, without_row_numbers
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
@@ -114,8 +114,10 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
         kept = cluster.snapshots()
 
         edit(file, {r"(?<=rate: )\w+": f"{NIC_BITS_PER_SECOND * 0.8:.0f}bit"})
-        options = ("--network-only", "--no-measurement", "--yes")
-        assert "the network stays as it is" in controller("apply", file, *options, to="read back;")
+        unmeasured = ("--network-only", "--no-measurement", "--yes")
+        assert "the network stays as it is" in controller(
+            "apply", file, *unmeasured, to="read back;"
+        )
         assert cluster.snapshots() != kept
         controller("rollback", file, "--yes", to="kept: s1 ")
         # The other rate may have been another placement, whose queues stood in the place of these.

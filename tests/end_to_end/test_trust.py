@@ -23,7 +23,8 @@ from placewire.agent.contract.enrolment import parse_token
 from placewire.agent.store import read_kept
 from placewire.controller.lab import Lab, find_lab
 from tests.controller.forked_commands import Done, commands
-from tests.end_to_end.cluster import ROOT, SERVERS, Finished, Process, TestCluster, once
+from tests.end_to_end.cluster import SERVERS, Finished, Process, TestCluster, once
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 

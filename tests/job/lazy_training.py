@@ -32,7 +32,7 @@ def program_of(
     captured: CapturedStep, placement: Placement, device: str, transport: MailboxTransport | Alone
 ) -> RankProgram:
     messages = rank_messages(placement, device, ("a",))
-    return lower(captured, placement, device, messages, transport)
+    return lower(captured, placement, device, messages, transport)  # type: ignore[arg-type]
 
 
 def train(

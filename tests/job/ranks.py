@@ -46,6 +46,7 @@ class Rank:
             raise AssertionError(f"rank {self.spec.rank} hung: {err.decode()[-2000:]}") from None
         self.events.extend(parse_rank_event(line) for line in out.splitlines())
         self.errors = err.decode()
+        assert self.process.returncode is not None
         return self.process.returncode
 
     @property

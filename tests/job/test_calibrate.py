@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_source_and_destination_agree_on_messages_and_answers() -> None:
 
 
 def calibrate(
-    network: Namespaces, folder: Path, of: Placement, **options: object
+    network: Namespaces, folder: Path, of: Placement, **options: Any
 ) -> list[MeasuredPath]:
     ranks = start_ranks(
         of,

@@ -34,7 +34,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
 from tests.job.ranks import end, free_port, run_ranks, start_ranks
-from tests.job.test_lower import with_own_values
+from tests.job.test_lower import with_own_values  # type: ignore[attr-defined]
 from tests.placements import cluster_of, placement_of, random_devices
 
 HARD = "tests.models.hard:training_step"
@@ -127,7 +127,7 @@ def job(
         )  # fmt: skip
         own, transport = with_own_values(captured), MailboxTransport(box)
         messages = rank_messages(placement, device, ("a",))
-        program = lower(own, placement, device, messages, transport)
+        program = lower(own, placement, device, messages, transport)  # type: ignore[arg-type]
         assert spec.checkpoint is not None
         state = rank_state(own, program, is_first=not made.ranks)
         manifest = job_manifest(spec, placement, own)
@@ -166,7 +166,7 @@ def test_ranks_save_together(tmp_path: Path) -> None:
     """Real processes: two save, three go on; the folder keeps as many checkpoints as it should."""
     unbroken = job(tmp_path / "unused")
     expected = unbroken.train(range(STEPS))
-    options = {
+    options: dict[str, Any] = {
         "kind": "placed", "model": HARD, "batch": 4, "seed": 3, "optimizer": ADAMW,
         "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
     }  # fmt: skip
@@ -214,10 +214,10 @@ def test_plain_pytorch_goes_on_from_a_checkpoint(
         step = load_training_step(model, 4, seed=99)  # other parameters
         options = placed.captured.optimizer.torch_options
         kind = torch.optim.AdamW if optimizer.name == "adamw" else torch.optim.SGD
-        trainable = kind(step.model.parameters(), **options, fused=True)
+        trainable = kind(step.model.parameters(), **dict[str, Any](options), fused=True)
         if way == "load":
             state: dict[str, Any] = {"model": step.model.state_dict()}
-            dcp.load(state, checkpoint_id=saved.path)
+            dcp.load(state, checkpoint_id=saved.path)  # type: ignore[attr-defined]
         else:
             dcp_to_torch_save(saved.path, tmp_path / "plain.pt")
             state = torch.load(tmp_path / "plain.pt", weights_only=True)
@@ -345,7 +345,7 @@ def test_the_last_checkpoint_survives_a_kill_in_the_middle_of_a_save(
     monkeypatch.syspath_prepend(tmp_path)
     captured = capture("large:training_step", 2, OptimizerChoice(), 0)
     placement, kept = spread(captured, 1), tmp_path / "kept"
-    options = {
+    options: dict[str, Any] = {
         "kind": "placed", "model": "large:training_step", "batch": 2, "steps": 9,
         "checkpoint": CheckpointSpec(folder=str(kept), every=3),
     }  # fmt: skip

@@ -85,7 +85,7 @@ def test_one_rank_trains_on_cuda_with_nccl(model: str, batch: int) -> None:
     captured = captured_on_cuda(model, batch)
     messages = RankMessages({}, ())
     transport = NcclTransport(messages, torch.device("cuda", 0), 1e9)
-    transport.connect(dist.HashStore(), 0, 1, ("lo",), 60)
+    transport.connect(dist.HashStore(), 0, 1, ("lo",), 60)  # type: ignore[attr-defined]
     placement = alone(captured.operators, "gpu")
     program = lower(captured, placement, "s1/0", messages, transport)
     before = {name: value.clone() for name, value in program.held.items()}

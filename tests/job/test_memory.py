@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ COUNTED_LATE_BYTES = 1 << 20
 def test_a_rank_takes_what_is_predicted(tmp_path: Path) -> None:
     graph = profiled(MODEL, BATCH, tmp_path)
     placement = cut(graph, 1)
-    fields = {"kind": "placed", "model": MODEL, "batch": BATCH, "steps": 3}
+    fields: dict[str, Any] = {"kind": "placed", "model": MODEL, "batch": BATCH, "steps": 3}
     (rank,) = run_ranks(placement, tmp_path, forked=False, **fields)
     (tensors,) = peaks(graph, placement).values()
     steps, program = rank.finished.step_memory_bytes, rank.finished.program_memory_bytes

@@ -111,7 +111,7 @@ def test_nccl_is_initialised_and_steps_pass_on_one_device() -> None:
     from placewire.job.transport.nccl import NcclTransport
 
     transport = NcclTransport(RankMessages({}, ()), torch.device("cuda", 0), 1e9)
-    transport.connect(dist.HashStore(), 0, 1, ("lo",), 30)
+    transport.connect(dist.HashStore(), 0, 1, ("lo",), 30)  # type: ignore[attr-defined]
     transport.begin_step()
     total = torch.ones(4, device="cuda")
     dist.all_reduce(total, group=transport._groups[True])
@@ -124,7 +124,7 @@ def test_nccl_is_initialised_and_steps_pass_on_one_device() -> None:
 def test_messages_pass_both_ways_between_two_devices() -> None:
     from torch import multiprocessing
 
-    multiprocessing.spawn(_exchange, args=(_free_port(),), nprocs=2)
+    multiprocessing.spawn(_exchange, args=(_free_port(),), nprocs=2)  # type: ignore[attr-defined]
 
 
 def _free_port() -> int:
@@ -153,7 +153,7 @@ def _exchange(rank: int, port: int) -> None:
     device = torch.device("cuda", rank)
     ours = RankMessages({"p": tuple(out)}, tuple(back))
     transport = NcclTransport(ours, device, 1e9, window_bytes=2 * size)
-    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=30))
+    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=30))  # type: ignore[attr-defined]
     transport.connect(store, rank, 2, ("lo",), 60)
     for step in range(3):
         transport.begin_step()

@@ -13,7 +13,7 @@ import torch
 from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
-from placewire.job.messages.send_queues import InOrder, UrgentFirst, Waiting
+from placewire.job.messages.send_queues import InOrder, RailQueue, UrgentFirst, Waiting
 from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.transport import lost
 
@@ -74,7 +74,7 @@ def network() -> Network:
 
 @pytest.fixture
 def outbox(network: Network) -> Iterator[Outbox]:
-    queues = {"a": UrgentFirst(1e6, 100), "": InOrder()}
+    queues: dict[str, RailQueue] = {"a": UrgentFirst(1e6, 100), "": InOrder()}
     made = Outbox(network.post, queues, lost, network.lost.set)
     yield made
     network.end()
@@ -163,7 +163,7 @@ def test_a_send_that_cannot_begin_fails_at_once(outbox: Outbox, network: Network
     def refuse(part: Waiting, wire: torch.Tensor) -> Handed:
         raise RuntimeError("no connection")
 
-    queues = {"a": InOrder()}
+    queues: dict[str, RailQueue] = {"a": InOrder()}
     broken = Outbox(refuse, queues, lost, network.lost.set)
     with pytest.raises(JobError, match="no connection"):
         send(broken, message(0, 1, 1))

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ from tests.placements import cluster_of, placement_of, random_devices
 pytestmark = pytest.mark.timed
 
 STEPS = 5
-HARD = {
+HARD: dict[str, Any] = {
     "kind": "placed",
     "model": "tests.models.hard:training_step",
     "batch": 4,
@@ -81,7 +82,7 @@ def test_ranks_train_as_one(
     assert sent == expected
 
 
-def slow_pair(folder: Path) -> tuple[Placement, dict[str, object]]:
+def slow_pair(folder: Path) -> tuple[Placement, dict[str, Any]]:
     """Two ranks that pass a message to and fro, for minutes."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.2}) for i in "pqr"]
     tensors = [TensorRow("p", ("q",), 1 << 20), TensorRow("q", ("r",), 1 << 20)]
@@ -155,7 +156,11 @@ def test_a_slow_operator_is_no_lost_rank(tmp_path: Path) -> None:
     graph = build_graph(rows, [TensorRow("p", ("q",), 1 << 10)])
     save_graph(graph, tmp_path / "graph.json")
     placement = placement_of(graph, cluster_of(2), {"p": "s1/0", "q": "s2/0"})
-    options = {"kind": "replay", "graph_file": str(tmp_path / "graph.json"), "steps": 1}
+    options: dict[str, Any] = {
+        "kind": "replay",
+        "graph_file": str(tmp_path / "graph.json"),
+        "steps": 1,
+    }
     ranks = run_ranks(placement, tmp_path, **options, loss_seconds=4)
     assert ranks[1].step_seconds[0] > 7
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,12 @@ def test_two_ranks_take_the_predicted_time_and_send_the_bytes(tmp_path: Path) ->
     save_graph(graph, file)
 
     def measure() -> list[Rank]:
-        options = {"kind": "replay", "graph_file": str(file), "steps": 8, "time_scale": 2.0}
+        options: dict[str, Any] = {
+            "kind": "replay",
+            "graph_file": str(file),
+            "steps": 8,
+            "time_scale": 2.0,
+        }
         return run_ranks(on_two(graph), tmp_path, RAILS, **options)
 
     def step(ranks: list[Rank]) -> float:

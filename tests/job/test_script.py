@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.job.ranks import free_port
 from tests.paths import ROOT
 
 
-def spec(script: Path, **more: object) -> ScriptSpec:
+def spec(script: Path, **more: Any) -> ScriptSpec:
     rails = ("a", "b")
     document = {
         "rank": 0,
@@ -51,7 +52,7 @@ def start(of: ScriptSpec, folder: Path) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[object], list[str]]:
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[Any], list[str]]:
     """Exit status, events, and what was printed beside them."""
     try:
         out, _ = process.communicate(timeout=300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ HARD = {
 }
 
 
-def traced(placement: Placement, folder: Path, recorded: int, **options: object) -> list[Rank]:
+def traced(placement: Placement, folder: Path, recorded: int, **options: Any) -> list[Rank]:
     trace = TraceSpec(folder=str(folder / "traces"), steps=recorded)
     return run_ranks(placement, folder, placement.cluster.rails, 200, trace=trace, **options)
 
@@ -173,8 +174,8 @@ class NotingThreads(Alone):
 def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: Path) -> None:
     """gloo's threads would take the profiler along, and tell it of memory after its end."""
     trace = TraceSpec(folder=str(tmp_path), steps=1, workspace=True)
-    spec = RankSpec.model_construct(trace=trace, steps=4, rank=0, device="s1/0")
-    recorder = Recorder(spec, Placement.model_construct())
+    spec = RankSpec.model_construct(trace=trace, steps=4, rank=0, device="s1/0")  # type: ignore[call-arg]
+    recorder = Recorder(spec, Placement.model_construct())  # type: ignore[call-arg]
     inner = NotingThreads()
     transport = recorder.around(inner)
     (waiting,) = message(0, 4)

@@ -88,23 +88,23 @@ class Branches(_Wrong):
 
 class Selects(_Wrong):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)[x[:, 0] > 0].sum()  # type: ignore[no-any-return]
+        return self.linear(x)[x[:, 0] > 0].sum()
 
 
 class ReadsNumber(_Wrong):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x).sum() * x[0, 0].item()  # type: ignore[no-any-return]
+        return self.linear(x).sum() * x[0, 0].item()
 
 
 class NotScalar(_Wrong):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)  # type: ignore[no-any-return]
+        return self.linear(x)
 
 
 class WritesInput(_Wrong):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
-        return self.linear(x).sum()  # type: ignore[no-any-return]
+        return self.linear(x).sum()
 
 
 class NothingToTrain(_Wrong):
@@ -114,7 +114,7 @@ class NothingToTrain(_Wrong):
 
 class WrongShapes(_Wrong):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x[:, :3]).sum()  # type: ignore[no-any-return]
+        return self.linear(x[:, :3]).sum()
 
 
 WRONG = {

@@ -57,20 +57,20 @@ def inception_v3(batch: int, seed: int) -> TrainingStep:
 
 
 def bert(batch: int, seed: int) -> TrainingStep:
-    return bert_example.step_of(batch, seed, replace(bert_example.SMALL, dropout=NEVER))
+    return bert_example.step_of(batch, seed, replace(bert_example.SMALL, dropout=NEVER))  # type: ignore[attr-defined]
 
 
 def fnet(batch: int, seed: int) -> TrainingStep:
-    return fnet_example.step_of(batch, seed, replace(fnet_example.SMALL, dropout=NEVER))
+    return fnet_example.step_of(batch, seed, replace(fnet_example.SMALL, dropout=NEVER))  # type: ignore[attr-defined]
 
 
 def gpt2(batch: int, seed: int) -> TrainingStep:
-    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=NEVER))
+    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=NEVER))  # type: ignore[attr-defined]
 
 
 def gpt2_fused(batch: int, seed: int) -> TrainingStep:
     """Attention without dropout stays one operator, with one for its backward."""
-    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=0.0))
+    return gpt2_example.step_of(batch, seed, replace(gpt2_example.SMALL, dropout=0.0))  # type: ignore[attr-defined]
 
 
 def deep(batch: int, seed: int) -> TrainingStep:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +57,7 @@ def cluster(
 def graph(
     seconds: dict[str, float],
     tensors: Sequence[tuple[str, Sequence[str], int]],
-    **columns: dict[str, object],
+    **columns: Mapping[str, object],
 ) -> OperatorGraph:
     """graph({"A": 1.0}, [("A", ["B"], 100)], weight_bytes={"A": 3})"""
     rows = [

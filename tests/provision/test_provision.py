@@ -21,8 +21,8 @@ from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
 from tests.controller.plans import plan_document
+from tests.paths import ROOT
 from tests.provision.bare_machine import (
-    ROOT,
     THIS_MACHINE,
     bare_machine,
     differences,

@@ -24,7 +24,7 @@ async def test_it_ends_though_its_dialling_ended_in_that_moment(
         return await answer
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
-    config = AgentConfig.model_construct(controller_url="https://127.0.0.1:1", server="s1")
+    config = AgentConfig.model_construct(controller_url="https://127.0.0.1:1", server="s1")  # type: ignore[call-arg]
     link = ControllerConnection(
         config, cast(Service, None), cast(Any, None), ssl.create_default_context()
     )

@@ -119,7 +119,7 @@ def test_asking_the_kernel_touches_nothing_and_leaves_nothing(server: ServerUnde
     (first, *_) = [n for n in found.nics if n.name == "nic0"]
     assert first.carrier and first.least_mtu_bytes == 68 and first.largest_mtu_bytes == 65535
     # A kind that no kernel has is not answered with yes.
-    kinds = (*abilities.LEAF_QDISCS, "placewire_none")
+    kinds = (*abilities.LEAF_QDISCS, "placewire_none")  # type: ignore[attr-defined]
     asked = server.inside(_asked_for, kinds)
     assert asked.lacks("placewire_none") and not asked.lacks("pfifo")
     server.sh("ip link set nic0 down", peer=True)
@@ -129,7 +129,7 @@ def test_asking_the_kernel_touches_nothing_and_leaves_nothing(server: ServerUnde
 
 
 def _asked_for(kinds: tuple[str, ...]) -> TrafficControl:
-    abilities.LEAF_QDISCS = kinds  # type: ignore[misc]
+    abilities.LEAF_QDISCS = kinds  # type: ignore[assignment, attr-defined]
     return abilities.traffic_control()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
@@ -399,7 +400,7 @@ def test_mending_a_class_leaves_foreign_filters(server: ServerUnderTest) -> None
     ],
 )  # fmt: skip
 def test_what_is_refused_is_not_touched(
-    server: ServerUnderTest, prepare: str, changes: dict[str, object], expected: str
+    server: ServerUnderTest, prepare: str, changes: dict[str, Any], expected: str
 ) -> None:
     server.sh(prepare)
     before = server.snapshot()
@@ -438,10 +439,10 @@ def test_flows_of_others_are_told_apart_by_cookie() -> None:
     ours = " cookie=0x50570000000000aa, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 "
     (flow,), none = parse_flows("pw-nic0", ours + "actions=set_queue:2,NORMAL")
     assert flow.model_dump() == {"bridge": "pw-nic0", "destination": "10.7.0.2", "queue_id": 2}
-    assert none == []
+    assert not none
     of_others = "cookie=0x1, priority=20480,ip,nw_dst=10.7.0.2 actions=drop"
-    none, (foreign,) = parse_flows("b", of_others)
-    assert (none, foreign.key, foreign.text) == ([], "b to 10.7.0.2", of_others)
+    ours_there, (foreign,) = parse_flows("b", of_others)
+    assert (ours_there, foreign.key, foreign.text) == ([], "b to 10.7.0.2", of_others)
     elsewhere = "cookie=0x1, priority=5,ip,nw_dst=10.7.0.2 actions=drop\n"
     assert parse_flows("b", elsewhere + " cookie=0x0, priority=0 actions=NORMAL") == ([], [])
 

@@ -148,6 +148,7 @@ async def told(directory: Path, switch: Switch, seconds: float = 0.4) -> list[st
                 )  # fmt: skip
         except TimeoutError:
             return said
+    raise AssertionError("flows were followed to an end")
 
 
 def test_flows_that_change_and_a_switch_that_goes_are_told(tmp_path: Path) -> None:

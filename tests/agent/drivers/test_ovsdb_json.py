@@ -73,5 +73,5 @@ def test_what_is_no_message_is_said(text: str, said: str) -> None:
 
 
 def test_the_link_reads_with_it() -> None:
-    assert ovsdb_connection.ovs.jsonrpc is ovs.jsonrpc
+    assert ovsdb_connection.ovs.jsonrpc is ovs.jsonrpc  # type: ignore[attr-defined]
     assert ovs.json.PARSER == ovs.json.PARSER_C or ovs.json.Parser is Parser

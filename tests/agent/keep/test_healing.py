@@ -282,7 +282,7 @@ def test_a_heal_that_fails_is_tried_less_and_less_often(world: World) -> None:
         raise EffectError("no such device")
 
     working = world.network.apply
-    world.network.apply = failing  # type: ignore[method-assign]
+    world.network.apply = failing  # type: ignore[assignment, method-assign]
     removed(world, RULE)
     for _ in range(200):
         keeper.notice()

@@ -108,11 +108,11 @@ def test_nothing_is_lost_while_one_rate_changes(server: ServerUnderTest) -> None
     assert all(client.poll() is None for client, _ in running), "they ran all the while"
     assert through_queue_0(server) == before, "nothing passed through queue 0"
     assert resets(server) == resets_before
-    for (destination, rate), (client, said) in zip(TRANSFERS, running, strict=True):
+    for (destination, udp_rate), (client, said) in zip(TRANSFERS, running, strict=True):
         client.wait(20)
         report: dict[str, Any] = json.loads(said.read_text())
         assert "error" not in report, (destination, report["error"])
-        if rate:
+        if udp_rate:
             total = report["end"]["sum"]
             assert total["lost_packets"] == 0 < total["packets"], (destination, total)
         else:

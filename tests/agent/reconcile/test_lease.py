@@ -36,7 +36,8 @@ def test_stage_commit_and_restore_by_hand(world: World) -> None:
     assert (keeper.lease.phase, keeper.lease.expires_unix) == ("staged", 1010.0)
     assert keeper.commit(3, None).phase == "committed"
     world.now = 1e9
-    assert world.keeper().resume().changes == ()
+    resumed = world.keeper().resume()
+    assert resumed is not None and resumed.changes == ()
     looked = keeper.tick()
     assert looked is not None and looked.succeeded and not looked.changes, "kept until told"
     assert keeper.restore(3).succeeded
@@ -221,7 +222,7 @@ def test_a_failing_change_is_undone_and_said(world: World) -> None:
             finally:
                 world.network.fail_after = None
 
-        network.apply = once  # type: ignore[method-assign]
+        network.apply = once  # type: ignore[assignment, method-assign]
         report = keeper.stage(plan(step), 10)
         network.apply = applied  # type: ignore[method-assign]
         assert not report.succeeded and "no such device" in report.refusals[0].what

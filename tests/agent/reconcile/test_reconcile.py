@@ -212,7 +212,11 @@ def test_a_bridge_that_is_down_is_brought_up(which: str) -> None:
     desired = desired_state(1)
     up = applied(BARE, difference(desired, BARE, Ledger()))
     nics = tuple(n.model_copy(update={"up": n.name != "nic1"}) for n in up.nics)
-    down = {"bridge": {"bridges_down": ("pw-nic1",)}, "NIC": {"nics": nics}}[which]
+    found: dict[str, dict[str, Any]] = {
+        "bridge": {"bridges_down": ("pw-nic1",)},
+        "NIC": {"nics": nics},
+    }
+    down = found[which]
     (step,) = difference(desired, up.model_copy(update=down), Ledger())
     assert isinstance(step, EntryStep) and step.before == step.after == desired.bridges[1]
     left = difference(None, up.model_copy(update=down), Ledger())

@@ -69,7 +69,9 @@ async def test_nothing_is_lost_and_nothing_done_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: Counter[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(
-        placewire.agent.connection.controller_connection, "RECONNECT_SECONDS", (0.02, 0.1)
+        placewire.agent.connection.controller_connection,  # type: ignore[attr-defined]
+        "RECONNECT_SECONDS",
+        (0.02, 0.1),
     )
     monkeypatch.setattr(benchmarks.agent.many_agents, "LINKED", (0.02, 0.3))
     monkeypatch.setattr(benchmarks.agent.many_agents, "GONE", (0.02, 0.2))

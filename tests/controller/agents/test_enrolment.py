@@ -36,7 +36,8 @@ from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.agents.revocations import Bearer
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
-from tests.controller.plans import ROOT, capabilities
+from tests.controller.plans import capabilities
+from tests.paths import ROOT
 
 LIFETIME_SECONDS = 3600.0
 LEASE = LeaseState(phase="idle", generation=0, highest_generation=0)

@@ -140,7 +140,9 @@ async def running(one: MemoryAgent) -> AsyncIterator[None]:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(
-        placewire.agent.connection.controller_connection, "RECONNECT_SECONDS", (0.01, 0.05)
+        placewire.agent.connection.controller_connection,  # type: ignore[attr-defined]
+        "RECONNECT_SECONDS",
+        (0.01, 0.05),
     )
     monkeypatch.setattr(controller_connection, "REFUSED_SECONDS", 0.1)
     monkeypatch.setattr(placewire.controller.agents.agents, "_ALL_DIAL_SECONDS", 0.2)
@@ -215,7 +217,9 @@ async def expired_while_linked(site: Site) -> None:
         assert (await site.post_with(http, "hello", hello()))[0] == 200
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                placewire.controller.agents.agent_connections.time, "time", lambda: now() + 900
+                placewire.controller.agents.agent_connections.time,  # type: ignore[attr-defined]
+                "time",
+                lambda: now() + 900,
             )
             assert (await site.post_with(http, "hello", hello()))[0] == 403
 
@@ -417,7 +421,9 @@ async def test_an_answer_without_end_is_ended(
     site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        placewire.agent.connection.controller_connection, "LARGEST_ANSWER_BYTES", 10**6
+        placewire.agent.connection.controller_connection,  # type: ignore[attr-defined]
+        "LARGEST_ANSWER_BYTES",
+        10**6,
     )
     before = site.agent.picture()
     async with impostor(site, "the real one").listening(), running(site.agent):

@@ -91,7 +91,7 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
 
 def killed(cluster: MemoryCluster, rng: random.Random, what: str, plan: Path, steps: int) -> Done:
     """At a step of its own, or from outside after a time."""
-    words = [what, plan, "--yes", *(["--network-only"] if what == "apply" else [])]
+    words: list[str | Path] = [plan, "--yes", *(["--network-only"] if what == "apply" else [])]
     if rng.random() < 0.7:
-        return cluster.run(*words, dies_at=rng.randrange(steps))
-    return cluster.run(*words, killed_after=rng.uniform(0.05, LONGEST_SECONDS))
+        return cluster.run(what, *words, dies_at=rng.randrange(steps))
+    return cluster.run(what, *words, killed_after=rng.uniform(0.05, LONGEST_SECONDS))

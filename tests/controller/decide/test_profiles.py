@@ -109,7 +109,12 @@ class Asking:
     async def __call__(self) -> Path:
         assert isinstance(self.plan.job, PlacedJob)
         return await profiled_graph(
-            self.plan, self.plan.job, Path("plan.yaml"), self.servers, self.cache, self.said.append
+            self.plan,
+            self.plan.job,
+            Path("plan.yaml"),
+            self.servers,  # type: ignore[arg-type]
+            self.cache,
+            self.said.append,
         )
 
 

@@ -145,7 +145,7 @@ def test_down_after_a_kill_in_the_middle_of_down() -> None:
 def test_an_agent_that_does_not_start_is_named_and_all_is_undone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_daemons.sys, "executable", "/bin/false")
+    monkeypatch.setattr(agent_daemons.sys, "executable", "/bin/false")  # type: ignore[attr-defined]
     with pytest.raises(AgentUnreachable, match="it ended with 1") as problem:
         lab_up(plan(document()))
     assert problem.value.exit_code == 5

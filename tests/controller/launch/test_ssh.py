@@ -54,7 +54,7 @@ def around(**changes: Any) -> Surroundings:
 
 
 def launcher_of(login: Login, *program: str, **changes: Any) -> SshLauncher:
-    more = {"program": program} if program else {}
+    more: dict[str, Any] = {"program": program} if program else {}
     return SshLauncher(dict.fromkeys(("s1", "s2"), ADDRESS), login, around(**changes), **more)
 
 

@@ -16,8 +16,9 @@ from placewire.optimizer.commands.clusters import read_cluster
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import load_placement
-from tests.controller.plans import ROOT, plan, plan_document
+from tests.controller.plans import plan, plan_document
 from tests.optimizer.cases import cluster
+from tests.paths import ROOT
 
 Solve = Callable[..., int]
 

@@ -14,7 +14,8 @@ from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import load_plan, parse_plan
-from tests.controller.plans import ROOT, plan, plan_document
+from tests.controller.plans import plan, plan_document
+from tests.paths import ROOT
 
 Edit = Callable[[dict[str, Any]], None]
 

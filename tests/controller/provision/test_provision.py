@@ -53,7 +53,8 @@ from placewire.controller.provision.progress import (
 )
 from placewire.controller.provision.provisioning import Site, install
 from tests.controller.launch.sshd import free_port
-from tests.controller.plans import ROOT, capabilities, plan, plan_document
+from tests.controller.plans import capabilities, plan, plan_document
+from tests.paths import ROOT
 
 LEASE = LeaseState(phase="idle", generation=0)
 URLS = {f"s{k}": "https://10.9.0.254:7440" for k in (1, 2, 3)}
@@ -75,7 +76,8 @@ def written(path: Path, document: Any) -> Path:
 def test_an_inventory_says_how_each_server_is_reached(tmp_path: Path) -> None:
     document = plan_document()
     key, known = tmp_path / "a key", tmp_path / "known hosts"
-    key.touch(), known.touch()
+    key.touch()
+    known.touch()
     document["launch"] = {
         "kind": "ssh", "user": "trainer", "port": 2222, "key": str(key), "known_hosts": str(known),
     }  # fmt: skip

@@ -14,7 +14,7 @@ from placewire.controller.records.journal import Journal
 
 def lease(generation: int, phase: str = "committed", plan: str = "p") -> LeaseState:
     return LeaseState(
-        phase="idle" if generation == 0 else phase,  # type: ignore[arg-type]
+        phase="idle" if generation == 0 else phase,
         generation=generation, plan_name=plan,
     )  # fmt: skip
 

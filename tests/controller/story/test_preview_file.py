@@ -19,7 +19,8 @@ from placewire.controller.story.preview_file import (
     write_preview,
 )
 from placewire.controller.story.proposal import Proposal
-from tests.controller.plans import ROOT, plan_document
+from tests.controller.plans import plan_document
+from tests.paths import ROOT
 
 
 def change(key: str, after: str = "{}") -> Change:
@@ -92,7 +93,10 @@ def test_the_same_changes_may_be_made_under_a_later_generation() -> None:
 
 def test_what_differs_is_named_by_server() -> None:
     preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
-    now = {"s1": (change("pw-nic0", after="{1}"),), "s2": (change("pw-nic0"),)}
+    now: dict[str, tuple[Change, ...]] = {
+        "s1": (change("pw-nic0", after="{1}"),),
+        "s2": (change("pw-nic0"),),
+    }
     with pytest.raises(StalePreview) as caught:
         require_as_previewed(preview, proposal(now))
     assert caught.value.differing == {

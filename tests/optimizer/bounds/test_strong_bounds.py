@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_what_only_a_search_proves():
     made = graph({f"o{i}": 1.0 for i in range(5)}, [])
     problem = Problem(made, cluster(2))
     assert lower_bound(problem).seconds < 2.9
-    heard = []
+    heard: list[Any] = []
     bound = strong_bound(problem, 3.5, 10.0, on_bound=heard.append)
     assert bound.seconds == pytest.approx(3.0, rel=1e-4)
     assert "exact search" in bound.reason

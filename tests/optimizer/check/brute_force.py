@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds.relaxation import server_pair_rates
 from placewire.optimizer.cluster import Link
+from placewire.optimizer.names import Model, SharingName
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
@@ -149,6 +150,6 @@ def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
             rate_bits_per_second=draw(st.sampled_from([0.5, 50.0])) * BYTE_PER_MICROSECOND,
         )
         base = base.model_copy(update={"links": (link,)})
-    model = draw(st.sampled_from(["thesis", "contended"]))
-    sharing = draw(st.sampled_from(["strict", "even", "unshaped"]))
+    model: Model = draw(st.sampled_from(["thesis", "contended"]))
+    sharing: SharingName = draw(st.sampled_from(["strict", "even", "unshaped"]))
     return Problem(made, base, sharing, model)

@@ -200,7 +200,7 @@ def test_rates_that_can_be_used():
     made = servers(3, background=[("s0", BYTE_PER_MICROSECOND / 4), ("s1", 1e9)])
 
     def usable(sharing, floor=0.5):
-        return Placement.model_construct(
+        return Placement.model_construct(  # type: ignore[call-arg]
             cluster=made, sharing=sharing, floor=floor,
             rates_bits_per_second=(("s0", "s2", "a", 1e6), ("s1", "s2", "a", 3e6)),
         )  # fmt: skip

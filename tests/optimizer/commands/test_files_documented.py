@@ -47,7 +47,9 @@ def test_every_key_of_a_graph_file_is_documented():
 
 
 def smallest_graph() -> dict:
-    return json.loads(re.search(r"```json\n(.*?)```", section("Graph"), re.S)[1])
+    found = re.search(r"```json\n(.*?)```", section("Graph"), re.S)
+    assert found is not None
+    return json.loads(found[1])
 
 
 def test_the_documented_graph_is_one():

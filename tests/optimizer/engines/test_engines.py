@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.solution import TIE
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.kernels.graphs.construct import earliest, take
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster, clusters, graph, graphs
@@ -113,7 +115,7 @@ def test_annealing_finds_the_optimum_of_tiny_graphs(sharing, seed):
 def test_the_same_seed_and_moves_give_the_same_placement():
     problem = Problem(layered(3, 2), cluster(3, (8e6, 8e6), latency=1e-3))
     first, second = (place(problem, "auto", QUICK) for _ in range(2))
-    neutral = {"wall_seconds": {}}
+    neutral: dict[str, Any] = {"wall_seconds": {}}
     assert first.model_copy(update=neutral) == second.model_copy(update=neutral)
 
 
@@ -205,7 +207,7 @@ def test_unknown_names_are_refused():
 
 
 def test_progress_is_reported_with_a_falling_incumbent():
-    seen = []
+    seen: list[Any] = []
     place(Problem(layered(3, 3), cluster(3, (8e7,))), "auto", QUICK, progress=seen.append)
     incumbents = [p.incumbent_seconds for p in seen]
     assert len(seen) > 3
@@ -259,7 +261,7 @@ def test_measured_blocks_are_alike_by_their_signatures_whose_operands_have_other
 
 def test_the_best_sharing_is_taken_and_the_first_of_equals():
     problem = Problem(layered(3, 3), cluster(3, (8e6, 8e6), latency=1e-4))
-    names = ("even", "strict", "unshaped")
+    names: tuple[SharingName, ...] = ("even", "strict", "unshaped")
     settings = SolveSettings(gap=0.0, moves=6000, seed=7)
     best, every = place_under_best_sharing(problem, names, "auto", settings)
     assert [p.sharing for p in every] == list(names)

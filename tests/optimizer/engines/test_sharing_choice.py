@@ -30,7 +30,7 @@ def test_the_shortest_step_of_all_is_taken_but_for_ties() -> None:
 def test_a_tie_is_the_first_named() -> None:
     problem = Problem(graph({"A": 1.0, "B": 1.0}, []), cluster(2))
     for order in (("unshaped", "strict"), ("strict", "unshaped")):
-        best, considered = place_under_best_sharing(problem, order, "heft", SETTINGS)  # type: ignore[arg-type]
+        best, considered = place_under_best_sharing(problem, order, "heft", SETTINGS)
         assert len({one.step_seconds for one in considered}) == 1
         assert best.sharing == order[0]
 

@@ -27,7 +27,7 @@ def test_a_changed_copy_derives_everything_anew():
 
 
 def test_the_rates_of_a_changed_placement_are_its_own():
-    placement = Placement.model_construct(
+    placement = Placement.model_construct(  # type: ignore[call-arg]
         cluster=cluster(2), rates_bits_per_second=(("s1", "s2", "a", 3.0),)
     )
     assert placement.rates.sum() == 3.0

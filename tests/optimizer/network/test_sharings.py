@@ -17,7 +17,8 @@ MEGA = 1_000_000
 def sends(*rows):
     """(graph, device) of operators that each send one tensor: (device, seconds before it is sent,
     receiving device, bytes, seconds that its reader takes). Tensor k is row k's."""
-    seconds, tensors, home = {}, [], []
+    seconds: dict[str, float] = {}
+    tensors, home = [], []
     for k, (source, before, target, size, after) in enumerate(rows):
         seconds |= {f"p{k}": before, f"c{k}": after}
         tensors.append((f"p{k}", [f"c{k}"], size))

@@ -38,6 +38,7 @@ def test_all_of_a_step_is_moved_and_ties_stay() -> None:
     assert step.loss is not None
     for module in (step.model, step.loss):
         assert all(tensor.device == there for tensor in module.state_dict().values())
+    assert isinstance(step.model, torch.nn.Sequential)
     assert step.model[2].weight is step.model[0].weight
     needs = {name: p.requires_grad for name, p in step.model.named_parameters()}
     assert needs == {"0.weight": True, "1.weight": True, "1.bias": False}

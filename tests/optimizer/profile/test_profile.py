@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +171,7 @@ def test_the_peak_inside_an_operator_is_of_its_own_changes_only() -> None:
 
 
 def test_a_trace_is_read_by_its_marks() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M"},
         {"cat": "user_annotation", "name": "operator:mm", "ts": 5.0, "dur": 2.5},
         {"cat": "user_annotation", "name": "somebody else's", "ts": 5.0, "dur": 2.5},

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from placewire.optimizer.published.formulations.errors import (
     FormulationTooLargeError,
     NoIncumbentError,
 )
-from placewire.optimizer.published.formulations.papers import formulate
+from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster
 
@@ -68,9 +69,9 @@ def drawn(n: int, seed: int, *, grouped: bool = False) -> OperatorGraph:
     return build_graph(rows, tensors)
 
 
-def objective(problem: Problem, name: str, settings: SolveSettings = EXACT) -> float:
+def objective(problem: Problem, name: PaperName, settings: SolveSettings = EXACT) -> float:
     """What the solver itself says that the best placement takes."""
-    heard = []
+    heard: list[Any] = []
     solve(name, problem, settings, heard.append)
     assert heard[-1].bound_seconds <= heard[-1].incumbent_seconds * (1 + 1e-6)
     return heard[-1].incumbent_seconds
@@ -78,7 +79,9 @@ def objective(problem: Problem, name: str, settings: SolveSettings = EXACT) -> f
 
 def step_of(problem: Problem, device, seconds_of_transfer) -> float:
     """The papers' timeline: operators in the recorded sort, transfers that never meet."""
-    graph, finish, idle_at = problem.graph, {}, {}
+    graph = problem.graph
+    finish: dict[Any, Any] = {}
+    idle_at: dict[Any, Any] = {}
     for i in graph.topological_order.tolist():
         d = device[i]
         at = idle_at.get(d, 0.0)
@@ -242,6 +245,7 @@ def test_bandwidth_goes_to_the_larger_tensor_in_proportion(name, solver):
     a, b, c, d = (where.server_of_device[solution.device]).tolist()
     assert a == d
     assert len({a, b, c}) == 3
+    assert solution.rates is not None
     assert solution.rates[a, b].sum() == pytest.approx(4e6, rel=1e-4)
     assert solution.rates[a, c].sum() == pytest.approx(12e6, rel=1e-4)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
@@ -251,7 +255,8 @@ def test_bandwidth_goes_to_the_larger_tensor_in_proportion(name, solver):
 @pytest.mark.parametrize("solver", ["highs", "gurobi"])
 @pytest.mark.parametrize("how", SMALL)
 def test_the_simulator_agrees_under_model_thesis(how, solver):
-    problem, heard = small(**how), []
+    problem = small(**how)
+    heard: list[Any] = []
     settings = replace(EXACT, options={"solver": solver})
     solution = solve("thesis-p2", problem, settings, heard.append)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
@@ -323,7 +328,8 @@ def test_no_time_at_all_is_no_incumbent():
     list(zip(PAPERS, ("contended", "thesis", "thesis", "contended", "contended"), strict=True)),
 )
 def test_placed_through_the_registry_the_answer_holds(name, model):
-    problem, heard = replace(small(6, 9, grouped=True), model=model), []
+    problem = replace(small(6, 9, grouped=True), model=model)
+    heard: list[Any] = []
     placement = place(problem, name, replace(EXACT, gap=0.01), "auto", heard.append)
     assert check(problem.graph, placement) == ()
     assert placement.engine == name
@@ -362,7 +368,8 @@ def test_a_link_is_used_where_it_is_faster():
     link = Link(
         source="s1/0", destination="s2/1", setup_latency_seconds=0.1, rate_bits_per_second=64e6
     )
-    for name, seconds in (("icc-p1", 0.5), ("thesis-p1", 0.6), ("thesis-p2", 0.6)):
+    expected: dict[PaperName, float] = {"icc-p1": 0.5, "thesis-p1": 0.6, "thesis-p2": 0.6}
+    for name, seconds in expected.items():
         assert objective(pair_problem(two_devices_each(link)), name) == pytest.approx(
             11.0 + seconds
         )
@@ -421,7 +428,7 @@ def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
     problem = small(5, 1)
     here = objective(problem, name)
     monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
-    heard = []
+    heard: list[Any] = []
     solve(name, problem, EXACT, heard.append)
     assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-9)
     if name == "thesis-p2":  # every round was told
@@ -432,7 +439,7 @@ def test_cp_sat_too_and_its_better_answers_are_told(monkeypatch):
     problem = small(5, 1)
     here = objective(problem, "moirai")
     monkeypatch.setattr(apart, "_SMALL_INTERVALS", 0)
-    heard = []
+    heard: list[Any] = []
     solve("moirai", problem, EXACT, heard.append)
     assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-6)
     assert len(heard) > 1 and heard[0].incumbent_seconds >= heard[-1].incumbent_seconds
@@ -464,7 +471,8 @@ def test_each_formulation_is_solved_on_what_its_paper_solves_it_on(name, reducti
 def blocks(count: int) -> OperatorGraph:
     """Forks into three branches of two operators each, one after another."""
     generator = np.random.default_rng(0)
-    rows, tensors = [], []
+    rows: list[Any] = []
+    tensors: list[Any] = []
 
     def operator(seconds: float, *sources: str) -> str:
         name = f"o{len(rows)}"
@@ -485,7 +493,8 @@ def blocks(count: int) -> OperatorGraph:
 def test_highs_proves_nothing_above_what_heft_finds():
     # With the deltas of (3.8) declared binary, HiGHS 1.12 "proves" 1.3 times HEFT's step here.
     where = cluster(4, (10e9, 10e9, 10e9), latency=1e-5)
-    problem, heard = Problem(blocks(15), where, "strict", "thesis"), []
+    problem = Problem(blocks(15), where, "strict", "thesis")
+    heard: list[Any] = []
     device = heft.solve(problem, EXACT).device
     found = simulate(problem, device, rates=even_rates(problem.usable_nic_rates)).step_seconds
     with contextlib.suppress(NoIncumbentError):

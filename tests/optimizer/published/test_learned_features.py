@@ -24,6 +24,7 @@ from placewire.optimizer.published.learned.features import (
 )
 from placewire.optimizer.published.learned.nodes import chained_units, units
 from placewire.optimizer.published.learned.parsing import groups, strongest_edges
+from placewire.optimizer.published.learned.settings import Feature
 from tests.optimizer.cases import cluster, graph
 
 NO_END = Deadline("hsdag", math.inf)
@@ -125,7 +126,8 @@ def test_ablations_leave_columns_out():
     problem = path(4)
     nodes = units(problem)
     whole = vocabulary_of(problem.graph, nodes)
-    for without, fewer in (("structure", 2 + 2 + 1), ("shape", 1), ("position", 16)):
+    columns: dict[Feature, int] = {"structure": 2 + 2 + 1, "shape": 1, "position": 16}
+    for without, fewer in columns.items():
         known = vocabulary_of(problem.graph, nodes, (without,))
         assert known.columns == whole.columns - fewer
         assert features(problem.graph, nodes, known, NO_END).shape == (4, known.columns)

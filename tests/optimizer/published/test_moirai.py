@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ MEGABYTE = 10**6
 
 
 def objective(problem: Problem, settings: SolveSettings = EXACT) -> float:
-    heard = []
+    heard: list[Any] = []
     solve("moirai", problem, settings, heard.append)
     assert heard[-1].bound_seconds <= heard[-1].incumbent_seconds * (1 + 1e-6)
     return heard[-1].incumbent_seconds

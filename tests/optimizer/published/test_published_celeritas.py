@@ -3,6 +3,8 @@ what holds by construction."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -86,7 +88,7 @@ def test_critical_paths_are_followed_first():
         {("A", "B"): 1.0, ("A", "C"): 1.0, ("B", "D"): 1.0, ("C", "D"): 1.0},
         2,
     )
-    cpath = sum(path_levels(problem))
+    cpath = np.sum(path_levels(problem), axis=0)
     assert dict(zip(problem.graph.ids, cpath.tolist(), strict=True)) == pytest.approx(
         {"E": 3.0, "C": 6.0, "A": 9.0, "B": 9.0, "D": 9.0}
     )
@@ -185,7 +187,8 @@ def test_an_operator_leaves_its_predecessors_device_only_for_an_earlier_start(pr
 @FEW
 @given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from([0.0, 0.5, 1.0, 3.0])), max_size=20))
 def test_slots_never_overlap(wanted):
-    slots, taken = TimeSlots(), []
+    slots = TimeSlots()
+    taken: list[Any] = []
     for ready, seconds in wanted:
         at = slots.earliest(ready, seconds)
         assert at >= ready

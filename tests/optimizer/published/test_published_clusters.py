@@ -184,7 +184,8 @@ def test_clusters_go_to_the_least_loaded_device_with_room():
     problem = alike({"a": 6.0, "b": 3.0, "c": 2.0}, {}, 2, weight_bytes=dict.fromkeys("abc", 10))
     cluster, start = np.arange(3), np.array([0.0, 1.0, 2.0])
     capacities = DeviceCapacities(problem, count_activations=True)
-    assert balanced(problem, capacities, cluster, start).tolist() == [0, 1, 1]
+    device = balanced(problem, capacities, cluster, start)
+    assert device is not None and device.tolist() == [0, 1, 1]
     tight = alike({"a": 6.0, "b": 3.0, "c": 2.0}, {}, 2, weight_bytes=dict.fromkeys("abc", 10),
                   memory=19)  # fmt: skip
     assert balanced(tight, DeviceCapacities(tight, count_activations=True), cluster, start) is None

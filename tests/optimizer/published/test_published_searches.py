@@ -97,7 +97,7 @@ def test_proposals_are_symmetric():
 @FEW
 @given(small_problems())
 def test_flexflows_answer_is_never_worse_than_its_random_start(problem):
-    search = Reassignment(problem, flexflow.by_arrival)
+    search = Reassignment(problem, flexflow.by_arrival)  # type: ignore[attr-defined]
     start = search.cost(search.random(np.random.default_rng(5)))
     found = flexflow.walk(search, np.random.default_rng(5), 60, deadline("flexflow", QUICK))
     assert found.key <= start.key
@@ -111,7 +111,7 @@ def test_flexflow_ends_when_nothing_got_better_for_half_of_the_search():
             calls.append(1)
             return super().cost(device)
 
-    search = Counting(alike({"a": 1.0, "b": 1.0}, {}, 2), flexflow.by_arrival)
+    search = Counting(alike({"a": 1.0, "b": 1.0}, {}, 2), flexflow.by_arrival)  # type: ignore[attr-defined]
     flexflow.walk(search, np.random.default_rng(0), 1_000, deadline("flexflow", QUICK))
     assert 500 < len(calls) < 700  # the best of two operators is found at once
 

@@ -82,8 +82,8 @@ def test_colocrl_keeps_two_keys_apart_and_ties_a_gradient_to_its_update():
     problem = problem_of("PFGUHQV", *tensors, colocation=keys)
     assert together(problem, only_successor_groups(problem)) == {"PFGU", "HQV"}
     # F is the only reader of P and of Q, which sends more.
-    tensors = [("P", ["F"], 8), ("Q", ["F"], 9), ("F", ["U", "V"], 8)]
-    made = graph(dict.fromkeys("PFUQV", 1.0), tensors, colocation=keys)
+    read = [("P", ["F"], 8), ("Q", ["F"], 9), ("F", ["U", "V"], 8)]
+    made = graph(dict.fromkeys("PFUQV", 1.0), read, colocation=keys)
     problem = Problem(made, cluster())
     assert together(problem, only_successor_groups(problem)) == {"PU", "FQV"}
 
@@ -152,7 +152,7 @@ def test_placeto_has_the_size_of_the_thesis_reduction():
 def test_placeto_meets_its_target_wherever_edges_allow(made, target):
     problem = Problem(without_keys(made), cluster())
     small, _ = merge_cheapest(problem, target)
-    whole = nx.DiGraph()
+    whole: nx.DiGraph[int] = nx.DiGraph()
     whole.add_nodes_from(range(made.operator_count))
     source, kind, _ = distinct_edges(made)
     whole.add_edges_from(zip(source.tolist(), kind.tolist(), strict=True))

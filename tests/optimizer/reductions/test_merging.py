@@ -23,7 +23,7 @@ from tests.optimizer.cases import cluster, graph, graphs
 
 def between(problem, group):
     """The graph of groups, as networkx sees it."""
-    made = nx.DiGraph()
+    made: nx.DiGraph[int] = nx.DiGraph()
     made.add_nodes_from(set(group.tolist()))
     source, target, _ = distinct_edges(problem.graph)
     made.add_edges_from((a, b) for a, b in zip(group[source], group[target], strict=True) if a != b)

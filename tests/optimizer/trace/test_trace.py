@@ -94,7 +94,7 @@ def measured(step: int, seconds: float, *spans: Span, rank: int = 0) -> Trace:
 
 
 def message(direction: str, peer: str, start: float, finish: float) -> Span:
-    details = {"peer": peer, "output": 0, "bytes": 5, "send_order": 0}
+    details: dict[str, str | int | float] = {"peer": peer, "output": 0, "bytes": 5, "send_order": 0}
     return Span(8, f"a {direction}", "A", start, finish, details)
 
 
