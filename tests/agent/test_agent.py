@@ -30,8 +30,9 @@ from placewire.agent.reconcile.steps import Step
 from placewire.agent.store import DiskStore
 from placewire.agent.wiring import server_facts
 from tests.agent import keeping
+from tests.agent.agent_process import agent_command, end, start_agent
 from tests.agent.controller_double import ControllerDouble, write_certificates
-from tests.agent.datapath import DATAPATH, PATIENCE
+from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, start_database, wait_for
 from tests.agent.states import desired_state, first_changes
 
@@ -45,33 +46,8 @@ def controller(server: ServerUnderTest) -> Iterator[ControllerDouble]:
         yield running
 
 
-def config_file(server: ServerUnderTest) -> str:
-    path = server.directory / "agent.yaml"
-    path.write_text(server.config.model_dump_json())
-    return str(path)
-
-
-def start_agent(server: ServerUnderTest) -> subprocess.Popen[bytes]:
-    log = (server.directory / "agent.log").open("ab")
-    command = (sys.executable, "-m", "placewire.agent.main", "run", "--config", config_file(server))
-    return server.popen(*command, stdout=log, stderr=log)
-
-
-def agent_command(server: ServerUnderTest, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["ip", "netns", "exec", server.namespace, sys.executable, "-m", "placewire.agent.main",
-         *words, "--config", config_file(server)],
-        capture_output=True, text=True, timeout=30 * PATIENCE,
-    )  # fmt: skip
-
-
 def phase_on_disk(server: ServerUnderTest) -> str:
     return DiskStore(Path(server.config.state_dir)).load().lease.phase
-
-
-def end(process: subprocess.Popen[bytes], number: int) -> int:
-    process.send_signal(number)
-    return process.wait(10 * PATIENCE)
 
 
 def stage(generation: int = 1, lease_seconds: float = 30, **changes: Any) -> Stage:

@@ -20,10 +20,10 @@ import pytest
 from placewire.agent.contract.measurement import Transfer
 from placewire.agent.contract.messages import Destroy, ReadBack, StartServers, StopServers
 from placewire.agent.contract.messages import Stage as StageRequest
+from tests.agent.agent_process import agent_command, config_file
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.server_under_test import ServerUnderTest, server_under_test, wait_for
 from tests.agent.states import desired_state
-from tests.agent.test_agent import agent_command, config_file
 from tests.paths import ROOT
 
 # Numbers that nobody has: of the agent's user, and of the group that may write the sockets.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.methods import claims, grand, promises
 from placewire.optimizer.published.comparison.cases import ComparedGraph
-from tests.optimizer.published.test_comparison import row
+from tests.optimizer.published.comparison_rows import row
 
 
 def auto(**changed):

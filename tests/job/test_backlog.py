@@ -13,7 +13,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.send_queues import UrgentFirst, Waiting
 from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.tcp_connections import Backlog, Drain
-from tests.job.test_emulated import Sent, message
+from tests.job.sent_messages import Sent, message
 
 ADDRESS = "127.0.0.1"
 PLACE = ("s2", "a")

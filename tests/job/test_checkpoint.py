@@ -33,8 +33,8 @@ from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
+from tests.job.lazy_training import with_own_values
 from tests.job.ranks import end, free_port, run_ranks, start_ranks
-from tests.job.test_lower import with_own_values  # type: ignore[attr-defined]
 from tests.placements import cluster_of, placement_of, random_devices
 
 HARD = "tests.models.hard:training_step"

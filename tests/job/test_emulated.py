@@ -9,16 +9,13 @@ import pytest
 import torch
 
 from placewire.job.errors import JobError
-from placewire.job.messages.cutting import Part
 from placewire.job.messages.emulated_setup import TRANSPORT_SECONDS, SetUp, with_set_up
-from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import InOrder, RailQueue, Waiting
 from placewire.job.transport.outbox import Outbox
 from placewire.optimizer.names import SharingName
-from tests.job.test_replay import fork_and_join
+from tests.job.graphs import fork_and_join
+from tests.job.sent_messages import MEGABYTE, Sent, message
 from tests.placements import cluster_of, placement_of
-
-MEGABYTE = 1_000_000
 
 
 class Clock:
@@ -26,16 +23,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def message(index: int, size: int = MEGABYTE, device: str = "s2/0") -> list[Waiting]:
-    """As it is added: its one part."""
-    part = Part(0, index, 0, size)
-    made = RankMessage(
-        index=index, producer=f"p{index}", output=0, bytes=size, peer=1, peer_device=device,
-        upward=True, parts=(part,), rail_names=("a",), send_order=index,
-    )  # fmt: skip
-    return [Waiting(made, part)]
 
 
 def departures(queue: RailQueue, clock: Clock) -> list[tuple[int, float]]:
@@ -99,11 +86,6 @@ def test_channels_are_those_of_the_placement(sharing: SharingName, second: float
     queue.add(message(1))
     expected = second if second is not None else 0.0005 + 0.05 + 0.0005
     assert departures(queue, clock) == [(0, pytest.approx(0.0005)), (1, pytest.approx(expected))]
-
-
-class Sent:
-    def wait(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("size", [64, MEGABYTE])

@@ -29,7 +29,7 @@ from placewire.optimizer.trace.document import trace_from_json, trace_to_json
 from placewire.optimizer.trace.merging import merged
 from placewire.optimizer.trace.predicted import predicted_trace
 from tests.job.ranks import Rank, run_ranks, start_ranks
-from tests.job.test_emulated import message
+from tests.job.sent_messages import message
 from tests.placements import cluster_of, placement_of, random_devices
 from tests.trace_files import (
     check_trace,

@@ -21,8 +21,8 @@ from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.measurement import Transfer, TransferResult
 from placewire.agent.drivers.server import Server
-from tests.agent.network.test_bandwidth import send_at
 from tests.agent.server_under_test import ServerUnderTest, start_switch, take_down, wait_for
+from tests.agent.transfers import send_at
 
 Servers = Mapping[str, ServerUnderTest]
 

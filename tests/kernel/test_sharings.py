@@ -19,8 +19,8 @@ from placewire.optimizer.cluster_plan.payload import payload_capacity
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from tests.agent import keeping
-from tests.agent.network.test_bandwidth import class_bytes
 from tests.agent.server_under_test import ServerUnderTest, wait_for
+from tests.agent.transfers import class_bytes
 from tests.controller.plans import placement, plan, plan_document
 from tests.kernel.servers import Servers, capabilities, measure, servers_on_rails, stranger
 

@@ -18,9 +18,9 @@ import pytest
 
 from placewire.agent.contract.state import DesiredState
 from tests.agent import keeping
-from tests.agent.network.test_bandwidth import class_bytes
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
+from tests.agent.transfers import class_bytes
 
 pytestmark = pytest.mark.network
 

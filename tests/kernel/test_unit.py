@@ -19,9 +19,9 @@ from placewire.agent.contract.messages import (
     Stage,
 )
 from tests.agent.controller_double import ControllerDouble
-from tests.agent.network.test_bandwidth import PAYLOAD, RATES, listen, transfer
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
+from tests.agent.transfers import PAYLOAD, RATES, listen, transfer
 from tests.kernel.whole_machine import (
     PEER,
     SETTINGS,

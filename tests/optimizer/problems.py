@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
@@ -130,3 +131,14 @@ def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
         device = draw(st.sampled_from(able))
         chosen[i] = home.setdefault(k, device) if k >= 0 else device
     return chosen
+
+
+def drawn(examples):
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )

@@ -28,7 +28,7 @@ from placewire.agent.doctor.gather_others import (
 from placewire.agent.doctor.show import document, print_findings
 from placewire.agent.doctor.sockets import may_write, socket_facts
 from placewire.agent.drivers.switch_view import SwitchView
-from tests.agent.reconcile.test_reconcile import nic
+from tests.agent.observed_states import nic
 from tests.agent.server_under_test import ServerUnderTest
 from tests.paths import ROOT
 

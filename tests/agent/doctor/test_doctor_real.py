@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.agent import keeping
+from tests.agent.agent_process import agent_command
 from tests.agent.controller_double import write_certificates
 from tests.agent.server_under_test import ServerUnderTest
 from tests.agent.states import desired_state
-from tests.agent.test_agent import agent_command
 
 pytestmark = pytest.mark.network
 

@@ -19,7 +19,7 @@ from placewire.agent.drivers import abilities
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.reconcile.validate import refusals
-from tests.agent.reconcile.test_reconcile import BARE, FACTS, nic
+from tests.agent.observed_states import BARE, FACTS, nic
 from tests.agent.server_under_test import ServerUnderTest
 from tests.agent.states import desired_state
 

@@ -10,9 +10,9 @@ import pytest
 from placewire.agent.contract.state import DesiredState
 from placewire.controller.compile.units import burst_bits, wire_rate
 from tests.agent import keeping
-from tests.agent.network.test_bandwidth import listen, send, transfer
 from tests.agent.server_under_test import ServerUnderTest
 from tests.agent.states import desired_state
+from tests.agent.transfers import listen, send, transfer
 from tests.measured import until
 
 MTU = 9000

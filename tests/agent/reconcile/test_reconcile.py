@@ -25,25 +25,9 @@ from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.foreign import hold_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
-from placewire.agent.reconcile.validate import ServerFacts, refusals
+from placewire.agent.reconcile.validate import refusals
+from tests.agent.observed_states import BARE, FACTS, nic
 from tests.agent.states import desired_state, queue
-
-FACTS = ServerFacts("s1", "netdev", (3, 1, 0), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
-
-
-def nic(name: str, *addresses: str, **changes: Any) -> NicFacts:
-    fields: dict[str, Any] = {
-        "name": name, "mac": "02:00:00:00:00:01", "mtu_bytes": 1500, "up": True,
-        "speed_bits_per_second": None, "driver": "veth", "rdma": False, "addresses": addresses,
-        "bridge": None, "address_commands": addresses,
-    }  # fmt: skip
-    return NicFacts(**{**fields, **changes})
-
-
-BARE = ObservedState(
-    nics=(nic("nic0", "10.7.0.1/24"), nic("nic1", "10.7.1.1/24"), nic("mgmt", "10.9.0.1/24")),
-    sysctls=(Sysctl(name="net.ipv4.conf.all.rp_filter", value="0"),),
-)
 
 
 def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:

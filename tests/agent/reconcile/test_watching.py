@@ -14,11 +14,11 @@ import pytest
 
 from placewire.agent.contract.messages import Commit, ReadBack, Stage
 from placewire.agent.reconcile.next_look import PERIOD_SECONDS
+from tests.agent.agent_process import end, start_agent
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.metrics.prometheus import parse
 from tests.agent.server_under_test import ServerUnderTest, start_database, start_vswitchd, wait_for
 from tests.agent.states import desired_state
-from tests.agent.test_agent import end, start_agent
 
 pytestmark = pytest.mark.network
 

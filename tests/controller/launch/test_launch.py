@@ -20,19 +20,10 @@ from placewire.controller.lab.record import LabRecord, ServerRecord
 from placewire.controller.launch.lab import LabLauncher
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.ranks import run_ranks
-from placewire.job.contract.specification import Finished, RankEvent, RankSpec, StepDone
+from placewire.job.contract.specification import Finished, RankEvent, StepDone
+from tests.controller.launch.rank_programs import GOES_ON, PRELUDE, specs
 
 pytestmark = pytest.mark.network
-
-# What every stand-in begins with: its specification, and words to say.
-PRELUDE = """
-import json, os, signal, sys, time
-spec = json.load(open(sys.argv[1]))
-rank = spec["rank"]
-def say(**event): print(json.dumps({"rank": rank, **event}), flush=True)
-def step(k): say(event="step", step=k, seconds=0.5)
-def finish(): say(event="finished", traffic=[], peak_memory_bytes=1)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +51,6 @@ def lab() -> Iterator[Lab]:
     finally:
         for space in spaces:
             subprocess.run(["ip", "netns", "delete", space])
-
-
-def specs(count: int = 2) -> list[RankSpec]:
-    return [
-        RankSpec(
-            kind="placed",
-            rank=rank,
-            world_size=count,
-            device=f"s{rank % 2 + 1}/{rank // 2}",
-            master_address="127.0.0.1",
-            master_tcp_port=29400,
-            rail_interfaces=(),
-            placement_file="none",
-            model="placewire.examples.models.mlp:training_step",
-            steps=2,
-        )
-        for rank in range(count)
-    ]
 
 
 class Stage:
@@ -261,24 +234,15 @@ sys.exit(1)
     assert stage.left() == []
 
 
-# Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
-GOES_ON = """
-from placewire.job.contract.specification import StepDone
-from placewire.job.supervision.events import Events
-from placewire.job.supervision.lease_deadline import follow_hold
-events = Events()
-follow_hold(events, rank)
-for k in range(600):
-    events.emit(StepDone(rank=rank, step=k, seconds=0.1))
-    print("the model prints", flush=True)
-    with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
-    time.sleep(0.1)
-"""
 CONTROLLER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from tests.controller.launch.test_launch import Lab, LabLauncher, LabRecord, run_ranks, specs
+from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.record import LabRecord
+from placewire.controller.launch.lab import LabLauncher
+from placewire.controller.launch.ranks import run_ranks
+from tests.controller.launch.rank_programs import specs
 lab = Lab(LabRecord.model_validate_json({record!r}))
 launcher = LabLauncher(lab, program=({file!r},), workdir=Path({folder!r}))
 say = lambda event: print("step", flush=True)

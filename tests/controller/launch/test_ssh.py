@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,17 @@ import pytest
 
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
 from placewire.controller.launch.job_status import job_status
-from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, SshServer, Surroundings
+from placewire.controller.launch.ssh_connection import Login, SshServer
 from placewire.controller.records.journal import Journal
-from placewire.job.contract.specification import Finished, RankEvent, RankSpec, StepDone
+from placewire.job.contract.specification import Finished, StepDone
+from tests.controller.launch.rank_programs import GOES_ON
+from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, Stage, around, launcher_of
 from tests.controller.launch.sshd import Keys, free_port, make_keys, running_sshd
-from tests.controller.launch.test_launch import GOES_ON, PRELUDE
 from tests.controller.plans import plan
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.network
-
-ADDRESS = "127.0.0.1"
-PRIVATE = "a secret of the job"
 
 
 @pytest.fixture(scope="module")
@@ -46,56 +42,6 @@ def login(keys: Keys) -> Iterator[Login]:
     keys.know(ADDRESS, port)
     with running_sshd(keys, ADDRESS, port):
         yield Login(port=port, key=keys.user, known_hosts=keys.known_hosts)
-
-
-def around(**changes: Any) -> Surroundings:
-    usual = Surroundings(sys.executable, str(ROOT), {"PRIVATE": PRIVATE})
-    return replace(usual, **changes)
-
-
-def launcher_of(login: Login, *program: str, **changes: Any) -> SshLauncher:
-    more: dict[str, Any] = {"program": program} if program else {}
-    return SshLauncher(dict.fromkeys(("s1", "s2"), ADDRESS), login, around(**changes), **more)
-
-
-class Stage:
-    """Runs stand-ins of this source over SSH and keeps what they said."""
-
-    def __init__(self, login: Login, folder: Path, source: str) -> None:
-        self.file, self.placement = folder / "stand_in.py", folder / "placement.json"
-        self.file.write_text(PRELUDE + source)
-        self.placement.write_text("{}")
-        self.launcher = launcher_of(login, str(self.file))
-        self.seen: list[RankEvent] = []
-
-    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
-        return await run_ranks(
-            self.launcher, self.specs(count), self.seen.append, silence_seconds=silence_seconds
-        )
-
-    def specs(self, count: int) -> list[RankSpec]:
-        return [
-            RankSpec(
-                kind="placed", rank=rank, world_size=count, device=f"s{rank % 2 + 1}/0",
-                master_address=ADDRESS, master_tcp_port=29400, rail_interfaces=(),
-                placement_file=str(self.placement), steps=2,
-                model="placewire.examples.models.mlp:training_step",
-            )
-            for rank in range(count)
-        ]  # fmt: skip
-
-    def left(self) -> list[str]:
-        """Command lines of living processes that name this file."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    line = (entry / "cmdline").read_bytes().decode(errors="replace")
-                except OSError:
-                    continue
-                if str(self.file) in line:
-                    found.append(line.replace("\0", " "))
-        return found
 
 
 def folders(login: Login) -> set[str]:
@@ -221,7 +167,9 @@ CONTROLLER = """
 import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from tests.controller.launch.test_ssh import Login, Stage, run_ranks
+from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.launch.ssh_connection import Login
+from tests.controller.launch.ssh_stage import Stage
 login = Login(port={port}, key=Path({key!r}), known_hosts=Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
 say = lambda event: print("step", flush=True)

@@ -16,46 +16,15 @@ from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import recompute_memory
 from placewire.optimizer.check.recompute.times import recompute_times
 from placewire.optimizer.cluster import Device
-from placewire.optimizer.engines.assemble import assemble
-from placewire.optimizer.engines.single import best_single
-from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
-from placewire.optimizer.placement import Placement, PlacementError, placement_from_json
+from placewire.optimizer.placement import PlacementError, placement_from_json
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import cluster, clusters, devices_of, graph, graphs
+from tests.optimizer.cases import cluster, clusters, devices_of, graphs
+from tests.optimizer.check.checked_placements import PROBLEM, placement_of
 from tests.optimizer.problems import SHARINGS, able_devices, problems
 
-
-def placement_of(problem, device, priority=None, *, scale=1.0) -> Placement:
-    device = np.array(device, dtype=np.int64)
-    n = problem.graph.operator_count
-    priority = -np.arange(n, dtype=float) if priority is None else priority
-    rates = starting_rates(problem, device) * scale if problem.decides_rates else None
-    alone = best_single(problem)
-    return assemble(
-        problem,
-        Solution(device, priority, rates),
-        lower_bound(problem),
-        single_device_seconds=None if alone is None else alone[1],
-        engine="test",
-        reduction="none",
-        seed=0,
-        wall_seconds={},
-    )
-
-
-PROBLEM = Problem(
-    graph(
-        {"A": 1.0, "B": 1.0, "C": 1.0, "D": 1.0},
-        [("A", ["C", "D"], 400_000), ("B", ["D"], 1_000), ("C", ["D"], 0)],
-        activation_bytes={"A": 400_000, "B": 1_000},
-        weight_bytes={"C": 7},
-        colocation={"C": "k", "D": "k"},
-    ),
-    cluster(3, (8e6, 16e6), latency=0.001),
-)
 GOOD = placement_of(PROBLEM, [0, 1, 2, 2])
 
 

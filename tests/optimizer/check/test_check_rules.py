@@ -13,7 +13,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Link
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import cluster, graph
-from tests.optimizer.check.test_check import PROBLEM, placement_of
+from tests.optimizer.check.checked_placements import PROBLEM, placement_of
 from tests.optimizer.problems import able_devices, problems
 
 

@@ -13,8 +13,7 @@ import pytest
 from placewire.optimizer.cli import COMMANDS, main
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.placement import load_placement, save_placement
-from tests.optimizer.cases import cluster
-from tests.optimizer.engines.test_engines import layered
+from tests.optimizer.cases import cluster, layered
 
 
 @pytest.fixture

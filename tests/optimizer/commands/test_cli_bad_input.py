@@ -13,9 +13,8 @@ from placewire.optimizer.cluster import Cluster, Nic
 from placewire.optimizer.graph.graph_file import graph_to_json, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement, load_placement
-from tests.optimizer.cases import cluster
+from tests.optimizer.cases import cluster, layered
 from tests.optimizer.cases import graph as small_graph
-from tests.optimizer.engines.test_engines import layered
 
 
 class Desk:

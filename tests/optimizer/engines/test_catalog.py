@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.graphs import published, workloads_folder
@@ -19,9 +19,8 @@ from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from tests.optimizer.cases import cluster, graph
-from tests.optimizer.engines.test_engines import layered
-from tests.optimizer.problems import problems
+from tests.optimizer.cases import cluster, graph, layered
+from tests.optimizer.problems import drawn, problems
 
 MOST_OPERATORS = 700
 # Those whose module is an engine of its own; programs are tested in test_formulations and
@@ -101,17 +100,6 @@ def test_torch_is_loaded_for_what_learns_alone():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def drawn(examples):
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 @pytest.mark.parametrize("engine", METHODS)

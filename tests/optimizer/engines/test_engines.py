@@ -24,35 +24,9 @@ from placewire.optimizer.kernels.graphs.construct import earliest, take
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import cluster, clusters, graph, graphs
+from tests.optimizer.cases import cluster, clusters, graph, graphs, layered
 
 QUICK = SolveSettings(gap=0.0, moves=3000, seed=7)
-
-
-def layered(layers: int, width: int, *, weight: int = 0, seed: int = 0, spread: float = 0.5):
-    """Forward and backward passes of `layers`, each `width` parallel branches of unlike cost."""
-    generator = np.random.default_rng(seed)
-    rows, tensors = [], []
-    for k in range(layers):
-        for w in range(width):
-            seconds = {"cpu": float(generator.uniform(1 - spread, 1 + spread)) * 1e-2}
-            group = f"{k}.{w}"
-            rows.append(
-                OperatorRow(
-                    f"w{k}.{w}", "weight", {"cpu": 0.0}, weight_bytes=weight, colocation=group
-                )
-            )
-            rows.append(OperatorRow(f"f{k}.{w}", "op", seconds, "", 0, 4000))
-            rows.append(OperatorRow(f"b{k}.{w}", "op", seconds, "", 0, 4000))
-            rows.append(OperatorRow(f"u{k}.{w}", "update", {"cpu": 1e-4}, colocation=group))
-            tensors.append(TensorRow(f"w{k}.{w}", (f"f{k}.{w}", f"b{k}.{w}", f"u{k}.{w}"), 8000))
-            before = [f"f{k}.{w}"] if k == layers - 1 else [f"b{k + 1}.{w}"]
-            after = [f"f{k + 1}.{w}"] if k < layers - 1 else []
-            tensors.append(TensorRow(f"f{k}.{w}", (*after, f"b{k}.{w}"), 4000))
-            if before[0][0] == "b":
-                tensors.append(TensorRow(before[0], (f"b{k}.{w}",), 4000))
-            tensors.append(TensorRow(f"b{k}.{w}", (f"u{k}.{w}",), 4000))
-    return build_graph(rows, tensors)
 
 
 @pytest.mark.parametrize("sharing", ["strict", "even", "unshaped"])

@@ -13,8 +13,7 @@ from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import load_placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from tests.optimizer.cases import cluster, graph
-from tests.optimizer.engines.test_engines import layered
+from tests.optimizer.cases import cluster, graph, layered
 
 SETTINGS = SolveSettings(gap=0.0, moves=400)
 

@@ -22,8 +22,7 @@ from placewire.optimizer.names import Model, SharingName
 from placewire.optimizer.placement import Placement, save_placement
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import cluster, graph
-from tests.optimizer.engines.test_engines import layered
+from tests.optimizer.cases import cluster, graph, layered
 
 # Rates of 8 Mbit/s: a byte is a microsecond.
 MS = 1e-3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,24 +25,13 @@ from placewire.optimizer.published.comparison.cases import (
 )
 from placewire.optimizer.published.comparison.ranking import rankings, seconds_until
 from placewire.optimizer.published.comparison.rescoring import step_under
-from placewire.optimizer.published.comparison.rows import Row, RowsFile, RowsFileError
+from placewire.optimizer.published.comparison.rows import RowsFile, RowsFileError
 from placewire.optimizer.published.comparison.tables import csv_text, table_lines
 from placewire.optimizer.published.comparison.worker import settings_of
-from tests.optimizer.cases import cluster, graph
-from tests.optimizer.engines.test_engines import layered
-
-ROW = Row(
-    key="k", graph="g", operators=3, cluster="c", engine="heft", reduction="auto",
-    model="contended", seed=0, gap=0.0, solver="auto", limit_seconds=10.0, outcome="placed",
-    step_seconds=2.0, contended_seconds=2.0, bound_seconds=1.0, single_device_seconds=3.0,
-    fits=True, checked=True, devices_used=2, search_seconds=0.5,
-)  # fmt: skip
+from tests.optimizer.cases import cluster, graph, layered
+from tests.optimizer.published.comparison_rows import ROW, row
 
 _TWO = ComparedCluster("two", cluster())
-
-
-def row(**changed: Any) -> Row:
-    return ROW.model_copy(update=changed)
 
 
 @pytest.fixture

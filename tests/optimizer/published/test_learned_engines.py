@@ -28,10 +28,8 @@ from placewire.optimizer.published.learned.policy_file import (
     save_policy,
 )
 from placewire.optimizer.published.learned.settings import HsdagSettings, PlacetoSettings
-from tests.optimizer.cases import cluster, graph
-from tests.optimizer.engines.test_catalog import drawn
-from tests.optimizer.engines.test_engines import layered
-from tests.optimizer.problems import problems
+from tests.optimizer.cases import cluster, graph, layered
+from tests.optimizer.problems import drawn, problems
 from tests.optimizer.published.published_cases import alike
 
 ENGINES = ("hsdag", "placeto")

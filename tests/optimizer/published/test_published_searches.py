@@ -17,8 +17,7 @@ from placewire.optimizer.published.engines import flexflow, local_search, mcmc, 
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
-from tests.optimizer.cases import cluster
-from tests.optimizer.engines.test_engines import layered
+from tests.optimizer.cases import cluster, layered
 from tests.optimizer.published.published_cases import alike, small_problems
 
 FEW = settings(max_examples=25, deadline=None)

@@ -36,8 +36,7 @@ from placewire.optimizer.reductions.merging import (
 )
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 from tests.optimizer.cases import cluster, described, graph, graphs
-from tests.optimizer.published.test_thesis_reduction import edges, together
-from tests.optimizer.reductions.test_merging import between
+from tests.optimizer.groups import between, edges, together
 
 
 def problem_of(seconds, *pairs, size=8, **columns):

@@ -35,23 +35,10 @@ from placewire.optimizer.reductions.merging import units_of
 from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, described, graph, graphs
+from tests.optimizer.groups import edges, together
 
 NAMES = REDUCTIONS.names
 SECOND = 1_000_000  # bytes that take a second between two servers of `cluster()`
-
-
-def edges(*pairs, size=0):
-    """Tensors of their own for "AB", "AC": A to B, A to C."""
-    return [(a, [b], size) for a, b in pairs]
-
-
-def together(problem, group):
-    """{"AB", "C"}: the operators of each label int64[n], as words; -1 is no label."""
-    words: dict[int, str] = {}
-    for name, label in zip(problem.graph.ids, group.tolist(), strict=True):
-        if label >= 0:
-            words[label] = words.get(label, "") + name
-    return set(words.values())
 
 
 def keys_of(problem, **groups):

@@ -17,17 +17,9 @@ from placewire.optimizer.published.reductions.iterate import fused_within
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.fusion import fused_groups, operator_delay
-from placewire.optimizer.reductions.merging import MergingGraph, distinct_edges, recorded_position
+from placewire.optimizer.reductions.merging import MergingGraph, recorded_position
 from tests.optimizer.cases import cluster, graph, graphs
-
-
-def between(problem, group):
-    """The graph of groups, as networkx sees it."""
-    made: nx.DiGraph[int] = nx.DiGraph()
-    made.add_nodes_from(set(group.tolist()))
-    source, target, _ = distinct_edges(problem.graph)
-    made.add_edges_from((a, b) for a, b in zip(group[source], group[target], strict=True) if a != b)
-    return made
+from tests.optimizer.groups import between
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,8 +22,7 @@ from placewire.optimizer.kernels.simulation.marked_schedule import (
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import recorded_priority
-from tests.optimizer.cases import cluster, clusters, devices_of, graphs
-from tests.optimizer.engines.test_engines import layered
+from tests.optimizer.cases import cluster, clusters, devices_of, graphs, layered
 
 
 @numba.njit

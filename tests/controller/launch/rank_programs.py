@@ -1,0 +1,48 @@
+"""Programs that stand in for ranks."""
+
+from __future__ import annotations
+
+from placewire.job.contract.specification import RankSpec
+
+# What every stand-in begins with: its specification, and words to say.
+PRELUDE = """
+import json, os, signal, sys, time
+spec = json.load(open(sys.argv[1]))
+rank = spec["rank"]
+def say(**event): print(json.dumps({"rank": rank, **event}), flush=True)
+def step(k): say(event="step", step=k, seconds=0.5)
+def finish(): say(event="finished", traffic=[], peak_memory_bytes=1)
+"""
+
+
+def specs(count: int = 2) -> list[RankSpec]:
+    return [
+        RankSpec(
+            kind="placed",
+            rank=rank,
+            world_size=count,
+            device=f"s{rank % 2 + 1}/{rank // 2}",
+            master_address="127.0.0.1",
+            master_tcp_port=29400,
+            rail_interfaces=(),
+            placement_file="none",
+            model="placewire.examples.models.mlp:training_step",
+            steps=2,
+        )
+        for rank in range(count)
+    ]
+
+
+# Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
+GOES_ON = """
+from placewire.job.contract.specification import StepDone
+from placewire.job.supervision.events import Events
+from placewire.job.supervision.lease_deadline import follow_hold
+events = Events()
+follow_hold(events, rank)
+for k in range(600):
+    events.emit(StepDone(rank=rank, step=k, seconds=0.1))
+    print("the model prints", flush=True)
+    with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
+    time.sleep(0.1)
+"""
