@@ -16,7 +16,10 @@ from placewire.controller.plan.plan import Plan
 from reference.models import sections
 from tests.paths import ROOT
 
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+DOCUMENTS = (
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 PROGRAMS: Mapping[str, argparse.ArgumentParser] = {
     "controller": placewire.controller.cli.parser(),
     "agent": placewire.agent.main.parser(),

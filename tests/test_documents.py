@@ -93,9 +93,11 @@ def test_nothing_waits_to_be_filled_in(document: Path) -> None:
 
 
 def test_every_document_is_on_the_map() -> None:
-    """Found from docs/README.md in one step, or by the page of its folder."""
-    text = (ROOT / "docs" / "README.md").read_text()
-    linked = {(ROOT / "docs" / t).resolve() for t in re.findall(r"\]\(([^)#\s]+)", text)}
+    """docs/README.md, or the README of its own folder, links to it."""
+    linked = set()
+    for page in (ROOT / "docs").rglob("README.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            linked.add((page.parent / target).resolve())
     there = {d for d in DOCUMENTS if d.name != "README.md"}
     assert there <= linked, [name_of(d) for d in sorted(there - linked)]
 

@@ -40,8 +40,8 @@ def test_the_list_names_paper_section_and_what_each_takes(capsys):
     assert {tuple(row) for row in rows} == {("name", "package", "summary", "paper", "section")}
 
 
-def test_the_architecture_names_them_all():
-    text = (ROOT / "docs" / "architecture.md").read_text()
+def test_the_documents_name_them_all():
+    text = (ROOT / "docs" / "design" / "reductions.md").read_text()
     assert not [name for name in NAMES if f"\n| `{name}` |" not in text]
 
 
