@@ -27,7 +27,7 @@ demo: setup
 	$(BIN)/controller demo
 
 test: setup
-	$(BIN)/python tests/run_side_by_side.py
+	$(BIN)/python -m tests.run_side_by_side
 
 test-thorough: setup
 	$(BIN)/pytest -q -m thorough

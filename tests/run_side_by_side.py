@@ -7,7 +7,8 @@ the idle scheduling class, in sessions of the least weight: whenever one of the 
 it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends all,
 each with its own clearing up.
 
-Tests marked `thorough` are left out: `make test-thorough` runs them.
+Tests marked `thorough` are left out: `make test-thorough` runs them. The last lines say what was
+skipped, and why.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from tests.skipped import VARIABLE, summary
 
 INTERRUPTED = 130
 _POLL_SECONDS = 0.2
@@ -111,7 +114,17 @@ def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def main() -> int:
-    pytest = [sys.executable, "-m", "pytest", "-q", "-m"]
+    print("tests of the network and of times; the others run beside and are shown last", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        skipped = Path(folder) / "skipped"
+        os.environ[VARIABLE] = str(skipped)
+        status = run_side_by_side(*_lanes())
+        print(summary(skipped), flush=True)
+    return status
+
+
+def _lanes() -> tuple[Lane, ...]:
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skipped", "-m"]
     timed = "(network or timed) and not thorough"
     rest = "not (network or timed or lab or thorough)"
     optimizer, controller = "tests/optimizer", "tests/controller"
@@ -121,8 +134,7 @@ def main() -> int:
     ]
     others.remove(optimizer)
     elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
-    print("tests of the network and of times; the others run beside and are shown last", flush=True)
-    return run_side_by_side(
+    return (
         Lane([*pytest, timed, *elsewhere]),
         Lane([*pytest, "lab and not thorough", apply], apart=True),
         # Over SSH a rank is known by its process: all tests of that are one after the other.

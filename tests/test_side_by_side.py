@@ -12,18 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
+from tests.skipped import VARIABLE, summary
+
 SCRIPT = Path(__file__).with_name("run_side_by_side.py")
 
 
 def started(*programs: str) -> subprocess.Popen[str]:
     """Of Python: the first, the second and the idle ones."""
     program = (
-        "import sys; from run_side_by_side import Lane, run_side_by_side as run; "
+        "import sys; from tests.run_side_by_side import Lane, run_side_by_side as run; "
         "sys.exit(run(*(Lane([sys.executable, '-c', one], idle=number > 1) "
         f"for number, one in enumerate({programs!r}))))"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", program], cwd=SCRIPT.parent, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -75,3 +78,23 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 130
     assert [file.read_text() for file in files] == ["cleared up"] * 4
+
+
+def test_what_is_skipped_is_told_with_its_reason(tmp_path: Path) -> None:
+    skipping = tmp_path / "test_skipping.py"
+    skipping.write_text(
+        "import pytest\n"
+        "@pytest.mark.skip(reason='no card')\n"
+        "def test_one(): pass\n"
+        "def test_two(): pytest.skip('no cable')\n"
+        "def test_three(): pass\n"
+    )
+    file = tmp_path / "skipped"
+    assert summary(file) == "no test was skipped"
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.skipped", str(skipping)],
+        cwd=ROOT, env={**os.environ, VARIABLE: str(file)}, check=True, capture_output=True,
+    )  # fmt: skip
+    said = summary(file).splitlines()
+    assert said[:2] == ["skipped: 2", "  no cable"] and said[3] == "  no card"
+    assert said[2].endswith("::test_two") and said[4].endswith("::test_one")

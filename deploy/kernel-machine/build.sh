@@ -44,7 +44,7 @@ with_agent() {
   home=$root/opt/placewire
   install -D /dev/null "$home/src/placewire/__init__.py"
   install -m 644 pyproject.toml "$home/"
-  touch "$home/README.md"
+  touch "$home/README.md" "$home/LICENSE"
   quietly inside python3 -m venv /opt/placewire/.venv
   pip() {
     quietly inside /opt/placewire/.venv/bin/python -m pip --disable-pip-version-check install \

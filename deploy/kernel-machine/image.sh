@@ -5,6 +5,7 @@
 # variant   agent: with what the agent and its tests need; bare: a Debian as an installer leaves it,
 #           for tests that install the rest
 suite=bookworm
+needed_kib=$((2 * 1024 * 1024))
 mirror=${PLACEWIRE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 system_packages=(systemd-sysv udev dbus openssh-server python3 kmod procps)
 kernel_packages=(linux-image-amd64 initramfs-tools zstd)
