@@ -102,7 +102,7 @@ class TestCluster:
             self.forking.close()
             self.forking = None
         spaces = [space for space in Path("/run/netns").iterdir() if self.name in space.name]
-        inside = [(pid, start_ticks(pid), words) for pid, words in processes_in(spaces)]
+        inside = [(pid, start_ticks(pid), words) for pid, _, words in processes_in(spaces)]
         done = self.run("lab", "down", self.name)
         assert done.code == 0, done.told
         left = [words for pid, ticks, words in inside if ticks and start_ticks(pid) == ticks]
@@ -201,23 +201,26 @@ class TestCluster:
             }
 
     def processes(self, words: str, *servers: str) -> list[int]:
-        """Pids of the programs of this name whose network is one of these servers'."""
+        """Pids of the programs of this name whose network is one of these servers'. A program that
+        starts another is its own parent for a moment, by name: such a child does not count."""
         spaces = [Path("/run/netns") / self.namespace(server) for server in servers]
-        return [pid for pid, command in processes_in(spaces) if words in command]
+        found = {pid: parent for pid, parent, command in processes_in(spaces) if words in command}
+        return [pid for pid, parent in found.items() if parent not in found]
 
     def ranks(self) -> list[int]:
         return self.processes("placewire.job", *SERVERS)
 
 
-def processes_in(spaces: Iterable[Path]) -> list[tuple[int, str]]:
-    """Pid and command line of whatever has one of these network namespaces."""
+def processes_in(spaces: Iterable[Path]) -> list[tuple[int, int, str]]:
+    """Pid, parent's pid and command line of whatever has one of these network namespaces."""
     inodes = {space.stat().st_ino for space in spaces}
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             if (entry / "ns/net").stat().st_ino in inodes:
-                found.append((int(entry.name), command))
+                found.append((int(entry.name), parent, command))
         except OSError:  # it ended meanwhile
             continue
     return found
