@@ -1,13 +1,14 @@
-"""ONNX models (onnx.ai): the operators of one inference, read with the package `onnx`.
+"""Reads ONNX models (onnx.ai), the operators of one inference, with the package `onnx`.
 
-A node is an operator. Its initialisers are its weights, as are the results of Constant nodes; one
-that several nodes read is an operator of type `parameter`, whose tensor is sent to them, unless it
-is small: then each has a copy. A graph input is an operator of type `input`. A node with bodies
-(If, Loop, Scan) is one operator, which reads what its bodies read of the outer graph.
+A node is an operator, whose weights are its initialisers and the results of Constant nodes that it
+reads. A weight that several nodes read is an operator of type `parameter`, whose tensor is sent to
+them; where the weight is small, each node has a copy instead. A graph input is an operator of type
+`input`. A node with bodies (If, Loop, Scan) is one operator, which reads what its bodies read of
+the outer graph.
 
 An ONNX file has no times. Its operators get flops and traffic_bytes, from which
-`optimizer profile GRAPH --device NAME` models them. Sizes need shapes: what the file does not
-state is inferred, and a dimension that has only a name needs a size.
+`optimizer profile GRAPH --device NAME` models the times. Sizes follow from shapes: those that the
+file does not state are inferred, and a dimension that has only a name needs a size.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def read_onnx(
     dimensions: Mapping[str, int] | None = None,
 ) -> Imported:
     """folder: where the model's external data lie; dimensions: sizes by name. Raises GraphError
-    without the package, for what is no model, and naming the node or value at fault."""
+    where the package is missing or the data are no model, else naming the node or value at
+    fault."""
     model = read_model(data, folder, dimensions or {})
     notes = {
         "format": "onnx",
@@ -49,12 +51,12 @@ def read_onnx(
 
 
 def _without_formula(scope: Scope) -> list[str]:
-    """Types of other domains: of these the package knows no more than the sizes they state."""
+    """Operator types of other domains, of which only the sizes that the file states are known."""
     return sorted({_type(n) for n in scope.nodes if n.domain not in OWN_DOMAINS})
 
 
 class _Reading:
-    """One model on its way to rows; `operators` before `tensors`."""
+    """Makes rows of one model; `operators` must be called before `tensors`."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -97,6 +99,7 @@ class _Reading:
         return several and self._scope.value(name, "weights").bytes > SMALL_BYTES
 
     def _standing(self, name: str, kind: str) -> OperatorRow:
+        """The operator of an input or of a shared weight."""
         value = self._scope.value(name, kind)
         return OperatorRow(
             id=name,
@@ -125,8 +128,8 @@ class _Reading:
         )
 
     def _check(self) -> None:
-        """Raises GraphError for an operator that ONNX does not have, and for a value that nothing
-        gives, or two nodes."""
+        """Raises GraphError for an operator that ONNX does not have, and for a value that no node
+        gives, or that two give."""
         from onnx import defs
 
         for node, where in zip(self._nodes, self._where, strict=True):
@@ -145,8 +148,8 @@ class _Reading:
 
 
 def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
-    """The nodes but for Identity ones of weights, with which exporters tie equal weights; and by
-    what these give, the weight that it is."""
+    """Returns the nodes without the Identity nodes by which exporters tie equal weights, and for
+    each result of such a node the weight that it is."""
     constants = set(scope.constants)
     same: dict[str, str] = {}
     nodes = []
@@ -161,18 +164,13 @@ def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
 
 
 def _read_by(node: Any, scope: Scope) -> Iterator[str]:
-    """Values of the node's own graph that it or its bodies read; several times, maybe."""
+    """The values of the node's own graph that it or its bodies read, with repetitions."""
     yield from filter(None, node.input)
     for _, body in bodies(node, scope):
         inner = {*body.inputs, *body.constants, *(o for n in body.nodes for o in n.output)}
-        for name in (*(o.name for o in body.graph.output), *_read_inside(body)):
-            if name not in inner:
-                yield name
-
-
-def _read_inside(body: Scope) -> Iterator[str]:
-    for node in body.nodes:
-        yield from _read_by(node, body)
+        read = [o.name for o in body.graph.output]
+        read += [name for within in body.nodes for name in _read_by(within, body)]
+        yield from (name for name in read if name not in inner)
 
 
 def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
@@ -184,7 +182,7 @@ def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
 
 
 def _distinct(node: Any, taken: set[str]) -> str:
-    """The node's name, or that of its first result; numbered where it is taken."""
+    """The node's name, or that of its first result, with a number where the name is taken."""
     name = base = _called(node) or node.op_type
     number = 1
     while name in taken:

@@ -1,8 +1,8 @@
-"""The node-link JSON of the thesis' authors (and of QuickP).
+"""Reads the node-link JSON of the authors of the thesis and of QuickP.
 
-Top level `nodes` and `links` (newer networkx writes `edges`). A node: `id`, `op_type`, `mem` bytes,
-`comp_cost` {device name: microseconds}. A link: `source`, `target`, `tensor_size_in_bit`. Other
-keys are ignored.
+The top level has `nodes` and `links` (newer networkx writes `edges`). A node has `id`, `op_type`,
+`mem` bytes and `comp_cost` {device name: microseconds}; a link has `source`, `target` and
+`tensor_size_in_bit`. Other keys are ignored.
 
 A device name becomes a device type. `mem` is held all the time: the thesis counts memory as the
 static sum of (3.2). Several links from one producer with equal sizes are one tensor with several

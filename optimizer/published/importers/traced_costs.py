@@ -1,8 +1,8 @@
-"""FLOPs of a traced operator, from the shapes of its tensors.
+"""Counts the FLOPs of a traced operator from the shapes of its tensors.
 
-Counted as capture counts (optimizer/capture/costs.py): a multiplication and an addition are two;
-products, convolutions and attention by their formulas, everything else one per element that it
-gives, or of a reduction that it reads.
+They are counted as capture counts (optimizer/capture/costs.py): a multiplication and an addition
+are two; products, convolutions and attention have formulas; a reduction costs one per element that
+it reads, everything else one per element that it gives.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _argument(call: Call, number: int) -> TracedTensor:
 
 
 def _product(left: int) -> Formula:
-    """left: which argument is the first factor."""
+    """left: the number of the argument that is the first factor."""
 
     def flops(call: Call) -> int:
         return 2 * call.gives[0].elements * _argument(call, left).shape[-1]
@@ -54,7 +54,7 @@ def _transposed(call: Call) -> int:
 
 
 def _convolution_backward(call: Call) -> int:
-    """Of the input's gradient and of the weight's, as far as it gives them."""
+    """A convolution each for the input's gradient and the weight's, where the call gives it."""
     products = sum(len(tensor.shape) > 1 for tensor in call.gives[:2])
     weight = _argument(call, 2).shape
     return products * 2 * _argument(call, 0).elements * math.prod(weight[1:])

@@ -1,11 +1,12 @@
-"""A trace whose calls name their tensors -> rows of a graph, by what flows between operators.
+"""Turns a trace whose calls name their tensors into rows of a graph, by what flows between
+operators.
 
-The outermost operators of the trace are the graph's operators: what they call is part of them. Each
-reads what was last written of its tensors, in the order of the trace; the order in which one thread
-came to them is no dependency. Whoever changes a tensor in place shares the device of whoever
-allocated its memory, and comes after those that read it before. Memory that nobody in the trace has
-allocated was there before it: parameters, their optimizer state, a batch. It is an operator of type
-`storage`.
+The outermost operators of the trace are the graph's operators; the calls that they make are part of
+them. An operator depends on the last writers of its tensors in the order of the trace; that a
+thread ran one operator after another is no dependency. An operator that changes a tensor in place
+shares the device of the operator that allocated the tensor's memory, and comes after those that
+read the tensor before. Memory that no operator in the trace allocated (parameters, their optimizer
+state, a batch) was there before the trace, and is an operator of type `storage`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _COMMUNICATION = ("c10d::", "record_param_comms", "nccl", "gloo:", "mpi:", "ucc:
 
 @dataclass(frozen=True)
 class Flow:
-    """kernels_left_out: those that no operator started."""
+    """kernels_left_out: how many kernels no operator started."""
 
     operators: list[OperatorRow]
     tensors: list[TensorRow]
@@ -36,9 +37,9 @@ def flow_of(calls: Sequence[Call]) -> Flow:
     for call in calls:
         if call.name.startswith(_COMMUNICATION):
             raise GraphError(
-                f"{call.where}: {call.name!r} communicates with other processes of the traced job; "
-                "what they compute is not in this file. Trace a step of one process: it is "
-                "distributed here"
+                f"{call.where}: {call.name!r} communicates with other processes of the traced job, "
+                "and what they compute is not in this file; trace a step of one process, which "
+                "Placewire then distributes"
             )
     top = outermost(calls)
     seconds, left_out = _seconds(calls, top)
@@ -52,7 +53,8 @@ def flow_of(calls: Sequence[Call]) -> Flow:
 def _seconds(
     calls: Sequence[Call], top: Mapping[int, int]
 ) -> tuple[dict[int, dict[str, float]], int]:
-    """By operator, what it took with all that it called: its kernels, where the trace has any."""
+    """Returns the seconds of each operator with all calls that it made, and how many kernels no
+    operator started. Where the trace has kernels, only their time counts."""
     kernels = [call for call in calls if not call.on_host]
     timed = kernels or [call for call in calls if call.seconds is not None]
     device = DEVICE if kernels else HOST
@@ -70,7 +72,8 @@ def _seconds(
 
 @dataclass
 class _Storage:
-    """owner: the operator that allocated it; writer: the last that changed it, readers since."""
+    """owner: the operator that allocated it; writer: the last one that changed it; readers: those
+    that have read it since."""
 
     owner: str
     writer: str
@@ -78,13 +81,13 @@ class _Storage:
 
 
 class _Reading:
-    """The operators so far, in the order of the trace."""
+    """Takes the operators in the order of the trace and keeps who gave and read which tensor."""
 
     def __init__(self) -> None:
         self._rows: dict[str, OperatorRow] = {}
         self._standing: dict[str, int] = {}
         self._storages: dict[int, _Storage] = {}
-        self._made: dict[int, tuple[str, int]] = {}  # by tensor: who gave it, of which storage
+        self._made: dict[int, tuple[str, int]] = {}  # tensor: (operator that gave it, storage)
         self._sent: dict[tuple[str, int], dict[str, None]] = defaultdict(dict)
         self._bytes: dict[tuple[str, int], int] = {}
         self._order: dict[str, dict[str, None]] = defaultdict(dict)
@@ -118,7 +121,7 @@ class _Reading:
         )
 
     def rows(self) -> list[OperatorRow]:
-        """What was there before comes first."""
+        """The storages that were there before the trace come first."""
         standing = [
             OperatorRow(
                 id=name,
@@ -174,7 +177,7 @@ class _Reading:
         return storage
 
     def _at(self, name: str) -> int:
-        """When it ran; what was there before, before all."""
+        """The operator's place in the trace; -1 for a storage that was there before."""
         return self._position.get(name, -1)
 
     def _join(self, one: str, other: str) -> None:
@@ -197,5 +200,5 @@ class _Reading:
 
 
 def _type(name: str) -> str:
-    """`aten.mm` of aten::mm, as captured graphs have it."""
+    """aten::mm -> `aten.mm`, as captured graphs name it."""
     return name.replace("::", ".")

@@ -1,14 +1,15 @@
 """HSDAG's features of a node: sections 2.3 and 3.4.
 
-Operator type one-hot (3), output shape, in- and out-degree one-hot, fractal dimension (4), and
-positional encoding (5) of the place in the topological order. Types and degrees are those that the
-training graph has: one that a policy has not seen is a row of zeros.
+A node has its operator type one-hot (3), its output shape, its in- and out-degree one-hot, its
+fractal dimension (4), and the positional encoding (5) of its place in the topological order. The
+one-hot columns stand for the types and degrees of the training graph; any other type or degree is a
+row of zeros.
 
-Chosen where the paper leaves it open: distances are those of the undirected graph, and count other
-nodes only, so that a path has dimension 1; a position is encoded in 16 numbers; a shape's extents
-enter as logarithms, since sizes span many orders, and a graph without shapes has the bytes of its
-largest output instead. A node of several operators has the mean of their types (appendix G) and the
-largest of their shapes.
+Chosen where the paper leaves it open: distances are those of the undirected graph, and the fractal
+dimension counts other nodes only, so that a path has dimension 1; a position is encoded in 16
+numbers; a shape's extents enter as logarithms, since sizes span many orders of magnitude; in a
+graph without shapes an operator has the bytes of its largest output instead. A node of several
+operators has the mean of their types (appendix G) and the largest of their shapes.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows
 from placewire.optimizer.published.learned.settings import Feature
 
 POSITION_NUMBERS = 16
-# Nodes between two looks at the clock.
+# The number of nodes between two looks at the clock.
 _CHUNK = 256
-# A shape of more is none that a policy was trained with.
+# No policy is trained with shapes of more dimensions.
 _MOST_EXTENTS = 64
 _SHAPE = re.compile(r"torch\.\w+\(([\d, ]*)\)")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What one-hot columns stand for, and how many numbers a shape has; without: the paper's
-    ablations, groups of features that are left out."""
+    """The types and degrees that one-hot columns stand for, and how many numbers a shape has.
+    without: groups of features that are left out, the paper's ablations."""
 
     types: tuple[str, ...]
     in_degrees: tuple[int, ...]
@@ -72,7 +73,7 @@ def vocabulary_of(
 
 
 def vocabulary_from_json(document: Mapping[str, Any]) -> Vocabulary:
-    """Of dataclasses.asdict. Raises KeyError, TypeError and ValueError for anything else."""
+    """Undoes dataclasses.asdict. Raises KeyError, TypeError or ValueError for other documents."""
     found = Vocabulary(
         types=tuple(map(str, document["types"])),
         in_degrees=tuple(map(int, document["in_degrees"])),
@@ -81,7 +82,7 @@ def vocabulary_from_json(document: Mapping[str, Any]) -> Vocabulary:
         without=tuple(document["without"]),
     )
     if not 0 <= found.extents <= _MOST_EXTENTS or not set(found.without) <= set(get_args(Feature)):
-        raise ValueError("no vocabulary of ours")
+        raise ValueError("not a vocabulary")
     return found
 
 
@@ -102,7 +103,7 @@ def features(
 
 
 def degrees(nodes: Nodes) -> tuple[IntArray, IntArray]:
-    """int64[N] each: in-neighbours and out-neighbours."""
+    """int64[N] each: the numbers of in-neighbours and of out-neighbours."""
     into = np.bincount(nodes.target, minlength=nodes.count)
     out_of = np.bincount(nodes.source, minlength=nodes.count)
     return into.astype(np.int64), out_of.astype(np.int64)
@@ -119,7 +120,7 @@ def fractal_dimensions(nodes: Nodes, until: Deadline) -> FloatArray:
 
 
 def positional_encoding(count: int, size: int) -> FloatArray:
-    """float64[count, size], equation (5); the first node is at 1."""
+    """float64[count, size], equation (5); the first node has position 1."""
     position = np.arange(1, count + 1, dtype=np.float64)[:, None]
     angle = position / 10_000.0 ** (np.arange(0, size, 2) / size)[None, :]
     encoded = np.empty((count, size))
@@ -128,8 +129,8 @@ def positional_encoding(count: int, size: int) -> FloatArray:
 
 
 def shapes(graph: OperatorGraph, nodes: Nodes) -> list[tuple[int, ...]]:
-    """Per node the largest output shape of its operators; its largest output's bytes, as one
-    extent, where the graph names no shape."""
+    """For each node the largest output shape of its operators. In a graph that states no shape, an
+    operator has one extent: the bytes of its largest output."""
     stated = [_SHAPE.match(signature) for signature in graph.signatures]
     largest = np.zeros(graph.operator_count, dtype=np.int64)
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
@@ -146,7 +147,7 @@ def shapes(graph: OperatorGraph, nodes: Nodes) -> list[tuple[int, ...]]:
 
 
 def unknown_types(graph: OperatorGraph, vocabulary: Vocabulary) -> int:
-    """How many operators have a type that the vocabulary lacks."""
+    """The number of operators whose type the vocabulary lacks."""
     known = set(vocabulary.types)
     return sum(kind not in known for kind in graph.types)
 
@@ -166,13 +167,12 @@ def _types(graph: OperatorGraph, nodes: Nodes, types: Sequence[str]) -> FloatArr
 
 
 def _one_hot(values: IntArray, known: Sequence[int]) -> FloatArray:
-    same = values[:, None] == np.array(known, dtype=np.int64)[None, :]
-    columns: FloatArray = same.astype(np.float64)
-    return columns
+    same = values[:, None] == np.array(known, dtype=np.int64)
+    return np.asarray(same, dtype=np.float64)
 
 
 def _padded(rows: Sequence[Sequence[int]], size: int) -> FloatArray:
-    """float64[N, size]: log(1 + extent) / 10; what a policy has no columns for is left out."""
+    """float64[N, size]: log(1 + extent) / 10. Extents beyond the policy's columns are left out."""
     padded = np.zeros((len(rows), size))
     for k, row in enumerate(rows):
         kept = row[:size]

@@ -1,11 +1,11 @@
 """HSDAG's co-location heuristic: its appendix G.
 
-In topological order, an operator and its successor become one where the successor is its only one
-and it is the successor's only predecessor. The sets are the nodes of a coarsened graph, on which
-the paper learns. It is ColocRL's rule (colocrl.py) asked of both ends.
+In topological order, an operator and its successor become one where the operator has no other
+successor and the successor no other predecessor: ColocRL's rule (colocrl.py) for both ends of an
+edge. The resulting sets are the nodes of a coarsened graph, on which the paper learns.
 
-The paper gives a set the mean of its members' types, which is a feature for its policy. Here it has
-the type of its first member, as everywhere.
+The paper gives a set the mean of its members' types, as a feature for its policy. Here a set has
+the type of its first member, as in all reductions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_hsdag(problem: Problem) -> Reduced:
-    """Chains, where memory, devices and co-location keys let them be one operator."""
+    """Merges chains, where memory, devices and co-location keys let them be one operator."""
     from placewire.optimizer.published.kernels.pairs import merge_pairs
 
     graph = MergingGraph(problem)

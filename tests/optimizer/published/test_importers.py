@@ -152,7 +152,7 @@ def test_msr_sizes_of_no_common_rate_are_refused() -> None:
     document = copy.deepcopy(MSR)
     for size, edge in zip((1000.0, 3000.0, 70.0), document["edges"], strict=True):
         edge["size"] = size
-    with pytest.raises(GraphError, match="one rate for 1 of 3 edges only"):
+    with pytest.raises(GraphError, match="one rate for only 1 of 3 edges"):
         read_msr(document)
 
 

@@ -228,7 +228,7 @@ def test_another_version_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("placewire.optimizer.published.learned.policy_file.VERSION", 2)
         save_policy(PolicyFile("hsdag", 3, {}, "trained", {}), file)
-    with pytest.raises(PolicyFileError, match="of version 2, and version 1 is read"):
+    with pytest.raises(PolicyFileError, match="of version 2, and this release reads version 1"):
         load_policy(file, "hsdag", 3)
 
 
@@ -276,7 +276,7 @@ def test_the_command_trains_saves_and_applies(command, tmp_path, capsys):
     assert [row["placements"] for row in curve] == ["20", "40"]
     assert float(curve[-1]["best_so_far_seconds"]) > 0
     assert command("--engine", "hsdag", "--moves", 0, "--policy", policy) == 0
-    assert "without training; 0 of 2 operators have types unseen" in capsys.readouterr().err
+    assert "without training; 0 of 2 operators have types that" in capsys.readouterr().err
     assert command(*learn, "--curve", picture) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     policy.write_bytes(b"something else")

@@ -274,17 +274,17 @@ MISTAKES = [
     ),
     (
         HEAD + "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }", {},
-        "its shapes do not follow",
+        "its shapes cannot be inferred",
     ),
     (
         HEAD + "g (float[2,3] x) => (float[a,2] y) { n = NonZero(x)\n f = Cast<to=1>(n)\n"
         " y = Transpose(f) }", {},
-        "depends on values; give what is to be planned for with --dimension",
+        "depends on values; give the size to plan for with --dimension",
     ),
     (
         HEAD + "g (float[2,3] x) => (float[2,3] y) { s = SequenceConstruct(x, x)\n"
         " i = Constant<value = int64 {0}>()\n y = SequenceAt(s, i) }", {},
-        "is a sequence, whose size is not known before it runs",
+        "is a sequence, whose size is not known before the model runs",
     ),
     (
         HEAD + "g (string[2] x) => (string[2] y) { y = Identity(x) }", {},
