@@ -46,8 +46,11 @@ def read_messages(data: bytes) -> Iterator[tuple[str, Any]]:
             raise GraphError(f"byte {start}: no message of a Chakra trace: {error}") from error
         if number:
             yield f"node {message.id} at byte {start}", message
-        else:
-            _check_version(message)
+            continue
+        # Metadata without a version are taken for those of the version that is read.
+        stated = message.version or str(attributes(message).get("schema", ""))
+        if stated and VERSION not in stated:
+            raise GraphError(f"its schema is {stated!r}; this release reads Chakra's {VERSION}")
 
 
 def attributes(message: Any) -> dict[str, Any]:
@@ -58,13 +61,6 @@ def attributes(message: Any) -> dict[str, Any]:
             if field.name != "name":
                 found[one.name] = value
     return found
-
-
-def _check_version(metadata: Any) -> None:
-    """Metadata without a version is taken for the version that is read here."""
-    stated = metadata.version or str(attributes(metadata).get("schema", ""))
-    if stated and VERSION not in stated:
-        raise GraphError(f"its schema is {stated!r}; this release reads Chakra's {VERSION}")
 
 
 def _bodies(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,8 @@ class Row:
             raise GraphError(f"{self.where}: {key} is {value!r}, expected a name or a number")
         return str(value)
 
-    def text(self, key: str, default: str) -> str:
-        value = self.values.get(key, default)
+    def text(self, key: str) -> str:
+        value = self.values.get(key, "")
         if not isinstance(value, str):
             raise GraphError(f"{self.where}: {key} is {value!r}, expected a text")
         return value
@@ -70,15 +70,14 @@ def rows(document: Any, key: str) -> list[Row]:
     return [Row(row, f"{key}[{position}]") for position, row in enumerate(found)]
 
 
-def distinct_ids(nodes: Sequence[Row], key: str = "id") -> dict[str, Row]:
+def distinct_ids(nodes: Sequence[Row]) -> dict[str, Row]:
     """The nodes by id. Raises GraphError naming both that share one."""
     found: dict[str, Row] = {}
     for row in nodes:
-        identifier = row.identifier(key)
+        identifier = row.identifier("id")
         if identifier in found:
-            raise GraphError(
-                f"{row.where}: id {identifier!r} is also that of {found[identifier].where}"
-            )
+            other = found[identifier].where
+            raise GraphError(f"{row.where}: id {identifier!r} is also that of {other}")
         found[identifier] = row
     return found
 
@@ -99,27 +98,21 @@ def whole_bytes(size: float) -> int:
     return math.ceil(size - 1e-6)
 
 
-class TensorsByProducer:
-    """Gathers edges into tensors: a producer's edges of equal size are one tensor."""
-
-    def __init__(self) -> None:
-        self._readers: dict[tuple[str, int], list[str]] = defaultdict(list)
-
-    def add(self, producer: str, consumer: str, size: int) -> None:
-        self._readers[producer, size].append(consumer)
-
-    def __iter__(self) -> Iterator[TensorRow]:
-        for (producer, size), readers in self._readers.items():
-            yield TensorRow(producer, tuple(dict.fromkeys(readers)), size)
+def tensors_by_size(ends: Iterable[tuple[str, str]], sizes: Iterable[int]) -> list[TensorRow]:
+    """One tensor for all edges (producer, reader) of a producer that have equally many bytes."""
+    readers: dict[tuple[str, int], dict[str, None]] = defaultdict(dict)
+    for (producer, reader), size in zip(ends, sizes, strict=True):
+        readers[producer, size][reader] = None
+    return [TensorRow(producer, tuple(names), size) for (producer, size), names in readers.items()]
 
 
 def tensors_by_output(
     edges: Iterable[tuple[str, str, str, int, int]], operators: Iterable[str]
 ) -> list[TensorRow]:
-    """One tensor per output of a producer, in the order of the operators; readers too.
+    """An output of a producer is one tensor. Tensors and readers are in the order of the operators.
 
-    edges: (where, producer, reader, output number of the producer, bytes). Raises GraphError,
-    naming `where`, for an output of two sizes.
+    edges: (where, producer, reader, number of the output, bytes). Raises GraphError, beginning with
+    `where`, for an output of two sizes.
     """
     readers: dict[tuple[str, int], list[str]] = defaultdict(list)
     sizes: dict[tuple[str, int], int] = {}

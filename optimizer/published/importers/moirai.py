@@ -47,15 +47,10 @@ def read_moirai(document: Any, name: str = "moirai") -> Imported:
     ends = [edge_ends(row, nodes, "source", "target") for row in edges]
     times = np.array([_transfer_ms(row) for row in edges]).reshape(len(edges), len(_PAIRS))
     factors = _factors(times)
-    size = _sizes(edges, times, factors)
+    tensors = _tensors(edges, ends, _sizes(edges, times, factors))
     operators = [_operator(identifier, row) for identifier, row in nodes.items()]
-    graph = build_graph(
-        operators,
-        _tensors(edges, ends, size),
-        name=name,
-        device_types=DEVICES,
-        notes={"format": "moirai", "fastest_bits_per_second": FASTEST_BITS_PER_SECOND},
-    )
+    notes = {"format": "moirai", "fastest_bits_per_second": FASTEST_BITS_PER_SECOND}
+    graph = build_graph(operators, tensors, name=name, device_types=DEVICES, notes=notes)
     return Imported(graph, _cluster(document, factors))
 
 
@@ -108,11 +103,11 @@ def _sizes(edges: Sequence[Row], times: FloatArray, factors: FloatArray) -> list
     for row, wrong, stated in zip(edges, deviation, times, strict=True):
         excess = wrong - np.maximum(_ROUNDED_MS, _RELATIVE * stated)
         if (excess > 0).any():
-            a, b = _PAIRS[int(excess.argmax())]
+            k = int(excess.argmax())
+            a, b = _PAIRS[k]
             raise GraphError(
-                f"{row.where}: transfer_ms[{a}][{b}] is {stated[int(excess.argmax())]:g}, off by "
-                f"{wrong[int(excess.argmax())]:.2g} ms from one rate per pair of devices: these "
-                "transfers cannot be expressed as bytes over links"
+                f"{row.where}: transfer_ms[{a}][{b}] is {stated[k]:g}, off by {wrong[k]:.2g} ms "
+                "from one rate per pair of devices: these transfers cannot be bytes over links"
             )
     return [round(float(one) / 8) for one in bits]
 
@@ -121,41 +116,33 @@ def _tensors(
     edges: Sequence[Row], ends: Sequence[tuple[str, str]], size: Sequence[int]
 ) -> list[TensorRow]:
     """One output per operator. Raises GraphError where its edges carry unlike sizes."""
-    output: dict[str, tuple[int, Row]] = {}
-    readers: dict[str, list[str]] = {}
+    outputs: dict[str, tuple[int, str, dict[str, None]]] = {}
     for row, (source, target), count in zip(edges, ends, size, strict=True):
-        first, where = output.setdefault(source, (count, row))
+        first, where, readers = outputs.setdefault(source, (count, row.where, {}))
         # Sizes are computed from rounded times, so that those of one tensor may differ a little.
         if abs(first - count) > max(8.0, _RELATIVE * first):
             raise GraphError(
-                f"{row.where}: takes another time than {where.where}, which leaves the same node "
+                f"{row.where}: takes another time than {where}, which leaves the same node "
                 f"{source!r}, and an operator has one output"
             )
-        readers.setdefault(source, []).append(target)
-    return [
-        TensorRow(source, tuple(dict.fromkeys(readers[source])), count)
-        for source, (count, _) in output.items()
-    ]
+        readers[target] = None
+    return [TensorRow(source, tuple(names), n) for source, (n, _, names) in outputs.items()]
 
 
 def _cluster(document: Any, factors: FloatArray) -> Cluster:
     memory = _list(document.get("device_memory_bytes"), "device_memory_bytes")
-    names = [f"{device}/0" for device in DEVICES]
+    devices = [
+        Device(type=name, memory_bytes=max(1, round(count)))
+        for name, count in zip(DEVICES, memory, strict=True)
+    ]
     return Cluster(
-        servers=tuple(
-            Server(
-                name=device,
-                devices=(Device(type=device, memory_bytes=max(1, round(count))),),
-                nics=(),
-            )
-            for device, count in zip(DEVICES, memory, strict=True)
-        ),
+        servers=tuple(Server(name=one.type, devices=(one,), nics=()) for one in devices),
         setup_latency_seconds=0.0,
         intra_server_bits_per_second=FASTEST_BITS_PER_SECOND,  # unused: a server has one device
         links=tuple(
             Link(
-                source=names[a],
-                destination=names[b],
+                source=f"{DEVICES[a]}/0",
+                destination=f"{DEVICES[b]}/0",
                 setup_latency_seconds=0.0,
                 rate_bits_per_second=1 / float(factor),
             )

@@ -1,17 +1,16 @@
-"""Reads the graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS
-2020).
+"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020).
 
 `maxFPGAs` accelerators of `maxSizePerFPGA` bytes and `maxCPUs` processors are in one machine. A
 node has `id`, `fpgaLatency` (where `supportedOnFpga`), `cpuLatency`, `size` bytes, and `colorClass`
-(nodes of one class share a device). An edge has `sourceId`, `destId` and `cost`: the time between
-an accelerator and the host's memory, so that a transfer between accelerators takes twice as long
-(as the simulator's model `msr` counts).
+(nodes of one class share a device). An edge has `sourceId`, `destId` and `cost`, the time between
+an accelerator and the host's memory: between accelerators a transfer takes twice that, as the
+simulator's model `msr` counts.
 
 Units. The files name none. Latencies are milliseconds: a training step of ResNet-50 then takes 0.46
 s and a forward pass of three layers of BERT 49 ms on one accelerator, as on the hardware of 2020.
 `cost` is in the same unit, because the paper adds the two. In the operator graphs it corresponds to
-2 GiB/s. In the layer graphs it is a thousandth of that, as published, and kept so: their transfers
-cost next to nothing.
+2 GiB/s. In the layer graphs it is kept a thousandth of that, as published: their transfers cost
+next to nothing.
 
 Bytes. An edge has a `size`, but the paper's time is `cost`, and some edges of the layer graphs
 disagree (their `cost` follows the producer). So the rate is the median of size / cost, which is the
@@ -41,11 +40,11 @@ from placewire.optimizer.graph.operator_graph import (
 )
 from placewire.optimizer.published.importers.foreign_rows import (
     Row,
-    TensorsByProducer,
     distinct_ids,
     edge_ends,
     number,
     rows,
+    tensors_by_size,
 )
 
 ACCELERATOR, CPU = "accelerator", "cpu"
@@ -66,23 +65,15 @@ def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Impo
     nodes = distinct_ids(rows(document, "nodes"))
     edges = rows(document, "edges")
     types = (ACCELERATOR,) if devices == "accelerator" else (ACCELERATOR, CPU)
-    bytes_per_second, agreeing = _rate(edges)
-    tensors = TensorsByProducer()
-    for row in edges:
-        source, target = edge_ends(row, nodes, "sourceId", "destId")
-        seconds = row.number("cost") / 1e3
-        tensors.add(source, target, round(seconds * bytes_per_second))
+    rate, agreeing = _rate(edges)
+    ends = [edge_ends(row, nodes, "sourceId", "destId") for row in edges]
+    sizes = [round(row.number("cost") / 1e3 * rate) for row in edges]
+    tensors = tensors_by_size(ends, sizes)
     names = {str(row.values.get("name", "")) for row in nodes.values()}
     operators = [_operator(identifier, row, types, names) for identifier, row in nodes.items()]
-    notes = {
-        "format": "msr",
-        "bytes_per_second": bytes_per_second,
-        "edges_whose_size_agrees": agreeing,
-    }
-    return Imported(
-        build_graph(operators, list(tensors), name=name, device_types=types, notes=notes),
-        _cluster(document, types, bytes_per_second),
-    )
+    notes = {"format": "msr", "bytes_per_second": rate, "edges_whose_size_agrees": agreeing}
+    graph = build_graph(operators, tensors, name=name, device_types=types, notes=notes)
+    return Imported(graph, _cluster(document, types, rate))
 
 
 def _operator(
@@ -116,17 +107,12 @@ def _type(row: Row, names: Collection[str]) -> str:
 
 
 def _rate(edges: Sequence[Row]) -> tuple[float, int]:
-    """(the median rate in bytes per second, the number of edges that have it).
-
-    Raises GraphError where fewer than half of the edges with size and cost have this rate.
-    """
-    found = []
-    for row in edges:
-        size, cost = row.number("size", 0.0), row.number("cost") / 1e3
-        if size > 0 and cost > 0:
-            found.append(size / cost)
+    """The median rate in bytes per second, and how many edges have it. Raises GraphError where
+    fewer than half of the edges with size and cost do."""
+    both = [(row.number("size", 0.0), row.number("cost") / 1e3) for row in edges]
+    found = [size / cost for size, cost in both if size > 0 and cost > 0]
     if not found:
-        return float(2**31), 0  # 2 GiB/s, where nothing is sent or sizes are not stated
+        return float(2**31), 0  # 2 GiB/s where nothing is sent, or no size is stated
     rate = median(found)
     agreeing = sum(abs(one / rate - 1) <= _SAME_RATE for one in found)
     if agreeing < _LEAST_AGREEING * len(found):

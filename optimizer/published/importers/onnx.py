@@ -1,10 +1,9 @@
 """Reads ONNX models (onnx.ai), the operators of one inference, with the package `onnx`.
 
-A node is an operator, whose weights are its initialisers and the results of Constant nodes that it
-reads. A weight that several nodes read is an operator of type `parameter`, whose tensor is sent to
-them; where the weight is small, each node has a copy instead. A graph input is an operator of type
-`input`. A node with bodies (If, Loop, Scan) is one operator, which reads what its bodies read of
-the outer graph.
+A node is an operator, whose weights are the initialisers and the results of Constant nodes that it
+reads. A weight of several nodes is an operator of type `parameter`, whose tensor is sent to them,
+unless it is small: then each has a copy. A graph input is an operator of type `input`. A node with
+bodies (If, Loop, Scan) is one operator, which reads what its bodies read of the outer graph.
 
 An ONNX file has no times. Its operators get flops and traffic_bytes, from which
 `optimizer profile GRAPH --device NAME` models the times. Sizes follow from shapes: those that the
@@ -13,6 +12,7 @@ file does not state are inferred, and a dimension that has only a name needs a s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,28 +35,24 @@ def read_onnx(
     dimensions: Mapping[str, int] | None = None,
 ) -> Imported:
     """folder: where the model's external data lie; dimensions: sizes by name. Raises GraphError
-    where the package is missing or the data are no model, else naming the node or value at
-    fault."""
+    without the package, for data that are no model, and naming the node or value at fault."""
     model = read_model(data, folder, dimensions or {})
+    # No formula is known for operators of other domains, only the sizes that the file states.
+    without_formula = {_type(n) for n in model.main.nodes if n.domain not in OWN_DOMAINS}
     notes = {
         "format": "onnx",
         "producer": model.producer,
         "opset": model.opset,
         "dimensions": dict(dimensions or {}),
-        "counted_per_element": _without_formula(model.main),
+        "counted_per_element": sorted(without_formula),
     }
     reading = _Reading(model.main)
-    operators = reading.operators()
-    return Imported(build_graph(operators, list(reading.tensors()), name=name, notes=notes))
-
-
-def _without_formula(scope: Scope) -> list[str]:
-    """Operator types of other domains, of which only the sizes that the file states are known."""
-    return sorted({_type(n) for n in scope.nodes if n.domain not in OWN_DOMAINS})
+    graph = build_graph(reading.operators(), list(reading.tensors()), name=name, notes=notes)
+    return Imported(graph)
 
 
 class _Reading:
-    """Makes rows of one model; `operators` must be called before `tensors`."""
+    """Makes rows of one model."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -66,21 +62,21 @@ class _Reading:
             list(dict.fromkeys(same.get(name, name) for name in _read_by(node, scope)))
             for node in self._nodes
         ]
-        self._ids: list[str] = []
-        self._readers: dict[str, list[int]] = {}
+        self._readers: dict[str, list[int]] = defaultdict(list)
         for k, names in enumerate(self._reads):
             for name in names:
-                self._readers.setdefault(name, []).append(k)
-        self._shared = [name for name in scope.constants if self._is_shared(name)]
+                self._readers[name].append(k)
         self._inputs = [name for name in scope.inputs if name in self._readers]
+        several = [name for name in scope.constants if len(self._readers[name]) > 1]
+        self._shared = [n for n in several if scope.value(n, "weights").bytes > SMALL_BYTES]
+        taken = {*self._inputs, *self._shared}
+        self._ids = [_distinct(node, taken) for node in self._nodes]
 
     def operators(self) -> list[OperatorRow]:
         first = [
             *(self._standing(name, "input") for name in self._inputs),
             *(self._standing(name, "parameter") for name in self._shared),
         ]
-        taken = {row.id for row in first}
-        self._ids = [_distinct(node, taken) for node in self._nodes]
         self._check()
         own = set(self._scope.constants) - set(self._shared)
         return [*first, *(self._operator(k, own) for k in range(len(self._nodes)))]
@@ -90,13 +86,9 @@ class _Reading:
         for k, node in enumerate(self._nodes):
             given += [(name, self._ids[k], self._where[k]) for name in node.output if name]
         for name, producer, where in given:
-            if readers := self._readers.get(name):
+            if readers := self._readers[name]:
                 size = self._scope.value(name, where).bytes
                 yield TensorRow(producer, tuple(self._ids[k] for k in readers), size)
-
-    def _is_shared(self, name: str) -> bool:
-        several = len(self._readers.get(name, ())) > 1
-        return several and self._scope.value(name, "weights").bytes > SMALL_BYTES
 
     def _standing(self, name: str, kind: str) -> OperatorRow:
         """The operator of an input or of a shared weight."""
@@ -128,8 +120,7 @@ class _Reading:
         )
 
     def _check(self) -> None:
-        """Raises GraphError for an operator that ONNX does not have, and for a value that no node
-        gives, or that two give."""
+        """Raises GraphError for an unknown operator, and for a value that none, or two, give."""
         from onnx import defs
 
         for node, where in zip(self._nodes, self._where, strict=True):
@@ -166,7 +157,7 @@ def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
 def _read_by(node: Any, scope: Scope) -> Iterator[str]:
     """The values of the node's own graph that it or its bodies read, with repetitions."""
     yield from filter(None, node.input)
-    for _, body in bodies(node, scope):
+    for body in bodies(node, scope):
         inner = {*body.inputs, *body.constants, *(o for n in body.nodes for o in n.output)}
         read = [o.name for o in body.graph.output]
         read += [name for within in body.nodes for name in _read_by(within, body)]
@@ -175,7 +166,7 @@ def _read_by(node: Any, scope: Scope) -> Iterator[str]:
 
 def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
     total = 0
-    for _, body in bodies(node, scope):
+    for body in bodies(node, scope):
         total += sum(body.value(name, where).bytes for name in body.constants)
         total += sum(_weights_of_bodies(inner, body, where) for inner in body.nodes)
     return total

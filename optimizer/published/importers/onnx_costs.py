@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from placewire.optimizer.graph.operator_graph import GraphError
@@ -76,16 +77,15 @@ def attribute(node: Any, name: str, default: Any = None) -> Any:
     return default
 
 
-def bodies(node: Any, scope: Scope) -> list[tuple[str, Scope]]:
-    """(attribute, graph) for each graph that the node runs."""
-    return [(one.name, Scope(one.g, scope)) for one in node.attribute if one.HasField("g")]
+def bodies(node: Any, scope: Scope) -> list[Scope]:
+    return [Scope(one.g, scope) for one in node.attribute if one.HasField("g")]
 
 
 def _control(node: Any, scope: Scope, where: str) -> Cost:
     """The larger branch of an If; of a loop, its body times how often it runs."""
     each = [
         sum((node_cost(n, body, f"{where}: {n.op_type} {n.name!r}") for n in body.nodes), _NOTHING)
-        for _, body in bodies(node, scope)
+        for body in bodies(node, scope)
     ]
     if node.op_type == "If":
         return max(each, key=lambda cost: cost.flops, default=_NOTHING)
@@ -128,11 +128,9 @@ def _gemm(node: Any, inputs: Sizes, outputs: Sizes) -> int:
     return _first(outputs).elements * (2 * inner + (len(inputs) > 2))
 
 
-def _convolution(weight: int) -> Formula:
-    def flops(_: Any, inputs: Sizes, outputs: Sizes) -> int:
-        return 2 * _first(outputs).elements * math.prod(_at(inputs, weight).shape[1:])
-
-    return flops
+def _convolution(_: Any, inputs: Sizes, outputs: Sizes, weight: int = 1) -> int:
+    """weight: the number of the input that holds the weights."""
+    return 2 * _first(outputs).elements * math.prod(_at(inputs, weight).shape[1:])
 
 
 def _transposed(_: Any, inputs: Sizes, __: Sizes) -> int:
@@ -188,10 +186,10 @@ def _at(sizes: Sizes, k: int) -> Value:
 
 _FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
-    **dict.fromkeys(("Conv", "ConvInteger"), _convolution(1)),
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrence),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pooling),
-    "QLinearConv": _convolution(3),
+    "QLinearConv": partial(_convolution, weight=3),
     "ConvTranspose": _transposed,
     "Gemm": _gemm,
     "Attention": _attention,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,14 @@ class Value:
 
 
 class Scope:
-    """A graph of the model: the main one, or a body of a node, which sees the values of the graphs
-    around it."""
+    """A graph of the model: the main one, or a node's body, which sees values of outer graphs."""
 
     def __init__(self, graph: Any, outer: Scope | None = None) -> None:
         self.graph = graph
         self.outer = outer
         self._stated = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._constants = {node.output[0]: node for node in graph.node if _is_constant(node)}
 
     @property
     def nodes(self) -> list[Any]:
@@ -62,11 +61,10 @@ class Scope:
     def inputs(self) -> list[str]:
         return [v.name for v in self.graph.input if v.name not in self._initializers]
 
-    @cached_property
+    @property
     def constants(self) -> tuple[str, ...]:
         """The names of initialisers, and of the results of Constant nodes."""
-        made = (node.output[0] for node in self.graph.node if _is_constant(node))
-        return (*self._initializers, *made)
+        return (*self._initializers, *self._constants)
 
     def value(self, name: str, where: str) -> Value:
         """Raises GraphError, beginning with `where`, for a value of unknown size."""
@@ -83,27 +81,19 @@ class Scope:
 
     def whole_number(self, name: str) -> int | None:
         """The value of a constant that holds one number; None for all other names."""
-        tensor = self._initializers.get(name, self._constant_tensors.get(name))
+        tensor = self._initializers.get(name)
+        if tensor is None and name in self._constants:
+            stated = self._constants[name].attribute
+            tensor = next((one.t for one in stated if one.name == "value"), None)
         if tensor is None:
             return None if self.outer is None else self.outer.whole_number(name)
         array = _onnx().numpy_helper.to_array(tensor)
         return int(array.item()) if array.size == 1 else None
 
-    @cached_property
-    def _constant_tensors(self) -> Mapping[str, Any]:
-        return {
-            node.output[0]: attribute.t
-            for node in self.graph.node
-            if _is_constant(node)
-            for attribute in node.attribute
-            if attribute.name == "value"
-        }
-
 
 @dataclass(frozen=True)
 class Model:
-    """main: the graph that runs. producer: the program that wrote the file; opset: the version of
-    its operators."""
+    """producer: the program that wrote the file; opset: the version of its operators."""
 
     main: Scope
     producer: str
@@ -111,9 +101,8 @@ class Model:
 
 
 def read_model(data: bytes, folder: Path, dimensions: Mapping[str, int]) -> Model:
-    """folder: where the external data would lie. dimensions: the sizes of dimensions that have only
-    a name in the file. Raises GraphError for data that are no model, and naming a value without a
-    size."""
+    """folder: where external data would lie; dimensions: sizes of those that the file only names.
+    Raises GraphError for data that are no model, and naming a value without a size."""
     model = _decoded(data)
     for tensor in model.graph.initializer:
         _lighten(tensor, folder)
@@ -169,21 +158,20 @@ def _refuse_broken_texts(graph: Any) -> None:
 
 def _lighten(tensor: Any, folder: Path) -> None:
     """Drops the values of a large initialiser; reads those of a small one that lie in a file."""
-    onnx = _onnx()
-    external = onnx.TensorProto.EXTERNAL
+    places = _onnx().TensorProto
     size = _sized(tensor.data_type, tuple(tensor.dims), f"initializer {tensor.name!r}").bytes
     if size > SMALL_BYTES:
         for field in _VALUE_FIELDS:
             tensor.ClearField(field)
-        tensor.data_location = external
-    elif tensor.data_location == external:
+        tensor.data_location = places.EXTERNAL
+    elif tensor.data_location == places.EXTERNAL:
         from onnx.external_data_helper import load_external_data_for_tensor
 
         try:
             load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:
             raise GraphError(f"initializer {tensor.name!r}: {_first_line(error)}") from error
-        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.data_location = places.DEFAULT
 
 
 def _fill(graph: Any, dimensions: Mapping[str, int]) -> set[str]:
@@ -216,14 +204,11 @@ def _refuse_open_inputs(graph: Any) -> None:
 
 
 def _with_shapes(model: Any) -> Any:
-    onnx = _onnx()
-    from onnx import shape_inference
+    from onnx.shape_inference import InferenceError, infer_shapes
 
     try:
-        return shape_inference.infer_shapes(
-            model, check_type=True, strict_mode=True, data_prop=True
-        )
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        return infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except (InferenceError, ValueError, RuntimeError) as error:
         raise GraphError(f"its shapes cannot be inferred: {_first_line(error)}") from error
 
 

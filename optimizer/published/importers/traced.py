@@ -73,8 +73,7 @@ class Call:
 
 
 def declared_arguments(schema: str) -> list[str]:
-    """The arguments in an operator's schema, like `["Tensor(a!) self", "Scalar alpha=1"]`, without
-    the `*` that may stand among them."""
+    """`["Tensor(a!) self", "Scalar alpha=1"]` of an operator's schema, without a `*` among them."""
     start = schema.find("(")
     parts, depth = [""], 0
     for letter in schema[start + 1 :] if start >= 0 else "":
@@ -89,8 +88,7 @@ def declared_arguments(schema: str) -> list[str]:
 
 
 def tensors_of(values: Any, shapes: Any, types: Any, where: str) -> list[tuple[TracedTensor, ...]]:
-    """The tensors of each value, from the three lists of a node's inputs or outputs. Raises
-    GraphError where they are no such lists."""
+    """The tensors of each value, from the three lists of a node's inputs or outputs."""
     for name, found in (("values", values), ("shapes", shapes), ("types", types)):
         if not isinstance(found, list):
             raise GraphError(f"{where}.{name} is {_shown(found)}, expected a list")
@@ -138,17 +136,15 @@ def outermost(calls: Sequence[Call]) -> dict[int, int]:
     by_id = {call.id: call for call in calls}
     top: dict[int, int | None] = {}
     for call in calls:
-        path: list[Call] = []
+        path: dict[int, Call] = {}
         at: Call | None = call
-        on_path: set[int] = set()
         while at is not None and at.id not in top:
-            if at.id in on_path:
+            if at.id in path:
                 raise GraphError(f"{at.where}: calls itself, directly or through others")
-            on_path.add(at.id)
-            path.append(at)
+            path[at.id] = at
             at = by_id.get(at.parent) if at.parent is not None and at.parent != at.id else None
         above = top[at.id] if at is not None else None
-        for one in reversed(path):
+        for one in reversed(path.values()):
             if above is None and one.on_host and one.schema:
                 above = one.id
             top[one.id] = above

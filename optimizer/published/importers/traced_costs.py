@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from placewire.optimizer.published.importers.traced import Call, TracedTensor
 
@@ -36,13 +37,9 @@ def _argument(call: Call, number: int) -> TracedTensor:
     return call.arguments[number][0]
 
 
-def _product(left: int) -> Formula:
+def _product(call: Call, left: int = 0) -> int:
     """left: the number of the argument that is the first factor."""
-
-    def flops(call: Call) -> int:
-        return 2 * call.gives[0].elements * _argument(call, left).shape[-1]
-
-    return flops
+    return 2 * call.gives[0].elements * _argument(call, left).shape[-1]
 
 
 def _convolution(call: Call) -> int:
@@ -67,8 +64,8 @@ def _attention(call: Call) -> int:
 
 
 _FORMULAS: Mapping[str, Formula] = {
-    **dict.fromkeys(("mm", "bmm", "matmul", "linear"), _product(0)),
-    **dict.fromkeys(("addmm", "baddbmm"), _product(1)),
+    **dict.fromkeys(("mm", "bmm", "matmul", "linear"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), partial(_product, left=1)),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
     "convolution_backward": _convolution_backward,

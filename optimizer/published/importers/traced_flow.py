@@ -112,7 +112,7 @@ class _Reading:
         views = bool(call.gives) and not fresh and not any(call.writes)
         self._rows[name] = OperatorRow(
             id=name,
-            type=_type(call.name),
+            type=call.name.replace("::", "."),  # `aten.mm`, as in captured graphs
             seconds=seconds,
             signature=" ".join(str(list(tensor.shape)) for tensor in call.gives),
             activation_bytes=sum(fresh.values()),
@@ -122,11 +122,12 @@ class _Reading:
 
     def rows(self) -> list[OperatorRow]:
         """The storages that were there before the trace come first."""
+        device_types = next((tuple(row.seconds) for row in self._rows.values()), ())
         standing = [
             OperatorRow(
                 id=name,
                 type="storage",
-                seconds=dict.fromkeys(self._device_types(), 0.0),
+                seconds=dict.fromkeys(device_types, 0.0),
                 weight_bytes=size,
                 colocation=self._group(name),
             )
@@ -151,9 +152,9 @@ class _Reading:
             giver = storage.writer
         if giver == name:
             return
-        self._sent[giver, tensor.tensor][name] = None
-        size = self._bytes.get((giver, tensor.tensor), 0)
-        self._bytes[giver, tensor.tensor] = max(size, tensor.bytes)
+        key = giver, tensor.tensor
+        self._sent[key][name] = None
+        self._bytes[key] = max(self._bytes.get(key, 0), tensor.bytes)
         storage.readers[name] = None
 
     def _write(self, name: str, tensor: TracedTensor) -> None:
@@ -163,7 +164,7 @@ class _Reading:
                 self._order[reader][name] = None
         storage.readers.clear()
         storage.writer = name
-        self._join(storage.owner, name)
+        self._together[self._root(name)] = self._root(storage.owner)
 
     def _storage(self, tensor: TracedTensor) -> _Storage:
         if tensor.storage not in self._storages:
@@ -172,18 +173,12 @@ class _Reading:
             self._storages[tensor.storage] = _Storage(name, name)
         storage = self._storages[tensor.storage]
         if storage.owner in self._standing:
-            size = max(self._standing[storage.owner], tensor.end_bytes)
-            self._standing[storage.owner] = size
+            self._standing[storage.owner] = max(self._standing[storage.owner], tensor.end_bytes)
         return storage
 
     def _at(self, name: str) -> int:
         """The operator's place in the trace; -1 for a storage that was there before."""
         return self._position.get(name, -1)
-
-    def _join(self, one: str, other: str) -> None:
-        first, second = self._root(one), self._root(other)
-        if first != second:
-            self._together[second] = first
 
     def _root(self, name: str) -> str:
         self._together.setdefault(name, name)
@@ -194,11 +189,3 @@ class _Reading:
 
     def _group(self, name: str) -> str | None:
         return self._root(name) if name in self._together else None
-
-    def _device_types(self) -> tuple[str, ...]:
-        return next((tuple(row.seconds) for row in self._rows.values()), ())
-
-
-def _type(name: str) -> str:
-    """aten::mm -> `aten.mm`, as captured graphs name it."""
-    return name.replace("::", ".")

@@ -1,15 +1,14 @@
 """HSDAG's features of a node: sections 2.3 and 3.4.
 
-A node has its operator type one-hot (3), its output shape, its in- and out-degree one-hot, its
-fractal dimension (4), and the positional encoding (5) of its place in the topological order. The
-one-hot columns stand for the types and degrees of the training graph; any other type or degree is a
-row of zeros.
+They are operator type one-hot (3), output shape, in- and out-degree one-hot, fractal dimension (4),
+and positional encoding (5) of the place in the topological order. One-hot columns stand for the
+types and degrees of the training graph; any other type or degree is a row of zeros.
 
-Chosen where the paper leaves it open: distances are those of the undirected graph, and the fractal
-dimension counts other nodes only, so that a path has dimension 1; a position is encoded in 16
-numbers; a shape's extents enter as logarithms, since sizes span many orders of magnitude; in a
-graph without shapes an operator has the bytes of its largest output instead. A node of several
-operators has the mean of their types (appendix G) and the largest of their shapes.
+Chosen where the paper leaves it open: distances are those of the undirected graph, and count other
+nodes only, so that a path has dimension 1; a position is encoded in 16 numbers; a shape's extents
+enter as logarithms, since sizes span many orders of magnitude; where a graph has no shapes, the
+bytes of an operator's largest output stand for its shape. A node of several operators has the mean
+of their types (appendix G) and the largest of their shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.kernels.distances import growth_exponents
-from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows
+from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import Feature
 
 POSITION_NUMBERS = 16
@@ -104,14 +103,17 @@ def features(
 
 def degrees(nodes: Nodes) -> tuple[IntArray, IntArray]:
     """int64[N] each: the numbers of in-neighbours and of out-neighbours."""
-    into = np.bincount(nodes.target, minlength=nodes.count)
-    out_of = np.bincount(nodes.source, minlength=nodes.count)
-    return into.astype(np.int64), out_of.astype(np.int64)
+    n = nodes.count
+    return np.bincount(nodes.target, minlength=n), np.bincount(nodes.source, minlength=n)
 
 
 def fractal_dimensions(nodes: Nodes, until: Deadline) -> FloatArray:
     """float64[N], equation (4). Raises OutOfTimeError."""
-    start, near = neighbour_rows(nodes)
+    # Both directions of the edges as CSR, each neighbour once.
+    ends = np.stack([nodes.source, nodes.target], axis=1)
+    pairs = np.unique(np.concatenate([ends, ends[:, ::-1]]), axis=0)
+    start = np.searchsorted(pairs[:, 0], np.arange(nodes.count + 1))
+    near = np.ascontiguousarray(pairs[:, 1])
     found = np.zeros(nodes.count)
     for first in range(0, nodes.count, _CHUNK):
         until.require("the fractal dimensions of the graph's nodes")
@@ -129,18 +131,17 @@ def positional_encoding(count: int, size: int) -> FloatArray:
 
 
 def shapes(graph: OperatorGraph, nodes: Nodes) -> list[tuple[int, ...]]:
-    """For each node the largest output shape of its operators. In a graph that states no shape, an
-    operator has one extent: the bytes of its largest output."""
+    """For each node the largest output shape of its operators. Where the graph states no shape, the
+    bytes of an operator's largest output are its shape's one extent."""
     stated = [_SHAPE.match(signature) for signature in graph.signatures]
     largest = np.zeros(graph.operator_count, dtype=np.int64)
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
     found: list[tuple[int, ...]] = [()] * nodes.count
-    for i, node in enumerate(nodes.of_operator.tolist()):
-        match = stated[i]
-        if match is not None:
+    for node, match, size in zip(nodes.of_operator.tolist(), stated, largest.tolist(), strict=True):
+        if match:
             shape = tuple(int(part) for part in match[1].split(",") if part.strip())
         else:
-            shape = () if any(stated) else (int(largest[i]),)
+            shape = () if any(stated) else (size,)
         if _volume(shape) > _volume(found[node]):
             found[node] = shape
     return found
@@ -167,8 +168,7 @@ def _types(graph: OperatorGraph, nodes: Nodes, types: Sequence[str]) -> FloatArr
 
 
 def _one_hot(values: IntArray, known: Sequence[int]) -> FloatArray:
-    same = values[:, None] == np.array(known, dtype=np.int64)
-    return np.asarray(same, dtype=np.float64)
+    return np.asarray(values[:, None] == np.array(known, dtype=np.int64), dtype=np.float64)
 
 
 def _padded(rows: Sequence[Sequence[int]], size: int) -> FloatArray:

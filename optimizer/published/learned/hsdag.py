@@ -11,9 +11,8 @@ ablations of 3.4 leave out features.
 The paper's reward is a measured inference; here it is 1 / simulated step. Where the paper is silent
 or can be read in two ways, this was chosen:
 - convolutions and neighbourhoods use edges in both directions, as (15) does, not only the A of (6);
-- an episode's placements follow one another: the next one starts from the nodes' embeddings, to
-  each of which its group's was added. The sums are scaled to one length, or 20 of them would
-  overflow;
+- an episode's next placement starts from the embedding of each node plus that of its group, scaled
+  to one length, or 20 such sums would overflow;
 - a group's embedding is the mean of its nodes' embeddings, each weighed by the score of the edge
   that the node kept (as in Graph Parsing Networks); through these weights the scores are learned;
 - gamma of (14) is 0.99; r is the sum of the operators' times, each on its slowest device, divided
@@ -56,8 +55,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     Raises InfeasibleError where a node fits no device or no placement that was tried fits,
     PolicyFileError, and OutOfTimeError where computing the features exceeds the time limit.
     """
-    trials = train(problem, settings, progress)
-    return conclusion(ENGINE, problem, settings, trials, progress)
+    return conclusion(ENGINE, problem, settings, train(problem, settings, progress), progress)
 
 
 def train(
@@ -76,7 +74,7 @@ def train(
         chosen = HsdagSettings() if hsdag is None else hsdag
         policy = HsdagPolicy(vocabulary.columns, len(problem.cluster.devices), chosen)
         return Begun(
-            HsdagTraining(policy, rows, trials, chosen, settings.seed),
+            HsdagTraining(policy, rows, trials, settings.seed),
             facts={"vocabulary": asdict(vocabulary)},
             unseen=f"; {unknown_types(graph, vocabulary)} of {graph.operator_count} operators have "
             "types that the policy was not trained with",

@@ -16,13 +16,11 @@ from placewire.optimizer.published.learned.settings import HsdagSettings
 
 
 class HsdagPolicy(nn.Module):
-    """There is no `forward`, because groups are decided between `score` and `placer`.
-
-    placer: float[..., H] -> logits float[..., D].
-    """
+    """Has no `forward`: groups are decided between `score` and `placer`, which gives logits."""
 
     def __init__(self, columns: int, devices: int, settings: HsdagSettings) -> None:
         super().__init__()
+        self.settings = settings
         hidden = settings.hidden_channel
         self.transform = perceptron(columns, hidden, hidden, settings.layer_trans)
         self.convolutions = nn.ModuleList(
@@ -37,19 +35,16 @@ class HsdagPolicy(nn.Module):
         return state[None]
 
     def embed(self, state: Tensor, adjacency: Tensor) -> Tensor:
-        """Equation (6) once per layer, with the activation after the last layer too (act_final).
-
-        state float[T, N, H], adjacency sparse [N, N] -> float[T, N, H].
-        """
+        """Equation (6) once per layer, with the activation after the last one too (act_final), on
+        state float[T, N, H]; adjacency: sparse [N, N]."""
         for convolution in self.convolutions:
             state = torch.relu(spread(adjacency, convolution(state)))
         return state
 
     def score(self, embedded: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Equation (7): the scores, float[T, E] within 0..1, of edges int64[..., E] between nodes
-        embedded float[T, N, H]."""
-        ends = gathered(embedded, source) * gathered(embedded, target)
-        scores: Tensor = torch.sigmoid(self.edge_score(ends).squeeze(-1))
+        """Equation (7): the scores float[T, E], within 0..1, of edges int64[..., E]."""
+        one, other = (torch.take_along_dim(embedded, end[..., None], 1) for end in (source, target))
+        scores: Tensor = torch.sigmoid(self.edge_score(one * other).squeeze(-1))
         return scores
 
 
@@ -74,9 +69,7 @@ def normalised_adjacency(nodes: Nodes) -> Tensor:
     pairs = torch.unique(rows * max(n, 1) + columns)
     rows, columns = pairs // max(n, 1), pairs % max(n, 1)
     scale = torch.bincount(rows, minlength=n).to(torch.float32).rsqrt()
-    values = scale[rows] * scale[columns]
-    index = torch.stack([rows, columns])
-    return sparse(index, values, n)
+    return sparse(torch.stack([rows, columns]), scale[rows] * scale[columns], n)
 
 
 def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
@@ -86,29 +79,20 @@ def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
 
 
 def spread(adjacency: Tensor, values: Tensor) -> Tensor:
-    """float[T, N, H]: adjacency [N, N] @ values float[T, N, H], for every placement."""
+    """float[T, N, H]: adjacency [N, N] @ values float[T, N, H] for every placement."""
     t, n, h = values.shape
     flat = values.permute(1, 0, 2).reshape(n, t * h)
     heard: Tensor = torch.sparse.mm(adjacency, flat)
     return heard.reshape(n, t, h).permute(1, 0, 2)
 
 
-def gathered(values: Tensor, index: Tensor) -> Tensor:
-    """float[T, N, H], int64[T, E] -> float[T, E, H]"""
-    return torch.take_along_dim(values, index[..., None], dim=1)
-
-
 def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tensor:
-    """float[count, H]: the mean of each group's embeddings, each weighed by the score of the node's
-    strongest edge. Through these weights the scores are learned.
-
-    embedded float[T, N, H], weight float[T, N], group int64[T, N] in 0..count - 1 over all
-    placements.
-    """
+    """float[count, H]: the weighed mean of each group's embeddings float[T, N, H]. weight float[T,
+    N]: the score of the node's strongest edge, by which scores are learned; group int64[T, N]:
+    numbers 0..count - 1 over all placements."""
     flat, hidden = group.reshape(-1), embedded.shape[-1]
-    total = torch.zeros(count, hidden).index_add(
-        0, flat, (embedded * weight[..., None]).reshape(-1, hidden)
-    )
+    weighed = (embedded * weight[..., None]).reshape(-1, hidden)
+    total = torch.zeros(count, hidden).index_add(0, flat, weighed)
     size = torch.bincount(flat, minlength=count).clamp(min=1)
     return total / size[:, None]
 

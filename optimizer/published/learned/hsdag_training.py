@@ -1,5 +1,4 @@
-"""HSDAG's episodes, in each of which the policy proposes placements one after the other and is then
-updated by REINFORCE (section 2.5)."""
+"""HSDAG's episodes of proposed placements, and the policy's updates by REINFORCE (section 2.5)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from placewire.optimizer.published.learned.hsdag_network import (
     renewed,
 )
 from placewire.optimizer.published.learned.parsing import groups, strongest_edges
-from placewire.optimizer.published.learned.settings import HsdagSettings
 from placewire.optimizer.published.learned.trials import Trials
 
 # An update takes at most so many placements times nodes through the networks at once.
@@ -28,12 +26,9 @@ _ROWS = 40_000
 
 @dataclass(frozen=True)
 class Proposal:
-    """One placement, with what led to it.
-
-    state float[1, N, H]: the nodes' state before it, None for the first, which is made of the
-    features; strongest int64[N]: the edge that each node kept, -1 for none; group int64[N];
-    able bool[groups, D]; choice int64[groups]: the devices.
-    """
+    """One placement. state float[1, N, H]: the nodes' state before it, None for the first state,
+    which is made of the features; strongest int64[N]: the edge that each node kept, -1 for none;
+    group int64[N]; able bool[groups, D]; choice int64[groups]: the devices."""
 
     state: Tensor | None
     strongest: IntArray
@@ -44,25 +39,17 @@ class Proposal:
 
 
 class HsdagTraining:
-    """Trains on one graph with placements whose costs `trials` gives."""
+    """Trains on one graph, features float[N, columns], with placements that `trials` costs."""
 
-    def __init__(
-        self,
-        policy: HsdagPolicy,
-        features: Tensor,
-        trials: Trials,
-        settings: HsdagSettings,
-        seed: int,
-    ) -> None:
-        """features float[N, columns]"""
+    def __init__(self, policy: HsdagPolicy, features: Tensor, trials: Trials, seed: int) -> None:
         self.policy, self.features, self.trials = policy, features, trials
-        self.settings = settings
+        self.settings = policy.settings
         self.nodes = nodes = trials.nodes
         self.memory_bytes = trials.search.problem.cluster.memory_bytes
         self.adjacency = normalised_adjacency(nodes)
         self.source, self.target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
         self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=policy.settings.learning_rate)
 
     def episode(self, *, explores: bool) -> list[Proposal]:
         """Proposes update_timestep placements, or as many as there is time for. Without exploring,

@@ -72,12 +72,3 @@ def nodes_of(problem: Problem, label: IntArray) -> Nodes:
     pairs = np.stack([node[source], node[target]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return Nodes(node, able, pairs[:, 0].copy(), pairs[:, 1].copy(), weights)
-
-
-def neighbour_rows(nodes: Nodes) -> tuple[IntArray, IntArray]:
-    """CSR of both directions: (start int64[N + 1], neighbour int64[...]), each neighbour once."""
-    ends = np.stack([nodes.source, nodes.target], axis=1)
-    pairs = np.unique(np.concatenate([ends, ends[:, ::-1]]), axis=0)
-    start = np.zeros(nodes.count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(pairs[:, 0], minlength=nodes.count), out=start[1:])
-    return start, np.ascontiguousarray(pairs[:, 1])

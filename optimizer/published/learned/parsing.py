@@ -1,9 +1,8 @@
-"""HSDAG's graph parsing: every node keeps its strongest edge, and nodes that kept edges connect are
-one group (section 2.4, equations (9) and (10), after Song et al., "Graph parsing networks", ICLR
-2024).
+"""HSDAG's graph parsing: every node keeps its strongest edge; nodes that these connect are a group.
 
-A kept edge joins two groups only where some device can run both and hold their weights. Of edges
-with equal scores the first is the strongest.
+Section 2.4, equations (9) and (10), after Song et al., "Graph parsing networks" (ICLR 2024). An
+edge joins two groups only where some device can run both and hold their weights. Of edges with
+equal scores the first is the strongest.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from placewire.optimizer.published.reductions.shared.groups import root
 
 
 def strongest_edges(nodes: Nodes, score: NDArray[np.float32], kept: IntArray) -> IntArray:
-    """int64[N]: the strongest edge at each node, in either direction, among the edges kept
-    int64[K], whose scores are score float32[K]; -1 where the node has none of them."""
+    """int64[N]: the strongest edge at each node, in either direction, of the edges kept int64[K] of
+    score float32[K]; -1 where the node has none of them."""
     strongest = np.full(nodes.count, -1, dtype=np.int64)
     ends = np.concatenate([nodes.source[kept], nodes.target[kept]])
     edge, value = np.concatenate([kept, kept]), np.concatenate([score, score])
     order = np.lexsort((-edge, value))
-    strongest[ends[order]] = edge[order]  # the last assignment stays, which has the largest score
+    strongest[ends[order]] = edge[order]  # the last assignment, of the largest score, stays
     return strongest
 
 

@@ -3,24 +3,23 @@
 Addanki, Bojja Venkatakrishnan, Gupta, Mao, Alizadeh: "Placeto: learning generalizable device
 placement algorithms for distributed machine learning" (NeurIPS 2019).
 
-The papers that compare with it tell of a graph network that learns features of any computation
-graph, so that a policy serves other graphs without training (HSDAG, section 3.3); of decisions node
-by node (HSDAG, appendix B); of a decision process on a simulator (Celeritas, section 2); and of
-merging the operator of lowest cost into a neighbour beforehand, down to a target size (thesis, 2.3
-and 5.3), which is reduction `placeto`.
+Known from the papers that compare with it: a graph network learns features of any computation
+graph, so that a policy serves other graphs untrained (HSDAG, section 3.3); it goes node by node
+(HSDAG, appendix B); it is a decision process on a simulator (Celeritas, section 2); the operator of
+lowest cost is merged into a neighbour beforehand, down to a target size (thesis, 2.3 and 5.3),
+which is reduction `placeto`.
 
-The following is publicly known of the paper itself. An episode begins with a whole placement and
-visits each node once. A node's features are its time, the size of its output, its device, whether
-it is its turn, and whether it was visited. Messages pass along the graph in both directions, with
-networks of their own. A decision sees the node, and pools over the nodes before, behind and beside
-it. The reward of a decision is the step time that it saves. REINFORCE has a baseline for every
-decision of an episode: its mean return over the episodes so far.
+Publicly known of the paper itself: an episode begins with a whole placement and visits each node
+once; a node's features are its time, the size of its output, its device, whether it is its turn and
+whether it was visited; messages pass along the graph in both directions, each with networks of its
+own; a decision sees the node and pools over the nodes before, behind and beside it; a decision's
+reward is the step time that it saves; the baseline of REINFORCE is a mean return for each decision
+of an episode.
 
-Chosen here: an episode begins on the best single device, as the thesis' MCMC does; nodes are
-visited in topological order; times are given per device, since devices are unlike; times and
-transfers are in units of a node's mean time; messages and pools are means, so that graphs of other
-sizes look alike; sizes, rounds, learning rate and entropy are those of `settings.py`. The answer is
-the best placement that was tried.
+Chosen here: an episode begins on the best single device, as the thesis' MCMC does; visits are in
+topological order; times are given per device, since devices are unlike; times and transfers are in
+mean times of a node; messages and pools are means, so that graphs of other sizes look alike; sizes,
+rounds, learning rate and entropy (`settings.py`). The answer is the best placement that was tried.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     Raises InfeasibleError where a unit fits no device or no placement that was tried fits, and
     PolicyFileError.
     """
-    trials = train(problem, settings, progress)
-    return conclusion(ENGINE, problem, settings, trials, progress)
+    return conclusion(ENGINE, problem, settings, train(problem, settings, progress), progress)
 
 
 def train(
@@ -60,7 +58,7 @@ def train(
     def begin(trials: Trials, learning: Learning, held: PolicyFile | None) -> Begun:
         devices = len(problem.cluster.devices)
         chosen = PlacetoSettings() if placeto is None else placeto
-        policy = PlacetoPolicy(2 * devices + 3, devices, chosen)
-        return Begun(PlacetoTraining(policy, trials, chosen, settings.seed))
+        policy = PlacetoPolicy(devices, chosen)
+        return Begun(PlacetoTraining(policy, trials, settings.seed))
 
     return train_policy(ENGINE, problem, settings, progress, units, begin)

@@ -21,35 +21,30 @@ POOLS = 3
 
 
 class PlacetoPolicy(nn.Module):
-    def __init__(self, columns: int, devices: int, settings: PlacetoSettings) -> None:
+    def __init__(self, devices: int, settings: PlacetoSettings) -> None:
         super().__init__()
+        self.settings = settings
         hidden = settings.hidden
-        self.rounds = settings.rounds
-        self.first = nn.Linear(columns, hidden)
+
+        def several(count: int, inputs: int) -> nn.ModuleList:
+            return nn.ModuleList(perceptron(inputs, hidden, hidden, 2) for _ in range(count))
+
+        self.first = nn.Linear(2 * devices + 3, hidden)
         # The first of each is for messages from producers, the second for those from consumers.
-        self.messages = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
-        self.updates = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
-        self.into_pool = nn.ModuleList(
-            perceptron(2 * hidden, hidden, hidden, 2) for _ in range(POOLS)
-        )
-        self.out_of_pool = nn.ModuleList(
-            perceptron(hidden, hidden, hidden, 2) for _ in range(POOLS)
-        )
+        self.messages, self.updates = several(2, hidden), several(2, hidden)
+        self.into_pool, self.out_of_pool = several(POOLS, 2 * hidden), several(POOLS, hidden)
         self.placer = perceptron((2 + POOLS) * hidden, hidden, devices, 2)
 
     def forward(
         self, features: Tensor, current: Tensor, heard: tuple[Tensor, Tensor], pools: Tensor
     ) -> Tensor:
-        """Returns logits float[T, D] of the nodes current int64[T].
-
-        features float[T, N, columns]; heard: as of heard_from; pools float[T, POOLS, N], whose rows
-        sum to 1 or 0.
-        """
+        """The logits float[T, D] of the nodes current int64[T]. features float[T, N, 2 D + 3];
+        heard: as of heard_from; pools float[T, POOLS, N], whose rows sum to 1 or 0."""
         begun = torch.relu(self.first(features))
         sides = []
         for message, update, adjacency in zip(self.messages, self.updates, heard, strict=True):
             state = begun
-            for _ in range(self.rounds):
+            for _ in range(self.settings.rounds):
                 state = begun + update(spread(adjacency, message(state)))
             sides.append(state)
         embedded = torch.cat(sides, dim=-1)
@@ -97,8 +92,7 @@ def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> BoolArray:
 
 
 def pools_of(before: BoolArray) -> NDArray[np.float32]:
-    """float32[N, POOLS, N]: weights of the means over the nodes before, behind and beside a
-    node."""
+    """float32[N, POOLS, N]: weights of the means over the nodes before, behind and beside each."""
     beside = ~(before | before.T)
     np.fill_diagonal(beside, False)
     pools = np.stack([before, before.T, beside], axis=1).astype(np.float32)

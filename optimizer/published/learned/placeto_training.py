@@ -1,5 +1,5 @@
-"""Placeto's episodes, in each of which one node after the other gets a device and the policy is
-then updated by REINFORCE, with a baseline for every decision of an episode."""
+"""Placeto's episodes of decisions on one node each, and the policy's updates by REINFORCE, with a
+baseline for every decision of an episode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from placewire.optimizer.published.learned.placeto_network import (
     heard_from,
     pools_of,
 )
-from placewire.optimizer.published.learned.settings import PlacetoSettings
 from placewire.optimizer.published.learned.trials import Trials
 
 # An update takes at most so many decisions times nodes through the networks at once.
@@ -33,8 +32,8 @@ _WORST = 100.0
 
 @dataclass(frozen=True)
 class Transition:
-    """One decision. device int64[N]: the placement before it; choice: the device that the node got;
-    reward: the seconds that it saved, as a share of the start's step."""
+    """One decision. device int64[N]: the placement before it; choice: the device that the node
+    gets; reward: the seconds that it saves, as a share of the start's step."""
 
     device: IntArray
     node: int
@@ -56,19 +55,18 @@ def node_costs(problem: Problem, nodes: Nodes) -> NDArray[np.float32]:
 
 
 class PlacetoTraining:
-    """Trains on one graph with placements whose costs `trials` gives."""
+    """Trains on one graph with placements that `trials` costs."""
 
-    def __init__(
-        self, policy: PlacetoPolicy, trials: Trials, settings: PlacetoSettings, seed: int
-    ) -> None:
+    def __init__(self, policy: PlacetoPolicy, trials: Trials, seed: int) -> None:
         problem, nodes = trials.search.problem, trials.nodes
-        self.policy, self.nodes, self.trials, self.settings = policy, nodes, trials, settings
+        self.policy, self.trials, self.nodes = policy, trials, nodes
+        self.settings = policy.settings
         self.costs = node_costs(problem, nodes)
         self.heard = heard_from(nodes)
         self.pools = pools_of(before_and_behind(problem.graph, nodes))
         self.movable = np.flatnonzero(nodes.able.sum(axis=1) > 1)
         self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=policy.settings.learning_rate)
         self.start, self.start_seconds = self._start()
         self._returned = np.zeros(len(self.movable))
         self._episodes = 0
@@ -159,5 +157,4 @@ class PlacetoTraining:
         ]
         costs = [self.trials.cost(device, 1, in_training=False) for device in starts]
         best = int(np.argmin(costs))
-        seconds = costs[best]
-        return starts[best], seconds if math.isfinite(seconds) else 1.0
+        return starts[best], costs[best] if math.isfinite(costs[best]) else 1.0

@@ -20,12 +20,8 @@ MOST_PLACETO_NODES = 4_000
 
 @dataclass(frozen=True)
 class Learning:
-    """What the learned engines read and write beside the placement.
-
-    policy: the file of a trained policy to begin with; save_policy: the file for the policy after
-    training; curve: the file for the training curve; without: features that hsdag's policy leaves
-    out.
-    """
+    """policy: the file of a policy to begin with; save_policy, curve: the files for the trained
+    policy and its training curve; without: the features that hsdag's policy leaves out."""
 
     policy: Path | None = None
     save_policy: Path | None = None
@@ -54,12 +50,12 @@ class Learning:
 class HsdagSettings:
     """Table 4 of the paper, under its names; discount and patience are not in that table.
 
-    hidden_channel: length of an embedding. layer_trans, layer_gnn, layer_parsingnet: numbers of
-    layers of the MLP before the convolutions, of the convolutions, and of the MLP that scores
-    edges. dropout_network: the share of edges that is left out before each node chooses its
-    strongest; dropout_parsing: the share of the chosen edges that is left out. max_episodes,
-    update_timestep, k_epochs: episodes, placements per episode, and updates after each episode.
-    discount: gamma of (14). patience: episodes without gain that end the training.
+    hidden_channel: length of an embedding. layer_trans, layer_gnn, layer_parsingnet: layers of the
+    MLP before the convolutions, of the convolutions, and of the MLP that scores edges.
+    dropout_network, dropout_parsing: the share of edges left out before a node chooses its
+    strongest, and of those chosen. max_episodes, update_timestep, k_epochs: episodes, placements in
+    each, and updates after each. discount: gamma of (14). patience: episodes without gain that end
+    the training.
     """
 
     hidden_channel: int = 128
@@ -78,11 +74,9 @@ class HsdagSettings:
 
 @dataclass(frozen=True)
 class PlacetoSettings:
-    """Our own choices; the paper's settings are not known here.
-
-    hidden: length of an embedding. rounds: of messages, in each direction. entropy: the weight of
-    the policy's entropy in the first episode, which falls to 0. patience: as for HSDAG.
-    """
+    """Our own choices; the paper's are not known here. hidden: length of an embedding; rounds: of
+    messages in each direction; entropy: the weight of the policy's entropy at first, falling to
+    0."""
 
     hidden: int = 32
     rounds: int = 4

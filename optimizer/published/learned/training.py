@@ -52,11 +52,8 @@ class Training(Protocol):
 
 @dataclass(frozen=True)
 class Begun:
-    """A training before its first episode.
-
-    facts: what a policy file needs to make the networks again; unseen: what a loaded policy does
-    not know of the graph, in words.
-    """
+    """A training before its first episode. facts: what a policy file needs to make the networks
+    again; unseen: what a loaded policy does not know of the graph, in words."""
 
     training: Training
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -71,8 +68,8 @@ def train_policy(
     nodes_of: Callable[[Problem], Nodes],
     begin: Callable[[Trials, Learning, PolicyFile | None], Begun],
 ) -> Trials:
-    """A loaded policy, and one that is not to be trained, is first applied without exploring; a
-    trained one is so applied after its training."""
+    """A policy is applied without exploring before its training, where it was loaded or training is
+    left out, and again after its training."""
     learning, devices = Learning.of(settings.options), len(problem.cluster.devices)
     until = deadline(engine, settings)
     trials = Trials(problem, nodes_of(problem), settings.moves, until)
@@ -110,8 +107,7 @@ def train_policy(
 
 @contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
-    """torch draws from the seed and sums on one thread, in one order on any machine; both are put
-    back afterwards."""
+    """torch draws from the seed, and sums in one order, on one thread; both are put back."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -123,8 +119,7 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 
 def _run_episodes(engine: str, training: Training, trials: Trials, progress: Report | None) -> None:
-    """Runs episodes until their number, the placements, the time or the patience is used up, and
-    tells of one now and then."""
+    """Runs episodes until they, the placements, the time or the patience are used up."""
     began = said = time.monotonic()
     for _ in range(training.settings.max_episodes):
         if trials.is_over or trials.stale_for(training.settings.patience):

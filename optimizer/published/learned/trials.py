@@ -22,11 +22,9 @@ _GAIN = 1e-3
 
 @dataclass(frozen=True)
 class Episode:
-    """One row of the training curve.
-
-    Steps are simulated seconds, with the charge for memory. placements: tried so far; groups: the
-    mean number of decisions per placement; loss: nan where the policy was not updated.
-    """
+    """One row of the training curve. Steps are simulated seconds, with the charge for memory.
+    placements: tried so far; groups: the mean number of decisions per placement; loss: nan where
+    the policy was not updated."""
 
     number: int
     placements: int

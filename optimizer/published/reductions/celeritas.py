@@ -1,19 +1,17 @@
 """Optimal Operation Fusion: Celeritas, section 5.1, algorithm 1 and (2) to (6).
 
-The CPD-TOPO order (topological.py) is cut into clusters of operators that follow one another, which
-make no cycle (lemma 2). Kernighan's dynamic program takes, of all cuts into clusters of at most R
-operators and M bytes, the one whose clusters send each other least (4), in seconds of transfers.
-The paper sets R = 200, and M to a quarter of a device's memory, here of the largest device. A
-cluster of one operator may exceed M. Of equal cuts the one with longer clusters is taken, where the
-paper says nothing.
+The CPD-TOPO order (topological.py) is cut into clusters of consecutive operators, which make no
+cycle (lemma 2). Of all cuts into clusters of at most R operators and M bytes, Kernighan's dynamic
+program takes the one whose clusters send each other least (4), in seconds of transfers. The paper
+has R = 200, and for M a quarter of a device's memory, here of the largest device. One operator
+alone may exceed M. Of equal cuts, the one with longer clusters is taken; the paper does not say.
 
 Co-location: in the paper (6.1) the first operator of a co-location group decides where the group
-goes. So all bytes of a group count at its first operator. A later operator of the group that lies
-in the cluster of the first one is part of that cluster. Any other is taken out of its own cluster
-and tied to the first one's by a key; such operators become one operator where they follow one
-another and are tied to the same cluster. Those that nothing waits for (updates) are moved to the
-end of the order. Where the first operators of two keys share a cluster, the two keys become one,
-within M.
+goes. So all bytes of a group count at its first operator, and its other operators are part of the
+first one's cluster only where they lie in it. Else they are taken out of their own clusters and
+tied to the first one's by a key, and consecutive ones tied to one cluster become one operator.
+Those of them that nothing waits for (updates) are moved to the end of the order. Where the first
+operators of two keys share a cluster, the two keys become one, within M.
 """
 
 from __future__ import annotations
@@ -58,17 +56,15 @@ def optimal_operation_fusion(problem: Problem, most_operators: int, memory_part:
 
 
 def _sequence(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Returns the operators in the order that is cut, and for each operator the first one of its
-    co-location group."""
+    """The order that is cut, and for each operator the first one of its co-location group."""
     graph = problem.graph
     walked = cpd_topo(problem)
     unit = units_of(graph.colocation)
     first = np.empty(int(unit.max(initial=-1)) + 1, dtype=np.int64)
     first[unit[walked[::-1]]] = walked[::-1]
     leader = first[unit]
-    sends = np.zeros(graph.operator_count, dtype=np.bool_)
-    sends[graph.edges[0]] = True
-    last = (leader != np.arange(len(leader))) & ~sends
+    every = np.arange(graph.operator_count)
+    last = (leader != every) & ~np.isin(every, graph.edges[0])
     place = np.argsort(walked)
     turn = np.where(last, len(walked) + place[leader], place)
     return np.lexsort((place, turn)), leader
@@ -77,10 +73,8 @@ def _sequence(problem: Problem) -> tuple[IntArray, IntArray]:
 def _begin_of_clusters(
     problem: Problem, order: IntArray, leader: IntArray, most_operators: int, memory_part: float
 ) -> IntArray:
-    """int64[n]: for each place in the order, the place at which its cluster begins.
-
-    leader int64[n]: for each place, the place of the first operator of its co-location group.
-    """
+    """int64[n]: for each place in the order, the place at which its cluster begins. leader: for
+    each place, the place of the first operator of its co-location group."""
     from placewire.optimizer.published.kernels.breakpoints import breakpoints
 
     n = len(order)
@@ -108,8 +102,8 @@ def _begin_of_clusters(
 
 
 def _clusters(begin: IntArray, leader: IntArray) -> tuple[IntArray, IntArray]:
-    """int64[n] each, by place: the operator of the small graph that the place becomes part of, and
-    the cluster (its first place) whose device it shares. begin, leader: places."""
+    """int64[n] each, for each place: the number of the operator that it becomes part of, and the
+    first place of the cluster whose device it shares."""
     home = begin[leader]
     # These are taken out of their clusters, and are one operator where they follow one another.
     follows = home != begin

@@ -5,11 +5,10 @@ with its own, and so on. The operators stay separate: the scheme co-locates and 
 HSDAG's heuristic (hsdag.py) asks the same of both ends of an edge.
 
 The thesis applies the rule "recursively until no further groups can be formed". Applied to groups
-all of whose successors are one group, the rule would make one group of any graph with a single
-sink, and co-locate operators with several successors. So it is applied to operators: a group is an
-operator with none or several successors, and the operators from which steps to an only successor
-lead to it. Where two co-location keys of the graph compete for an operator, the tie of most bytes
-comes first, as in rank.py.
+whose successors are all in one group, it would make one group of any graph with a single sink, and
+co-locate operators with several successors. So it is applied to operators: a group is an operator
+with none or several successors, and those that lead to it by only successors. Where two co-location
+keys of the graph compete for an operator, the tie of most bytes comes first, as in rank.py.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_colocrl(problem: Problem) -> Reduced:
-    """The small problem has as many operators as before, in co-location groups."""
     every = np.arange(problem.graph.operator_count)
     return contract(problem, every, only_successor_groups(problem))
 

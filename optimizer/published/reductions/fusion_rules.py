@@ -22,20 +22,18 @@ _NAMESPACES = ("aten", "prims")
 
 @dataclass(frozen=True)
 class FusionRules:
-    """kind_of: the kind of each plain type name. sequences: the rules that are listed. Beside
-    these, up to `longest` operators of `run` kinds are a rule, and so is such a run that ends in
-    one of the `end` kinds."""
+    """kind_of: the kind of each plain type name. sequences: the listed rules. Any run of up to
+    `longest` operators of `run` kinds is a rule too, and may end in one of an `end` kind."""
 
     backend: str
     kind_of: Mapping[str, str]
-    sequences: frozenset[Kinds] = frozenset()
+    sequences: tuple[Kinds, ...] = ()
     run: frozenset[str] = frozenset()
     end: frozenset[str] = frozenset()
     longest: int = 0
 
     def kind(self, operator_type: str) -> str | None:
-        """`aten.relu_.default`, `Relu` and `relu` are one kind; None where no rule names the
-        type."""
+        """`aten.relu_.default`, `Relu` and `relu` are one kind; None for types without a rule."""
         return self.kind_of.get(plain_type(operator_type))
 
     def is_rule(self, kinds: Kinds) -> bool:
@@ -62,55 +60,49 @@ def plain_type(operator_type: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _kinds(names: Mapping[str, str]) -> Mapping[str, str]:
-    """{"kind": "several type names"} -> {"type name": "kind"}"""
+def _kinds(**names: str) -> Mapping[str, str]:
+    """kind="several type names" -> {"type name": "kind"}"""
     return {name: kind for kind, several in names.items() for name in several.split()}
 
 
 EIGEN = FusionRules(
     backend="Eigen",
     kind_of=_kinds(
-        {
-            "conv": "conv conv1d conv2d conv3d convolution depthwiseconv2dnative",
-            "bn": "bn batchnorm batchnormalization cudnnbatchnorm fusedbatchnorm fusedbatchnormv2 "
-            "fusedbatchnormv3 nativebatchnorm nativebatchnormlegit nativebatchnormlegitfunctional "
-            "nativebatchnormlegitnotraining",
-            "relu": "relu",
-            "add": "add addv2 biasadd",
-            "product": "bmm matmul mm",
-            "product and bias": "addmm gemm linear",
-        }
+        conv="conv conv1d conv2d conv3d convolution depthwiseconv2dnative",
+        bn="bn batchnorm batchnormalization cudnnbatchnorm fusedbatchnorm fusedbatchnormv2 "
+        "fusedbatchnormv3 nativebatchnorm nativebatchnormlegit nativebatchnormlegitfunctional "
+        "nativebatchnormlegitnotraining",
+        relu="relu",
+        add="add addv2 biasadd",
+        product="bmm matmul mm",
+        biased_product="addmm gemm linear",
     ),
-    sequences=frozenset(
-        {
-            ("conv", "bn"),
-            ("conv", "bn", "relu"),
-            ("conv", "bn", "add", "relu"),
-            ("product", "add"),
-            ("product", "add", "relu"),
-            ("product and bias", "relu"),
-        }
+    sequences=(
+        ("conv", "bn"),
+        ("conv", "bn", "relu"),
+        ("conv", "bn", "add", "relu"),
+        ("product", "add"),
+        ("product", "add", "relu"),
+        ("biased_product", "relu"),
     ),
 )
 
 INDUCTOR = FusionRules(
     backend="inductor",
     kind_of=_kinds(
-        {
-            "elementwise": "abs add addv2 biasadd cast ceil clamp clampmax clampmin clip clone "
-            "convertelementtype copy cos div divide dropout elu eq equal erf exp expm1 floor ge "
-            "gelu gelubackward greater gt hardsigmoid hardswish hardtanh identity le leakyrelu "
-            "less log log1p logicaland logicalnot logicalor lt masked maskedfill maximum minimum "
-            "mul multiply nativedropout nativedropoutbackward ne neg pow realdiv reciprocal relu "
-            "relugrad round rsqrt rsub select where selectv2 sigmoid sigmoidbackward sign "
-            "silu silubackward sin softplus sqrt square squareddifference sub subtract tanh "
-            "tanhbackward tanhgrad thresholdbackward tocopy",
-            "view": "alias asstrided detach expand expanddims flatten permute reshape squeeze t "
-            "transpose unsafeview unsqueeze view",
-            "reduction": "all amax amin any argmax argmin max mean min prod reducemax reducemean "
-            "reducemin reduceprod reducesum std sum var varmean softmax logsoftmax "
-            "nativelayernorm layernorm layernormalization safesoftmax",
-        }
+        elementwise="abs add addv2 biasadd cast ceil clamp clampmax clampmin clip clone "
+        "convertelementtype copy cos div divide dropout elu eq equal erf exp expm1 floor ge "
+        "gelu gelubackward greater gt hardsigmoid hardswish hardtanh identity le leakyrelu "
+        "less log log1p logicaland logicalnot logicalor lt masked maskedfill maximum minimum "
+        "mul multiply nativedropout nativedropoutbackward ne neg pow realdiv reciprocal relu "
+        "relugrad round rsqrt rsub select where selectv2 sigmoid sigmoidbackward sign "
+        "silu silubackward sin softplus sqrt square squareddifference sub subtract tanh "
+        "tanhbackward tanhgrad thresholdbackward tocopy",
+        view="alias asstrided detach expand expanddims flatten permute reshape squeeze t "
+        "transpose unsafeview unsqueeze view",
+        reduction="all amax amin any argmax argmin max mean min prod reducemax reducemean "
+        "reducemin reduceprod reducesum std sum var varmean softmax logsoftmax "
+        "nativelayernorm layernorm layernormalization safesoftmax",
     ),
     run=frozenset({"elementwise", "view"}),
     end=frozenset({"reduction"}),

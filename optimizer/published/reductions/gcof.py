@@ -1,15 +1,13 @@
 """GCOF, graph coarsening with operator fusion: Moirai, section III-B, algorithm 1.
 
-The search goes depth first from the roots. An operator and its successor are fused where their
-kinds together are a rule of the backend (fusion_rules.py), and bound where these are part of a
-rule; operators that are still only bound in the end are released. Both need a direct or a
-multi-input connection: the first of the two has no other successor (figure 6). The edge is then the
-only path between the two, so that no cycle can arise.
+Depth first from the roots, an operator and its successor are fused where their kinds together are a
+rule of the backend (fusion_rules.py), and bound where their kinds are part of a rule; operators
+that are only bound in the end are released. The first of the two must have no other successor (a
+direct or a multi-input connection, figure 6), so that no other path joins them and no cycle arises.
 
 Beyond the paper: several roots are taken in the recorded order; an item of a tuple counts as part
 of the operator that made the tuple, as the graphs of the paper have no such operators; and
-operators are fused only where a device can run and hold them, and at most one co-location key is
-among them.
+operators are fused only where a device can run and hold them, with at most one co-location key.
 """
 
 from __future__ import annotations
@@ -70,11 +68,8 @@ def fused_groups(graph: OperatorGraph, rules: FusionRules) -> list[list[int]]:
 
 
 class _Search:
-    """The coarsened graph while algorithm 1 runs.
-
-    A vertex is numbered by the first of its operators that was reached. Its `parts` are the groups
-    of operators that it is released into: a single one where all of it is fused.
-    """
+    """The coarsened graph while algorithm 1 runs. A vertex has the number of the operator that was
+    reached first, and is released into its `parts`: a single one where all of it is fused."""
 
     def __init__(self, graph: OperatorGraph, rules: FusionRules) -> None:
         self._rules = rules
@@ -102,7 +97,7 @@ class _Search:
             vertex = root(self._home, waiting.pop())
             if vertex in done:
                 continue
-            while (after := self._successors(vertex)) and self._joins(vertex, after):
+            while len(after := self._successors(vertex)) == 1 and self._joins(vertex, after[0]):
                 pass
             done.add(vertex)
             waiting.extend(reversed(after))
@@ -110,12 +105,8 @@ class _Search:
         # A tuple and its items alone were not fused by a rule.
         return [part for part in parts if len({self._base[i] for i in part}) > 1]
 
-    def _joins(self, vertex: int, after: list[int]) -> bool:
-        """Fuses or binds the vertex and its only successor (fuse(), bind()); False where neither
-        may be."""
-        if len(after) > 1:
-            return False
-        (successor,) = after
+    def _joins(self, vertex: int, successor: int) -> bool:
+        """The paper's fuse() or bind() of a vertex and its only successor; False without a rule."""
         kinds = self._kinds[vertex] + self._kinds[successor]
         if not self._rules.is_part(kinds):
             return False
@@ -132,8 +123,7 @@ class _Search:
 
 
 def _with_tuple_items(graph: OperatorGraph) -> list[int]:
-    """For each operator itself, or where it is an item of a tuple, the operator that made the
-    tuple."""
+    """For each item of a tuple the operator that made the tuple, for other operators themselves."""
     base = list(range(graph.operator_count))
     source, target, _ = distinct_edges(graph)
     inputs = np.bincount(target, minlength=graph.operator_count)

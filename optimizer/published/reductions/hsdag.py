@@ -2,10 +2,8 @@
 
 In topological order, an operator and its successor become one where the operator has no other
 successor and the successor no other predecessor: ColocRL's rule (colocrl.py) for both ends of an
-edge. The resulting sets are the nodes of a coarsened graph, on which the paper learns.
-
-The paper gives a set the mean of its members' types, as a feature for its policy. Here a set has
-the type of its first member, as in all reductions.
+edge. The sets are the nodes of a coarsened graph, on which the paper learns. The paper gives a set
+the mean of its members' types, a feature for its policy; here a set has its first member's type.
 """
 
 from __future__ import annotations
@@ -23,11 +21,9 @@ def reduce_as_hsdag(problem: Problem) -> Reduced:
     from placewire.optimizer.published.kernels.pairs import merge_pairs
 
     graph = MergingGraph(problem)
-    source, target, n = graph.tables.source, graph.tables.target, problem.graph.operator_count
-    successors = np.bincount(source, minlength=n)
-    predecessors = np.bincount(target, minlength=n)
-    edges = graph.edges_in_order()
-    sole = edges[(successors[source[edges]] == 1) & (predecessors[target[edges]] == 1)]
+    source, target, edges = graph.tables.source, graph.tables.target, graph.edges_in_order()
+    successors, predecessors = np.bincount(source)[source], np.bincount(target)[target]
+    sole = edges[(successors[edges] == 1) & (predecessors[edges] == 1)]
     merge_pairs(graph.tables, source[sole], target[sole])
     return contract(problem, graph.groups())
 

@@ -58,7 +58,7 @@ def fuse_and_colocate(problem: Problem, thresholds: Thresholds) -> Reduced:
 
 def reduce_as_icc(problem: Problem) -> Reduced:
     """Algorithm 1 with alpha at the 90th percentile, then co-location by rank with QuickP's two
-    bandwidths; without iteration and without expansion."""
+    bandwidths; no iteration, no expansion."""
     group = fused_groups(problem, icc_alpha(operator_delay(problem)))
     small, member = _step(problem, np.arange(problem.graph.operator_count), group)
     keys = rank_colocation(small, icc_rank_rates(problem.cluster))
@@ -66,8 +66,8 @@ def reduce_as_icc(problem: Problem) -> Reduced:
 
 
 def fused_within(problem: Problem, colocation: IntArray, alpha: float) -> IntArray:
-    """int64[n]: the operators after FusionWithinWCC of Algorithm 2 in the groups colocation
-    int64[n], edges in the order of the recorded topological sort."""
+    """int64[n]: the operator that each is fused into by FusionWithinWCC of Algorithm 2, which takes
+    the edges within the groups colocation int64[n] in the recorded order."""
     from placewire.optimizer.kernels.graphs import fusing
 
     graph = MergingGraph(problem, colocation)

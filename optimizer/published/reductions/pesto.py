@@ -2,12 +2,11 @@
 
 Many vertices are merged in one batch (thesis, 2.3); an edge may be merged where it is the only path
 between its ends (thesis, 4.1; QuickP, IV-B, which name Pesto for it); graphs are coarsened to about
-200 operators (thesis, 3.3). How a batch is chosen is not told. Here a batch takes edges between
-neighbouring levels, each of which is the only path between its ends: the heaviest first, each
-operator once, and no edge next to another pair of the same levels (kernels/batches.py), so that the
-batch as a whole makes no cycle. Batches follow one another until the target is met. After a batch
-that merged few operators, groups may be twice as large, or a fork of thousands would take as many
-batches.
+200 operators (thesis, 3.3). How a batch is chosen is not told. Here it takes edges between
+neighbouring levels, each the only path between its ends, heaviest first, each operator once, and
+none beside another pair of the same levels (kernels/batches.py): the batch as a whole then makes no
+cycle. Batches follow one another until the target is met. After one that merged few operators,
+groups may be twice as large, or a fork of thousands would take as many batches.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ of its predecessors, until the graph has the target size. The thesis sets the ta
 that its own reduction leaves (table 5.1).
 
 The descriptions leave open what cost is, which neighbour is taken, and how cycles are avoided. Here
-cost is the computing delay, and ties are decided by the recorded topological sort. Of the
-successors the first in topological order is taken, of the predecessors the last: no other path
-leads there, so no cycle arises. Where memory, devices or co-location keys forbid that merge, the
-next neighbour is tried.
+cost is the computing delay, with ties in the recorded order; and of the successors the first in
+topological order is taken (of the predecessors the last), to which no other path leads, so that no
+cycle arises. Where memory, devices or co-location keys forbid a merge, the next neighbour is tried.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ def reduce_as_placeto(problem: Problem) -> Reduced:
 
 
 def merge_cheapest(problem: Problem, target_operators: int) -> Reduced:
-    """Leaves more operators than the target where no further merge is allowed. Raises ValueError
-    for a target below 1."""
+    """More operators are left where no merge is allowed. Raises ValueError for a target below 1."""
     from placewire.optimizer.published.kernels import pairs
 
     if target_operators < 1:

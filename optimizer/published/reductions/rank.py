@@ -1,10 +1,8 @@
 """Operator co-location by rank: thesis, section 4.2 and (4.1); QuickP (7).
 
 The rank is r_i = p_i + max over successors j of (r_j + t_ij / b), computed against the topological
-order. Each operator with more than one successor is tied to the successor that attains the maximum;
-the weakly connected components of these ties are the co-location groups.
-
-shared/groups.py says which ties are allowed.
+order. An operator with more than one successor is tied to the one that attains the maximum; the
+weakly connected components of these ties are the groups. shared/groups.py says what may be tied.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ def expand_groups(problem: Problem, colocation: IntArray, beta: float) -> IntArr
     exchanges most bytes with it and has room.
     """
     groups = Groups(problem, colocation)
-    delay = operator_delay(problem)
-    light = (colocation < 0) & (delay < beta)
+    light = (colocation < 0) & (operator_delay(problem) < beta)
     source, target, size = distinct_edges(problem.graph)
     ends = np.concatenate([np.stack([source, target]), np.stack([target, source])], axis=1)
     wanted = light[ends[0]] & (colocation[ends[1]] >= 0)

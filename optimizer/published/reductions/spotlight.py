@@ -22,12 +22,11 @@ from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.reduction import Reduction
 from placewire.optimizer.registry import Refusal
 
-# Memory, devices and keys may split a prefix into groups; only the last so many are tried.
+# Memory, devices and keys may split a prefix into groups, of which so many are tried.
 _TRIED = 8
 
 
 def reduce_as_spotlight(problem: Problem) -> Reduced:
-    """The problem is one that `refusal` does not refuse."""
     keys = prefix_groups(problem)
     return contract(problem, merged_by_key(problem, keys), keys)
 

@@ -33,12 +33,9 @@ class Thresholds:
 
 
 def thesis_thresholds(delays: FloatArray) -> Thresholds:
-    """delays float64[n] seconds.
-
-    Where fewer than 4 delays differ, or the fit does not converge to a rising curve, both
-    thresholds are the largest delay of at most a tenth of the longest; 0 where there is none, as
-    for equal operators, of which none is light beside another.
-    """
+    """delays float64[n] seconds. Where fewer than 4 differ, or no rising curve is found, both
+    thresholds are the largest delay of at most a tenth of the longest; 0 where there is none (of
+    equal operators none is light beside another)."""
     delays = np.sort(delays[delays > 0])
     curve = _logistic_fit(delays) if len(np.unique(delays)) >= _FEWEST_DISTINCT else None
     if curve is None:
@@ -95,8 +92,7 @@ def _slope(x: float, steepness: float, middle: float) -> float:
 
 
 def _falls_to(slope: float, steepness: float, middle: float) -> float:
-    """The x at which the falling side of the curve has this slope; the middle where the curve is
-    never so steep."""
+    """Where the falling side of the curve has this slope; the middle where it is never so steep."""
     if slope <= 0.0:
         return np.inf
     root = np.sqrt(max(1.0 - 4.0 * slope / steepness, 0.0))

@@ -1,10 +1,9 @@
 """Celeritas' three topological orders (sections 4.2.2 and 5.1.3): M-TOPO, DFS-TOPO and CPD-TOPO.
 
-Each takes operators from the head of a queue of ready ones. M-TOPO (Baechi's) appends operators
-that become ready at the queue's end. DFS-TOPO puts them at its head, so that an operator's
-successors follow it. CPD-TOPO does so too, with the operators on the longest path first. Where the
-paper leaves a choice (children in DFS-TOPO, equal paths in CPD-TOPO), the operator recorded first
-comes first.
+Each takes operators from the head of a queue of ready ones. M-TOPO (Baechi's) appends what becomes
+ready to the queue's end; DFS-TOPO puts it at the head, so that an operator's successors follow it;
+CPD-TOPO does so too, the operators on the longest path first. Where the paper leaves a choice
+(children in DFS-TOPO, equal paths in CPD-TOPO), the operator recorded first comes first.
 """
 
 from __future__ import annotations

@@ -32,11 +32,8 @@ def root(above: list[int], i: int) -> int:
 
 
 def tied(problem: Problem, edges: BoolArray) -> IntArray:
-    """int64[n]: the keys of groups of operators that the marked edges tie; -1 outside any.
-
-    edges bool[distinct edges]. Where ties compete, the one of most bytes comes first, since a tie
-    that is left out may cost its transfer.
-    """
+    """int64[n]: keys of the groups that edges bool[distinct edges] tie; -1 outside any. The edge of
+    most bytes ties first: a later one may be left out, which may cost its transfer."""
     source, target, size = distinct_edges(problem.graph)
     ties = np.flatnonzero(edges)
     ties = ties[np.lexsort((recorded_position(problem.graph)[source[ties]], -size[ties]))]

@@ -40,9 +40,8 @@ def transfer_seconds(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
 
 def communication_to_computing(problem: Problem) -> float:
     """CCR of Celeritas (1): seconds of all edges over seconds of all operators (each on the slowest
-    device that can run it); 0 where nothing is sent, inf where something is sent but computing
-    takes no time. Edges inside a co-location group send nothing and do not count.
-    """
+    device that can run it); 0 where nothing is sent, inf where only computing takes no time. Edges
+    inside a co-location group send nothing and do not count."""
     source, target, seconds = transfer_seconds(problem)
     unit = units_of(problem.graph.colocation)
     communication = float(seconds[unit[source] != unit[target]].sum())
