@@ -88,7 +88,8 @@ def declared_arguments(schema: str) -> list[str]:
 
 
 def tensors_of(values: Any, shapes: Any, types: Any, where: str) -> list[tuple[TracedTensor, ...]]:
-    """The tensors of each value, from the three lists of a node's inputs or outputs."""
+    """The tensors of each value, from the three lists of a node's inputs or outputs. Raises
+    GraphError for other values than such lists."""
     for name, found in (("values", values), ("shapes", shapes), ("types", types)):
         if not isinstance(found, list):
             raise GraphError(f"{where}.{name} is {_shown(found)}, expected a list")

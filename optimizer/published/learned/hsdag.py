@@ -13,7 +13,7 @@ or can be read in two ways, this was chosen:
 - convolutions and neighbourhoods use edges in both directions, as (15) does, not only the A of (6);
 - an episode's next placement starts from the embedding of each node plus that of its group, scaled
   to one length, or 20 such sums would overflow;
-- a group's embedding is the mean of its nodes' embeddings, each weighed by the score of the edge
+- a group's embedding is the mean of its nodes' embeddings, each weighted by the score of the edge
   that the node kept (as in Graph Parsing Networks); through these weights the scores are learned;
 - gamma of (14) is 0.99; r is the sum of the operators' times, each on its slowest device, divided
   by the step, so that it has no unit. As in (14) no baseline is subtracted, so that every placement

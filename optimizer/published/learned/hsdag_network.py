@@ -87,12 +87,12 @@ def spread(adjacency: Tensor, values: Tensor) -> Tensor:
 
 
 def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tensor:
-    """float[count, H]: the weighed mean of each group's embeddings float[T, N, H]. weight float[T,
-    N]: the score of the node's strongest edge, by which scores are learned; group int64[T, N]:
-    numbers 0..count - 1 over all placements."""
+    """float[count, H]: the weighted mean of the embeddings in each group. embedded float[T, N, H];
+    weight float[T, N]: the score of each node's strongest edge, which is learned through it; group
+    int64[T, N]: numbers 0..count - 1 over all placements."""
     flat, hidden = group.reshape(-1), embedded.shape[-1]
-    weighed = (embedded * weight[..., None]).reshape(-1, hidden)
-    total = torch.zeros(count, hidden).index_add(0, flat, weighed)
+    weighted = (embedded * weight[..., None]).reshape(-1, hidden)
+    total = torch.zeros(count, hidden).index_add(0, flat, weighted)
     size = torch.bincount(flat, minlength=count).clamp(min=1)
     return total / size[:, None]
 

@@ -39,7 +39,7 @@ class Proposal:
 
 
 class HsdagTraining:
-    """Trains on one graph, features float[N, columns], with placements that `trials` costs."""
+    """Trains on one graph, features float[N, columns], with placements that `trials` tries."""
 
     def __init__(self, policy: HsdagPolicy, features: Tensor, trials: Trials, seed: int) -> None:
         self.policy, self.features, self.trials = policy, features, trials

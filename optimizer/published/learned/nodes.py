@@ -1,4 +1,4 @@
-"""The graph that a policy places: each node is operators that share a device."""
+"""The graph that a policy places: each node stands for operators that share a device."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def node_costs(problem: Problem, nodes: Nodes) -> NDArray[np.float32]:
 
 
 class PlacetoTraining:
-    """Trains on one graph with placements that `trials` costs."""
+    """Trains on one graph with placements that `trials` tries."""
 
     def __init__(self, policy: PlacetoPolicy, trials: Trials, seed: int) -> None:
         problem, nodes = trials.search.problem, trials.nodes

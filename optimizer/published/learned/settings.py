@@ -75,8 +75,7 @@ class HsdagSettings:
 @dataclass(frozen=True)
 class PlacetoSettings:
     """Our own choices; the paper's are not known here. hidden: length of an embedding; rounds: of
-    messages in each direction; entropy: the weight of the policy's entropy at first, falling to
-    0."""
+    messages in each direction; entropy: the first weight of the policy's entropy, falling to 0."""
 
     hidden: int = 32
     rounds: int = 4

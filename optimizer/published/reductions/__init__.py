@@ -1,4 +1,4 @@
-"""Reductions of published papers, one file each; `REDUCTION` in a file names paper and section.
+"""Reductions of published papers, one file each; its `Reduction` names paper and section.
 
 The reductions of the thesis and its ancestor QuickP (iterate.py, rank.py, thresholds.py), of
 Celeritas, Moirai (gcof.py) and HSDAG follow their own papers. Those of ColocRL, Placeto, SpotLight

@@ -5,7 +5,7 @@ norm, addition, relu), which the paper gives as examples, and products with a bi
 TensorFlow fuses over Eigen's contractions. INDUCTOR follows torch's compiler: elementwise operators
 and views that follow one another are one kernel, which may end in the reduction that reads them, of
 at most 64 operators; products and convolutions are calls of a library and fuse with nothing.
-INDUCTOR's rules do not compare shapes, as inductor itself does.
+Unlike inductor itself, these rules do not compare shapes.
 
 An operator's kind follows from its type, as ATen, ONNX or TensorFlow names it.
 """
