@@ -1,4 +1,4 @@
-"""Execution traces as graphs: is what flows in the trace what flows in the graph?"""
+"""Execution traces as graphs: the graph has the trace's flow, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_step_that_torch_traced_flows_from_batch_to_updates(observed: bytes) -
     assert graph.flops[linear] == 2 * (2 * 5) * 144
     products = 2 if len(graph.output_tensors(back)) > 1 else 1
     assert graph.flops[back] in {products * 2 * (2 * 4 * 36) * 27, 2 * (2 * 4 * 36) * 27}
-    # Each parameter and its momentum are there before, and share the device of their update.
+    # Each parameter and its momentum were there before the trace, on the device of their update.
     updates = [i for i, one in enumerate(graph.types) if one == "aten.add_"]
     weights = [
         i for i, one in enumerate(graph.types) if one == "storage" and graph.colocation[i] >= 0
@@ -98,7 +98,7 @@ def test_a_step_that_torch_traced_flows_from_batch_to_updates(observed: bytes) -
     assert len(updates) >= 6
     assert {graph.colocation[i] for i in updates} <= {graph.colocation[i] for i in weights}
     assert sum(graph.weight_bytes[weights].tolist()) >= 4 * 2 * (4 * 27 + 4 + 4 + 4 + 144 * 5 + 5)
-    # What is read of a parameter is read before it is changed.
+    # A parameter is read before it is changed.
     for update in updates:
         assert loss in ancestors(graph, update) or graph.flops[update] <= 1
 

@@ -1,4 +1,4 @@
-"""ONNX models as graphs: do sizes, weights and counts hold, and is what is wrong told?"""
+"""ONNX models as graphs: sizes, weights and FLOPs are right, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ g (float[4, 8] x) => (float[4, 8] y) { y = com.acme.Mystery(x) }
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_exports_is_read() -> None:
-    """By its TorchScript exporter, which needs nothing beside onnx."""
+    """The model is exported by torch's TorchScript exporter, which needs no package but onnx."""
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
     ).eval()
