@@ -1,4 +1,4 @@
-"""What documents say that can be looked up: links, commands, files and keys of a plan."""
+"""Finds what documents say that tests can check: links, commands, files and keys of a plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name_of(document: Path) -> str:
 
 
 def blocks(text: str) -> Iterator[list[str]]:
-    """Lines of each code block, fenced or indented, without the indent; `\\` joins two."""
+    """The lines of each code block, fenced or indented, without the indent; `\\` joins lines."""
     fenced = re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S)
     rest = re.sub(r"^ *```\w*\n.*?^ *```", "", text, flags=re.M | re.S)
     indented = re.findall(r"(?:^|\n\n)((?: {4,}.*(?:\n|$)|\n(?= {4}))+)", rest)
@@ -42,7 +42,7 @@ def blocks(text: str) -> Iterator[list[str]]:
 
 
 def inventories(text: str) -> Iterator[str]:
-    """What is to be given with --inventory: the paragraphs of code that begin with `all:`."""
+    """The files that a reader is told to give with --inventory: code that begins with `all:`."""
     for paragraph in text.split("\n\n"):
         lines = textwrap.dedent(paragraph)
         if paragraph.startswith("    ") and lines.startswith("all:\n"):
@@ -50,7 +50,7 @@ def inventories(text: str) -> Iterator[str]:
 
 
 def spans(text: str) -> Iterator[str]:
-    """What stands in single backticks, on one line or over two."""
+    """The text in single backticks, on one line or over two."""
     without_fences = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
     without_blocks = re.sub(r"^ {4,}\S.*$", "", without_fences, flags=re.M)
     for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", without_blocks):
@@ -58,7 +58,7 @@ def spans(text: str) -> Iterator[str]:
 
 
 def commands(text: str) -> Iterator[tuple[list[str], bool]]:
-    """(words from the program on, whether it is a line to be typed as it stands)"""
+    """(a command's words from the program on, whether the line can be typed as it stands)"""
     for block in blocks(text):
         for line in block:
             found = re.match(
@@ -77,7 +77,7 @@ def _words(line: str) -> list[str]:
         return []
     try:
         words = shlex.split(line, comments=True)
-    except ValueError:  # prose with an apostrophe, or output of a program
+    except ValueError:  # prose with an apostrophe, or a program's output
         return []
     end = next((n for n, word in enumerate(words) if word in _SHELL), len(words))
     return words[:end]
@@ -88,7 +88,7 @@ def _stands_for_another(word: str) -> bool:
 
 
 def what_is_wrong(words: list[str], *, as_it_stands: bool) -> str | None:
-    """Of a command: a subcommand or an option that is none, or arguments that are refused."""
+    """Names a subcommand or an option that the command lacks, or says that it is refused."""
     parser, rest = PROGRAMS[words[0]], words[1:]
     while (known := _subcommands(parser)) and rest and not _stands_for_another(rest[0]):
         if rest[0] == "--help":
@@ -119,14 +119,14 @@ def _is_number(word: str) -> bool:
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of the document's headings."""
     without_code = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", without_code, re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def plan_keys() -> set[str]:
-    """`job.checkpoint.folder` and so on, of all kinds of job, without brackets."""
+    """The keys of all kinds of plan, like `job.checkpoint.folder`, without brackets."""
     return {
         ".".join(part for part in (section.path.replace("[]", ""), entry.key) if part)
         for section in sections(Plan)

@@ -1,5 +1,7 @@
-"""Programs of ours without the seconds that their imports take: forked from a process that has
-imported them; see forking_process.py."""
+"""Starts our programs without the seconds that their imports take.
+
+They are forked from a process that has imported their modules; see forking_process.py.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ _PROGRAM = Path(__file__).with_name("forking_process.py")
 
 
 class Forking:
-    """A process that has imported `modules`. It ends with this one, or when closed.
+    """A process that has imported `modules`. It ends with the present process, or when closed.
 
-    around: words before its own, as those that enter a namespace. environment: of its programs,
-    where nothing else is said; else this process'.
+    around: words before its command, like those that enter a namespace. environment: that of its
+    programs where `start` names no other; by default the present process'.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Forking:
             self._process = subprocess.Popen(
                 [*around, sys.executable, str(_PROGRAM), str(its.fileno()), *modules],
                 stdin=subprocess.DEVNULL, cwd=_PROGRAM.parents[1], pass_fds=[its.fileno()],
-                # Its threads would be missing in what is forked.
+                # Threads would be missing in the forked programs.
                 env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
 
@@ -52,9 +54,9 @@ class Forking:
         environment: Mapping[str, str] | None = None,
         join_errors: bool = False,
     ) -> Forked:
-        """As `python -m PROGRAM ARGUMENTS...` with an empty standard input.
+        """Starts the program as `python -m PROGRAM ARGUMENTS...` with an empty standard input.
 
-        paths: come first where modules are looked for. join_errors: into standard output.
+        paths: searched for modules before others. join_errors: standard error is standard output.
         """
         read, write = os.pipe()
         told, tell = os.pipe()
@@ -74,7 +76,7 @@ class Forking:
 
 
 class Forked:
-    """With what tests use of subprocess.Popen."""
+    """A started program, with the methods of subprocess.Popen that tests use."""
 
     returncode: int | None = None
 
@@ -106,7 +108,8 @@ class Forked:
             os.kill(self.pid, number)
 
     def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """What it wrote and nobody read yet, once it ended; TimeoutExpired: it has not."""
+        """Returns the unread output and the errors of a program that has ended. Raises
+        TimeoutExpired where it has not."""
         if self._reader.ident is None:
             self._reader.start()
         self._reader.join(timeout)

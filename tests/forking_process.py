@@ -1,17 +1,18 @@
-"""Programs, each a process of its own, and what they import is paid for once for all of them.
+"""Forks programs, each a process of its own, from one process that has imported their modules.
 
-    python forking_process.py FD MODULE...     FD: of a socket, whose other end asks for programs;
-                                               MODULE: what is imported before the first
+    python forking_process.py FD MODULE...     FD: a socket, whose other end asks for programs;
+                                               MODULE: imported before the first program
 
-Asked for with a message of JSON and four descriptors: standard input, output and error, and one
-that is told the program's process id and, when it ends, its exit status, a line each.
+A program is asked for with a JSON message and four descriptors: standard input, output and error,
+and one to which a line with the program's process id is written and, when it ends, a line with its
+exit status. The message has these keys:
 
-    program       module, run as by `python -m`
-    arguments     of it
-    paths         where modules are looked for first
-    environment   of it
+    program       the module, run as by `python -m`
+    arguments     its arguments
+    paths         searched for modules before all others
+    environment   its environment
 
-Ends when the other end is closed.
+The process ends when the other end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ _LONGEST_MESSAGE_BYTES = 1 << 20
 
 
 def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any] | None:
-    """Returns in each program's process, with what was asked for; None: no more is asked for."""
+    """Returns in each program's process with the message that asked for the program, and in the
+    parent process with None when no more programs are asked for."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     for module in modules:
         if module == "torch":
-            # Its allocator is prepared before it is loaded, as ranks do.
+            # torch's allocator is prepared before torch is loaded, as ranks do.
             from placewire.optimizer.capture.allocator import prepare_allocator
 
             prepare_allocator()
         importlib.import_module(module)
     threads = [*Path("/proc/self/task").iterdir()]
     assert len(threads) == 1, "a thread of an import would be missing in every program"
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for keepers.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     with socket.socket(fileno=descriptor) as orders:
         while True:
             message, descriptors, _, _ = socket.recv_fds(orders, _LONGEST_MESSAGE_BYTES, 4)
@@ -57,7 +59,8 @@ def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _keep(stdin: int, stdout: int, stderr: int, told: int) -> None:
-    """Returns in the program's process; the one that called waits for it, tells, and ends."""
+    """Returns in the program's process. The calling process, its keeper, waits for the program,
+    writes its id and exit status to `told`, and ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if (pid := os.fork()) == 0:
         os.close(told)

@@ -1,4 +1,4 @@
-"""Figures of a machine that others use too: what is wrong stays wrong, a moment's lack does not."""
+"""Repeats a measurement on a shared machine, so that a moment's lack of processor fails no test."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Figure = TypeVar("Figure")
 
 
 def until(right: Callable[[Figure], bool], measure: Callable[[], Figure]) -> Figure:
-    """The first figure that is right, else the last; as the controller measures again what was
-    missed."""
+    """Returns the first figure that is right, else the last one. The controller, too, measures
+    again where a promise was missed."""
     for _ in range(ATTEMPTS - 1):
         figure = measure()
         if right(figure):

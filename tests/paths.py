@@ -1,4 +1,4 @@
-"""Where the project is, and the published graphs that lie beside it."""
+"""The folders of the project, and of the published graphs that lie beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements made by hand: random ones that any graph admits, without an engine."""
+"""Makes random placements of any graph, without an engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def cluster_of(devices: int, rails: Sequence[str] = ("a",), rate: float = 1e9) -
 
 
 def random_devices(graph: OperatorGraph, cluster: Cluster, seed: int) -> dict[str, str]:
-    """A device for each operator, one per co-location group; every device gets some."""
+    """A random device for each operator, the same for all of a co-location group; every device gets
+    at least one operator."""
     choose = random.Random(seed)
     of_group: dict[int, str] = {}
     devices = {}
@@ -48,9 +49,10 @@ def placement_of(
     shares: dict[str, float] | None = None,
     order_seed: int | None = None,
 ) -> Placement:
-    """Orders of one global topological order; one message per cut tensor and destination.
+    """Devices run their operators in one global topological order, and each tensor that crosses
+    devices is one message per destination.
 
-    shares: of every message, by rail (evenly over all if not given). order_seed: a random
+    shares: each rail's share of every message (equal if not given). order_seed: takes a random
     topological order instead of the graph's own.
     """
     shares = shares or {rail: 1 / len(cluster.rails) for rail in cluster.rails}

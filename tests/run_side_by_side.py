@@ -1,11 +1,12 @@
-"""`make test`: what needs a quiet machine, and all else beside it on what that leaves.
+"""Runs `make test`: tests that need a quiet machine in three lanes, all others beside them.
 
-Tests marked `network` or `timed` measure rates and times and wait for limits: they must not be
-held up, and most of the time they use no processor, so they run in three lanes. Two have those that
-make a lab, with temporary files of their own, for they look at what is left there. All else runs in
-the idle scheduling class, in sessions of the least weight: whenever one of the first wants a core
-it has it. The first lane's output is seen at once, that of the others after it. Ctrl-C ends all,
-each with its own clearing up.
+Tests marked `network` or `timed` measure rates and times and wait for limits. They must not be held
+up, and use no processor most of the time, so that three lanes of them run at once. Two of the three
+are for tests that make a lab; each has a folder of its own for temporary files, since these tests
+check what is left there. All other tests, and the static checks, run in the idle scheduling class,
+in sessions of the least weight, so that a test of the first kind gets a core whenever it wants one.
+The first lane's output is shown at once, that of the others after it. Ctrl-C ends all lanes, and
+each clears up after itself.
 
 Tests marked `thorough` are left out: `make test-thorough` runs them. The last lines say what was
 skipped, and why.
@@ -29,13 +30,14 @@ from tests.skipped import VARIABLE, summary
 
 INTERRUPTED = 130
 _POLL_SECONDS = 0.2
-# Of the optimizer's tests those that run after all others', which would end before them.
+# These tests of the optimizer run in the lane of the other folders, which would end too early.
 CAPTURES = "tests/optimizer/capture"
 
 
 @dataclass(frozen=True)
 class Lane:
-    """apart: with a folder of its own for temporary files."""
+    """apart: whether it has a folder of its own for temporary files; idle: whether it runs in the
+    idle scheduling class."""
 
     command: Sequence[str]
     apart: bool = False
@@ -43,8 +45,8 @@ class Lane:
 
 
 def run_side_by_side(*lanes: Lane) -> int:
-    """All commands at once; 0, or the exit status of one that failed. What the first writes is seen
-    at once, what the others write in their order from its end on."""
+    """Runs all commands at once; returns 0, or the exit status of one that failed. The output of
+    the first is shown at once, that of the others when it has ended, in their order."""
     with ExitStack() as stack:
         kept = [stack.enter_context(_Said()) for _ in lanes[1:]]
         running = []
@@ -67,7 +69,7 @@ def run_side_by_side(*lanes: Lane) -> int:
 
 
 class _Said:
-    """What a command writes, kept until it is shown."""
+    """The output of a command, kept until it is shown."""
 
     def __enter__(self) -> _Said:
         self.file = tempfile.TemporaryFile(prefix="placewire-tests-")
@@ -78,7 +80,7 @@ class _Said:
         self.file.close()
 
     def show(self) -> None:
-        """What is new; the command goes on writing at the file's own position."""
+        """Shows the output that is new; the command goes on writing at the file's own position."""
         new = os.pread(self.file.fileno(), 1 << 24, self._shown)
         self._shown += len(new)
         sys.stdout.buffer.write(new)
@@ -86,7 +88,7 @@ class _Said:
 
 
 def _start(lane: Lane, output: IO[bytes] | None, temporary: str | None) -> subprocess.Popen[bytes]:
-    # A session of its own: the terminal's Ctrl-C comes here alone, and is passed on once.
+    # In a session of its own: the terminal's Ctrl-C reaches only this process, which passes it on.
     process = subprocess.Popen(
         lane.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         start_new_session=True, env=os.environ | ({"TMPDIR": temporary} if temporary else {}),
@@ -94,15 +96,15 @@ def _start(lane: Lane, output: IO[bytes] | None, temporary: str | None) -> subpr
     if lane.idle:
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
-        # Where the kernel weighs sessions (sched_autogroup_enabled), priorities only count within
-        # one, and what the first starts as daemons has sessions of its own.
+        # Where the kernel weighs sessions (sched_autogroup_enabled), a priority counts only within
+        # one session, and daemons that the first lanes start have sessions of their own.
         with suppress(OSError):
             Path(f"/proc/{process.pid}/autogroup").write_text("19")
     return process
 
 
 def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Once for each time that somebody insists."""
+    """Interrupts all that run, and again each time that the user presses Ctrl-C again."""
     while left := [process for process in running if process.poll() is None]:
         for process in left:
             process.send_signal(signal.SIGINT)
@@ -137,7 +139,7 @@ def _lanes() -> tuple[Lane, ...]:
     return (
         Lane([*pytest, timed, *elsewhere]),
         Lane([*pytest, "lab and not thorough", apply], apart=True),
-        # Over SSH a rank is known by its process: all tests of that are one after the other.
+        # Ranks over SSH are told apart by their processes, so that their tests run one by one.
         Lane([*pytest, timed, labs, controller, f"--ignore={apply}"], apart=True),
         Lane(["make", "--no-print-directory", "static"], idle=True),
         Lane([*pytest, rest, optimizer, f"--ignore={CAPTURES}"], idle=True),

@@ -1,4 +1,4 @@
-"""Tab completes: bash asks the command itself, as a shell that was set up by the guide does."""
+"""Tab completes commands in a bash that was set up as the guide says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 
-# What bash does at Tab, for a line whose cursor is at its end.
+# bash does this at Tab, for a line whose cursor is at its end.
 _TAB = """
 eval "$(%(python)s -m argcomplete.scripts.register_python_argcomplete controller optimizer agent)"
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
@@ -25,7 +25,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
 
 
 def completed(line: str, folder: Path) -> set[str]:
-    """Commands are this interpreter's own, whatever is installed beside it."""
+    """The words that Tab offers. The commands run by the present interpreter, whatever is
+    installed."""
     for program, module in (
         ("controller", "placewire.controller.cli"), ("optimizer", "placewire.optimizer.cli"),
         ("agent", "placewire.agent.main"),

@@ -1,4 +1,4 @@
-"""Documents do not rot: what they link to, tell to type and name is there."""
+"""The links, commands, files and plan keys in documents exist."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_files_and_keys_that_are_named_are_there(document: Path) -> None:
 
 
 def test_inventories_are_taken_as_they_stand(tmp_path: Path) -> None:
-    """By the reader of `controller provision --inventory`, beside the plan of the tutorial."""
+    """The reader of `controller provision --inventory` takes them beside the tutorial's plan."""
     plan = load_plan(ROOT / "examples" / "plans" / "two-servers.yaml")
     servers = [server.name for server in plan.cluster.servers]
     derived, own = tmp_path / "plan.json", tmp_path / "own.yaml"
@@ -103,7 +103,7 @@ def test_every_document_is_on_the_map() -> None:
 
 
 def test_every_command_is_told_of_outside_the_reference() -> None:
-    """A guide or an explanation says when to use it."""
+    """Some guide or explanation says when to use each command."""
     guides = [d for d in DOCUMENTS if d.parent.name != "reference"]
     text = "\n".join(d.read_text() for d in guides)
     for program, parser in PROGRAMS.items():

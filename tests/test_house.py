@@ -1,4 +1,4 @@
-"""The house itself: commands answer fast, the readme holds, installers are valid."""
+"""Commands answer fast, the readme is true, and the playbook and the lock file are valid."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_the_playbook_is_valid() -> None:
 
 
 def test_everything_is_locked_and_torch_is_not() -> None:
-    """The lock never decides which torch is installed: the CUDA build must be a choice."""
+    """The lock file must not decide which torch is installed: users choose the CUDA build."""
     names = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
     assert "torch" not in names and not [name for name in names if name.startswith("nvidia")]
     assert {"pydantic", "numpy", "pyroute2", "ovs", "aiohttp"} <= set(names)
 
 
 def test_the_optimizer_lines_of_the_readme_run(tmp_path: Path) -> None:
-    """As written, in a folder of their own, with this interpreter's commands."""
+    """They run as written, in an empty folder, with the present interpreter's commands."""
     text = (ROOT / "README.md").read_text()
     lines = re.findall(r"^    \.venv/bin/(optimizer .*)$", text, re.M)
     assert [line.split()[1] for line in lines] == ["profile", "solve", "explain", "check"]

@@ -1,4 +1,4 @@
-"""docs/reference is what the code gives now, and says of the code what is so."""
+"""docs/reference is what `make reference` writes now, and agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several commands at once: all are shown whole, any failure counts, an interrupt ends all."""
+"""run_side_by_side shows all output, reports any failure, and an interrupt ends all commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("run_side_by_side.py")
 
 
 def started(*programs: str) -> subprocess.Popen[str]:
-    """Of Python: the first, the second and the idle ones."""
+    """Runs Python programs as lanes, the idle ones from the third on."""
     program = (
         "import sys; from tests.run_side_by_side import Lane, run_side_by_side as run; "
         "sys.exit(run(*(Lane([sys.executable, '-c', one], idle=number > 1) "
@@ -31,7 +31,7 @@ def started(*programs: str) -> subprocess.Popen[str]:
 
 
 def test_every_test_is_in_a_lane() -> None:
-    """Lanes are given folders: no test of one kind is where only others are looked for."""
+    """Lanes are given folders, so that a test's marks must fit the lane of its folder."""
     for file in SCRIPT.parent.rglob("test_*.py"):
         marks = set(re.findall(r"pytest\.mark\.(network|timed|lab)\b", file.read_text()))
         folder = file.relative_to(SCRIPT.parent).parts[0]

@@ -1,4 +1,4 @@
-"""What holds for every trace file, whoever wrote it."""
+"""Checks of a trace file, predicted or measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from placewire.optimizer.placement import Placement
 
 
 def check_trace(document: Mapping[str, Any]) -> None:
-    """Trace Event Format: events in order, none before time or of negative length, every process
-    and thread named before it is used, and no two events of a thread at once."""
+    """Checks the Trace Event Format: events are in order, none begins before 0 or has a negative
+    length, every process and thread is named before its first event, and no two events of a thread
+    overlap."""
     events = document["traceEvents"]
     named: set[tuple[str, int, int]] = set()
     by_thread = defaultdict(list)
@@ -32,7 +33,7 @@ def check_trace(document: Mapping[str, Any]) -> None:
 
 
 def _made(document: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
-    """(device, event) of all that is predicted, or measured."""
+    """(device, event) for all events of a source: predicted, or measured."""
     names = {
         event["pid"]: event["args"]["name"].split()
         for event in document["traceEvents"]
@@ -45,7 +46,7 @@ def _made(document: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]
 
 
 def computed(document: Mapping[str, Any], source: str) -> Mapping[str, Counter[tuple[int, str]]]:
-    """By device: how often each operator ran in each step."""
+    """For each device, how often each operator ran in each step."""
     found: dict[str, Counter[tuple[int, str]]] = defaultdict(Counter)
     for device, event in _made(document, source):
         if event["cat"] == "compute":
@@ -62,7 +63,7 @@ def expected_operators(placement: Placement, steps: list[int]) -> Mapping[str, C
 
 
 def transfers(document: Mapping[str, Any], source: str) -> Counter[tuple[Any, ...]]:
-    """How often each message is under way: (device, rail and direction, name, step, peer)."""
+    """The number of events of each message: (device, rail and direction, name, step, peer)."""
     return Counter(
         (device, event["cat"], event["name"], event["args"]["step"], event["args"]["peer"])
         for device, event in _made(document, source)

@@ -1,5 +1,7 @@
-"""The lab that end-to-end tests share, and `controller` commands: as a user runs them, or in that
-lab at once, forked from a process that has imported what they import."""
+"""The lab that end-to-end tests share, and its `controller` commands.
+
+A command runs as a user runs it, or is forked, without the time that its imports take.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ from tests.forking import Forked, Forking
 from tests.paths import ROOT
 
 SERVERS = ("s1", "s2", "s3")
-# Of each NIC: half of what two slow cores can switch in all queues at once.
+# The rate of each NIC: half of what two slow cores can switch in all queues at once.
 NIC_BITS_PER_SECOND = 8e6
-# Of what a command said, how much a test shows that failed.
+# A failed test shows so many of the last lines that a command printed.
 LAST_LINES = 40
 OTHERS_SECONDS = 90
-# Of each device: less than the small model's weights, gradients and optimizer state, 6.8 MiB: at
-# least two servers take part, whatever the profile says.
+# The memory of each device: less than the small model's weights, gradients and optimizer state
+# (6.8 MiB), so that at least two servers take part, whatever the profile says.
 TIGHT_MEMORY = "6800KiB"
-# What commands import by and by, but for their own module.
+# The modules that commands import while they run, but for their own.
 IMPORTED = (
     "placewire.controller.agents.agents",
     "placewire.controller.apply",
@@ -64,13 +66,13 @@ class Finished:
 
     @property
     def document(self) -> Any:
-        """What `--json` printed, after what was said on standard error."""
+        """The document that `--json` printed, which follows the lines of standard error."""
         begin = 0 if self.output.startswith("{") else self.output.index("\n{")
         return json.loads(self.output[begin:])
 
     @property
     def told(self) -> str:
-        """How it ended, for a test that failed."""
+        """The exit code and last lines, for a test that failed."""
         return f"exit {self.code}:\n" + "\n".join(self.output.splitlines()[-LAST_LINES:])
 
 
@@ -83,9 +85,9 @@ class TestCluster:
     name: str
     folder: Path
     new: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Snapshots of the servers as the lab made them."""
+    """The snapshot of each server as the lab made it."""
     forking: Forking | None = None
-    """Where commands are forked, while the lab is up; None: they are started as a user does."""
+    """The process from which commands are forked; None where they start as a user's do."""
 
     def up(self) -> None:
         done = self.run("lab", "up", str(self.plan(self.document(), "lab")))
@@ -109,7 +111,8 @@ class TestCluster:
         assert not left, left
 
     def make_anew_if_touched(self) -> None:
-        """A test that failed must not fail those after it."""
+        """Makes the lab anew where a failed test left something, which would fail the next
+        tests."""
         if self.snapshots() != self.new or self.ranks():
             self.down()
             self.up()
@@ -119,8 +122,8 @@ class TestCluster:
         for server in document["cluster"]["servers"]:
             server["devices"][0]["memory"] = TIGHT_MEMORY
         document["solve"] = {"time_limit": "1s", "seed": 1}
-        # All servers and what tests beside these do share two cores: a moment's lack of processor
-        # time is no broken promise.
+        # All servers share two cores with other tests, so that a moment's lack of processor time
+        # must not count as a broken promise.
         document["network"]["verify"] |= {"tolerance": "30%", "seconds": 1}
         return copy.deepcopy(document)
 
@@ -130,7 +133,8 @@ class TestCluster:
         return file
 
     def as_a_user(self) -> TestCluster:
-        """The same lab; each command is a Python of its own, and finds the lab by itself."""
+        """The same lab, whose commands are separate Python processes that find the lab
+        themselves."""
         return replace(self, forking=None)
 
     def start(self, *arguments: str) -> Process:
@@ -157,7 +161,7 @@ class TestCluster:
     ) -> Finished:
         done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
         until = time.monotonic() + OTHERS_SECONDS
-        # Ranks of tests that run beside this one are not told from a job's on these servers.
+        # The controller takes ranks of tests that run beside this one for a job's on these servers.
         while "cannot be measured in isolation" in done.output and time.monotonic() < until:
             done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
         return done
@@ -191,7 +195,7 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        # A lab that goes up raises what is the whole machine's for a moment.
+        # While a lab goes up it raises a setting of the whole machine for a moment.
         with exclusive():
             return {
                 server: server_snapshot(
@@ -239,7 +243,7 @@ def once(words: str, act: Callable[[Process], None]) -> Any:
 
 
 def interrupt(process: Process) -> None:
-    """Twice, as an impatient person does: the second must not stop the undoing."""
+    """Interrupts twice, as an impatient person does: the second must not stop the undoing."""
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)

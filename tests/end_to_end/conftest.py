@@ -1,4 +1,4 @@
-"""The lab of all end-to-end tests, and what every one of them must leave as it was."""
+"""The lab of all end-to-end tests, and the checks that each test leaves it as it was."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.end_to_end.snapshots import differences, machine_snapshot
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    """The lab stands for all of them; afterwards the machine is as it was."""
-    # Others may have such a lab at the same time, and none's name begins as another's.
+    """One lab for all tests; afterwards the machine is checked to be as it was before."""
+    # Others may have such a lab at the same time; no lab's name begins with another's.
     name = f"e2e{os.getpid():07}"
     before = machine_snapshot(name)
     cluster = TestCluster(name, tmp_path_factory.mktemp("plans"))
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
 
 @pytest.fixture
 def untouched(cluster: TestCluster) -> Iterator[None]:
-    """Every server is, byte for byte, what it was before the test, and no rank is left."""
+    """Checks that the test leaves every server byte for byte as it was, and no rank."""
     cluster.make_anew_if_touched()
     yield
     after = cluster.snapshots()

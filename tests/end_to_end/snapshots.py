@@ -1,4 +1,4 @@
-"""What a server's network is, as its own tools print it: compared before and after.
+"""Takes snapshots of a server's network, as its own tools print it, and compares two of them.
 
 Counters, timers and other values that change by themselves are left out; everything else counts.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from placewire.controller.lab.record import LAB_ROOT, exclusive
 
 _TABLES = ("Bridge", "Port", "Interface", "QoS", "Queue")
-# ofport numbers, statistics and the like move without anyone changing anything.
+# Left out are columns that change by themselves, like ofport numbers and statistics.
 _COLUMNS = {
     "Bridge": "name,datapath_type,ports,external_ids,other_config,fail_mode",
     "Port": "name,interfaces,qos,external_ids,other_config,tag",
@@ -52,11 +52,11 @@ def _traffic_control(namespace: str) -> list[str]:
             try:
                 text = run(namespace, "tc", what, "show", "dev", link["ifname"])
             except subprocess.CalledProcessError as error:
-                # It went while we looked, as a restore is under way: another snapshot differs.
+                # The link vanished meanwhile, in a restore: a later snapshot will differ.
                 lines.append(f"{link['ifname']} {what} {error.stderr}")
                 continue
             lines += [f"{link['ifname']} {what} {line.strip()}" for line in text.splitlines()]
-    # A qdisc that the kernel made by itself gets the next free handle.
+    # Handles are left out: a qdisc that the kernel makes by itself gets the next free one.
     return sorted(re.sub(r"qdisc (\w+) \w+: ", r"qdisc \1 ", line) for line in lines)
 
 
@@ -94,8 +94,8 @@ def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
 
 
 def without_row_numbers(servers: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Snapshots by server, for what went and came back: rows of Open vSwitch's database, which then
-    have other numbers, are called by what they say."""
+    """Replaces the row numbers of Open vSwitch's database by the rows' contents, so that a network
+    that was removed and made again is equal."""
     return {
         server: {**snapshot, "open vswitch": _rows_by_content(snapshot["open vswitch"])}
         for server, snapshot in servers.items()
@@ -108,7 +108,7 @@ def _rows_by_content(tables: Mapping[str, list[str]]) -> Mapping[str, list[str]]
     def named(text: str) -> str:
         return _UUID.sub(lambda number: said.get(number[0], "row"), text)
 
-    for table in ("Queue", "QoS"):  # in the order in which they name each other
+    for table in ("Queue", "QoS"):  # a QoS row names its queues, and other rows name QoS rows
         for row in filter(None, tables[table]):
             first, rest = row.split("\n", 1)
             found = _UUID.search(first)
@@ -118,7 +118,7 @@ def _rows_by_content(tables: Mapping[str, list[str]]) -> Mapping[str, list[str]]
 
 
 def differences(before: Any, after: Any, where: str = "") -> list[str]:
-    """Of two snapshots, a line for everything that only one of them has."""
+    """A line for everything that only one of two snapshots has."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         lines = [f"{where}only before: {key}" for key in before if key not in after]
         lines += [f"{where}only after: {key}" for key in after if key not in before]
@@ -135,8 +135,8 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
 
 
 def machine_snapshot(lab: str) -> Mapping[str, Any]:
-    """The root namespace and what the lab of this name could leave on the machine but processes,
-    which TestCluster.down() looks for; taken while no lab goes up or down."""
+    """The root namespace, and all that the lab of this name could leave on the machine, without
+    processes, which TestCluster.down() looks for. Taken while no lab goes up or down."""
 
     def lines(*argv: str) -> list[str]:
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -157,7 +157,7 @@ def machine_snapshot(lab: str) -> Mapping[str, Any]:
                 for path in Path("/run").glob("placewire*/**/*")
                 if path != LAB_ROOT and (LAB_ROOT not in path.parents or lab in str(path))
             ),
-            # A controller's own; `make test` gives these tests a folder for theirs.
+            # A controller's files; under `make test` these tests have a folder of their own.
             "temporary files": sorted(
                 map(str, Path(tempfile.gettempdir()).glob("placewire-????????"))
             ),

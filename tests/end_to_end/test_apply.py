@@ -42,7 +42,7 @@ from tests.trace_files import (
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 MODEL = "placewire.examples.models.mlp:training_step"
-# Of what is only staged.
+# The lease of a state that is only staged.
 SHORTEST_LEASE_SECONDS = 30
 
 
@@ -79,7 +79,8 @@ def test_placed_over_servers_trains_exactly_as_on_one(
 def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     cluster: TestCluster, untouched: None
 ) -> None:
-    """In the lab all are this processor: two names for it, two columns of times."""
+    """All servers of the lab have the same processor; under two names it gets two columns of
+    times."""
     document, report_file = cluster.document(), cluster.folder / "types.run.json"
     document["cluster"]["servers"][1]["devices"][0]["type"] = "cpu:other"
     document["cluster"]["setup_latency"] = "measured"
@@ -100,8 +101,8 @@ def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
 
 
 def check_calibrated(report: dict[str, Any], output: str) -> None:
-    """Every path that there was time for; where a rate was promised, gloo gets about that
-    (test_job_calibrate.py says how well it is found), and not what the whole NIC carries."""
+    """Every path that there was time for was calibrated. Where a rate was promised, gloo gets about
+    that rate (test_job_calibrate.py says how exactly it is found), not the whole NIC's."""
     rows = {(row["source"], row["destination"], row["rail"]): row for row in report["calibrated"]}
     paths = {(a, b, r) for a in SERVERS for b in SERVERS for r in "ab" if a != b}
     assert set(rows) <= paths
@@ -116,7 +117,7 @@ def check_calibrated(report: dict[str, Any], output: str) -> None:
 
 
 def check_traces(report: dict[str, Any]) -> None:
-    """What ranks recorded of the last step is in one file with what was predicted for them."""
+    """The file has the last step as ranks recorded it, and as it was predicted."""
     placement = load_placement(Path(report["files"]["placement"]))
     trace = read_json(Path(report["files"]["trace"]))
     check_trace(trace)
@@ -128,7 +129,8 @@ def check_traces(report: dict[str, Any]) -> None:
 def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     cluster: TestCluster, untouched: None
 ) -> None:
-    """The optimum of this plan is distributed: its operators are slow beside its messages."""
+    """The best placement of this plan uses several servers: operators take long, messages
+    little."""
     graph, report_file = cluster.folder / "graph.json.gz", cluster.folder / "replay.run.json"
     program = [
         sys.executable,
@@ -153,7 +155,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     shared = {row["sharing"]: row["step_seconds"] for row in report["considered"][:-1]}
     assert set(shared) == set(get_args(SharingName))
     assert report["considered"][-1]["rails"] == ["a"]
-    # Those that differ by less than 1 % are ties.
+    # Sharings that differ by less than 1 % are ties.
     assert report["predicted_step_seconds"] <= min(shared.values()) * 1.01
     assert report["predicted_step_seconds"] < report["single_device_seconds"]
     predicted = report["predicted_step_seconds"]
@@ -174,7 +176,7 @@ def test_what_may_borrow_is_measured_and_trains(
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
     floor = 0.7 * payload_capacity(NIC_BITS_PER_SECOND)
     for link in report["links"]:
-        # A receiver whose minimums take all of it has nothing to lend.
+        # A receiver's NIC that is promised entirely has nothing to lend.
         assert link["at_most_bits_per_second"] >= link["promised_bits_per_second"]
         if sharing == "job":
             shared = floor / link["promised_bits_per_second"]
@@ -187,7 +189,7 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     cluster: TestCluster, untouched: None
 ) -> None:
     document = cluster.document()
-    # What others change is not to be put back before it was looked at.
+    # With `drift: report` the agent does not heal what the test changes.
     document["network"] |= {"on_exit": "keep", "drift": "report"}
     plan = str(cluster.plan(document, "keep"))
     report = cluster.folder / "keep.run.json"
@@ -214,7 +216,7 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     assert verified.code == 0 and "kept" in verified.output, verified.told
     assert differences(between, cluster.snapshots()) == []
 
-    # Where rates are promised is the placement's choice, which follows the profile.
+    # The placement, which follows the profile, decides which servers have promised rates.
     shaped = read_report(report)["links"][0]["source"]
     throttle(cluster, shaped)
     assert cluster.run("status", plan).output.count("as decided") == len(SERVERS) - 1
@@ -306,7 +308,7 @@ def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) 
 
 
 def throttle(cluster: TestCluster, server: str) -> None:
-    """Every pair's queue on this server, in the kernel, behind Open vSwitch's back."""
+    """Slows every pair's queue on this server in the kernel, without Open vSwitch's knowledge."""
     for nic in ("nic0", "nic1"):
         classes = run(cluster.namespace(server), "tc", "class", "show", "dev", nic)
         for line in classes.splitlines():
@@ -320,7 +322,7 @@ def throttle(cluster: TestCluster, server: str) -> None:
 
 def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouched: None) -> None:
     document = cluster.document()
-    document["network"]["drift"] = "report"  # else an agent puts it right while it is measured
+    document["network"]["drift"] = "report"  # else the agent heals it during the measurement
     plan = str(cluster.plan(document, "throttled"))
 
     def throttle_all(_: object) -> None:
@@ -375,7 +377,7 @@ def test_an_interrupt_at_any_stage_restores(
 def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     cluster: TestCluster, untouched: None
 ) -> None:
-    """As `| tee run.log`, which the same key ends."""
+    """Like `| tee run.log`, which Ctrl-C ends too."""
     document = cluster.document()
     document["job"]["steps"] = 500
     process = cluster.start("apply", str(cluster.plan(document, "long")), "--yes")
@@ -395,7 +397,7 @@ def test_an_interrupt_restores_though_what_read_the_output_ended_first(
 
 
 def killed_in_the_middle(cluster: TestCluster, words: str) -> str:
-    """The plan that a controller died over when it said this."""
+    """Kills a controller when it prints these words; returns the plan that it was applying."""
     document = cluster.document()
     document["job"]["steps"] = 500
     document["network"]["lease"] = "10s"
@@ -434,7 +436,7 @@ def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched:
 
 
 def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None) -> None:
-    """DistributedDataParallel, as torchrun would start it: its bytes are on both NICs."""
+    """DistributedDataParallel, started as by torchrun, sends its bytes over both NICs."""
     document, report_file = cluster.document(), cluster.folder / "script.run.json"
     document["job"] = {
         "kind": "torchrun", "script": "examples/ddp.py",

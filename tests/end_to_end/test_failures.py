@@ -1,7 +1,7 @@
-"""What is promised when a rank, an agent or the controller is killed, in a real lab.
+"""A rank, an agent and the controller are killed in a real lab, and the promises for it are kept.
 
-One training is broken off again and again, from test to test, and ends with the parameters of one
-that never was.
+One training is interrupted in each test, and ends in the last test with the parameters of a
+training that was never interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 MODEL, BATCH = "placewire.examples.models.mlp:training_step", 16
 LEASE_SECONDS = 10
-# Where it must not run out: an agent takes seconds to be back while ranks use every core.
+# A lease that must not run out: an agent takes seconds to come back while ranks use every core.
 LONG_LEASE_SECONDS = 60
 
 
@@ -56,8 +56,8 @@ def training(
 
 
 def last_with(words: str, cluster: TestCluster) -> str:
-    """Which servers have ranks is the placement's choice; the first rank is on none but the first
-    of them."""
+    """The last server with such a process. The placement decides which servers have ranks; the
+    first rank is on the first of these servers only."""
     return [server for server in SERVERS if cluster.processes(words, server)][-1]
 
 
@@ -89,7 +89,7 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
 
 
 def start_agent(cluster: TestCluster, server: str) -> subprocess.Popen[bytes]:
-    """As systemd would after it was killed."""
+    """Starts the agent as systemd would after it was killed."""
     lab = find_lab(cluster.name)
     assert lab is not None
     config = lab.directory / server / "agent.json"
@@ -134,7 +134,7 @@ def test_a_killed_controller_leaves_the_job_running_for_its_lease(
 def test_a_killed_agent_is_no_loss_while_its_lease_holds(
     cluster: TestCluster, untouched: None, folder: Path
 ) -> None:
-    """The broken-off training comes to its end here, equal to one that never was."""
+    """The interrupted training ends here, equal to one that was never interrupted."""
     server: list[str] = []
     killed: list[threading.Timer] = []
     restarted: list[subprocess.Popen[bytes]] = []

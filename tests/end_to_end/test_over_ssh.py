@@ -1,4 +1,4 @@
-"""Ranks of the main job started over SSH, by an sshd on each server of the lab."""
+"""Ranks of the main job are started over SSH, by an sshd on each server of the lab."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 
 def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> None:
-    """As on a cluster: an sshd on every server, and nothing shared but what SSH brings there."""
+    """Every server has an sshd, and gets files over SSH only, as in a real cluster."""
     keys, report_file = make_keys(cluster.folder / "ssh"), cluster.folder / "ssh.run.json"
     document = cluster.document()
     document["job"] |= {"python": sys.executable, "workdir": str(ROOT)}
@@ -41,7 +41,7 @@ def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> No
     report = read_report(report_file)
     assert len(report["losses"]) == 3 and report["server_pairs"]
     assert report["network"] == "restored"
-    # Not on s1, where ranks of another test run on this machine just then.
+    # The profile is not on s1 where ranks of another test run on this machine at the time.
     assert re.search(r"profile on s[123] \(cpu\)", done.output), done.told
     for row in report["traffic"]:
         assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)

@@ -1,5 +1,7 @@
-"""The tutorial as its commands: from agents that dial in to a job, on a network that is kept,
-changed, gone back to and destroyed. Ranks are started over SSH, by an sshd on each server."""
+"""Runs the commands of the tutorial, from agents that dial in to a job and a destroyed network.
+
+The network is kept, changed, rolled back and destroyed. An sshd on each server starts the ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 STEPS = 4
-# A user's own: brought to every server into the folder that the plan calls `workdir`.
+# A user's own model, which is copied to every server into the plan's `workdir`.
 MODEL = """
 from placewire.examples.models import mlp
 
@@ -39,7 +41,7 @@ def training_step(batch, seed):
 
 @contextmanager
 def reached_over_ssh(cluster: TestCluster) -> Iterator[Keys]:
-    """An sshd on every server, whose key the user has compared."""
+    """Runs an sshd on every server, whose host key the user knows."""
     keys = make_keys(cluster.folder / "story-ssh")
     with ExitStack() as daemons:
         for number, server in enumerate(SERVERS, start=1):
@@ -51,7 +53,7 @@ def reached_over_ssh(cluster: TestCluster) -> Iterator[Keys]:
 
 
 def edit(plan: Path, changes: Mapping[str, str]) -> None:
-    """As with an editor; every place that reads like that, and there is one."""
+    """Replaces every match of each pattern, of which there must be one, as with an editor."""
     text = plan.read_text()
     for pattern, written in changes.items():
         text, found = re.subn(pattern, written, text)
@@ -120,7 +122,7 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
         )
         assert cluster.snapshots() != kept
         controller("rollback", file, "--yes", to="kept: s1 ")
-        # The other rate may have been another placement, whose queues stood in the place of these.
+        # The other rate may have had another placement, whose queues replaced those kept before.
         after = cluster.snapshots()
         assert differences(without_row_numbers(kept), without_row_numbers(after)) == []
         controller("destroy", file, "--yes", to="every server is as it was before")

@@ -1,5 +1,7 @@
-"""What a cluster is trusted with, on the real lab: killed controllers, secrets, cables, servers
-that go. The same decisions at many more points, with servers in memory: tests/controller."""
+"""Killed controllers, secrets, swapped cables and lost servers, on the real lab.
+
+tests/controller kills controllers at many more points, with servers in memory.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 KILLED_APPLIES, KILLED_DESTROYS = 6, 4
-# Every server is one here: nobody is waited for who could say that it is another.
+# Each server has one agent here, so that commands need not wait for a second one of its name.
 AT_ONCE = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.0}
 ENROLMENT = "10.9.0.254:7441"
 
@@ -41,7 +43,7 @@ def lab_of(cluster: TestCluster) -> Lab:
 
 
 def script_plan(cluster: TestCluster, name: str, **network: Any) -> str:
-    """Of a job that places itself: deciding on it takes no time."""
+    """The plan of a job that places itself, so that deciding takes no time."""
     document = cluster.document()
     document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
     del document["solve"], document["network"]["sharing"]
@@ -55,7 +57,8 @@ def script_plan(cluster: TestCluster, name: str, **network: Any) -> str:
 def test_killed_anywhere_every_server_ends_on_one_decision(
     cluster: TestCluster, untouched: None
 ) -> None:
-    """Between a network with queues and one without, which is not measured."""
+    """Controllers are killed while they change a network with queues to one without, or back, or
+    destroy it. The network without queues is not measured."""
     lab, rng = lab_of(cluster), random.Random(6)
     plans = [
         script_plan(cluster, "with queues", on_exit="keep"),
@@ -69,7 +72,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             return controllers.run(words, patches=AT_ONCE, **order)
 
         def digest() -> str | None:
-            """Of what is in force by what agents have on disk; None: nothing."""
+            """The digest of the plan in force, from the agents' disks; None where none is."""
             leases = [read_kept(lab.directory / server / "agent").lease for server in SERVERS]
             found = {(lease.phase, lease.plan_digest) for lease in leases}
             assert len(found) == 1 and {lease.expires_unix for lease in leases} == {None}, leases
@@ -113,7 +116,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
 
 
 class Watched:
-    """Secrets, and where they were found that they must not be: files, arguments, variables."""
+    """Secrets, and the files, arguments and variables in which they were wrongly found."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -125,7 +128,7 @@ class Watched:
         self.values[name] = value.encode()
 
     def add_key(self, file: Path) -> None:
-        """The two lines of it that hold what is secret; the rest is the public key."""
+        """Adds the two lines of the key file that are secret; the rest is the public key."""
         text = file.read_text()
         lines = text[text.index("BEGIN PRIVATE KEY") :].splitlines()[1:3]
         for number, line in enumerate(lines):
@@ -138,7 +141,7 @@ class Watched:
                 self.found.add(f"{name} in {where}")
 
     def look_at_processes(self, job: Sequence[str]) -> None:
-        """job: names of what may be in variables of the job's own processes, where it belongs."""
+        """job: names of secrets that may be in the variables of the job's own processes."""
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
@@ -146,8 +149,8 @@ class Watched:
                 words = (entry / "cmdline").read_bytes()
                 variables = (entry / "environ").read_bytes()
                 if not words or words != (entry / "cmdline").read_bytes():
-                    continue  # it is just becoming another program: that is looked at next time
-            except OSError:  # it ended
+                    continue  # it is becoming another program, which the next look covers
+            except OSError:  # the process has ended
                 continue
             shown = words.replace(b"\0", b" ")[:100].decode(errors="replace")
             is_job = any(
@@ -175,7 +178,7 @@ class Watched:
 
 
 def start_agent(lab: Lab, server: str, config: Path) -> None:
-    """As its unit would; its log goes on where the former one's ended."""
+    """Starts the agent as its unit would; appends to the log of the agent before."""
     program = [sys.executable, "-m", "placewire.agent.main", "run", "--config", str(config)]
     with (lab.directory / server / "agent.log").open("ab") as log:
         subprocess.Popen(
@@ -194,8 +197,8 @@ def end_agent(cluster: TestCluster, server: str) -> None:
 
 
 def enrolled(cluster: TestCluster, lab: Lab, server: str, tokens: Path, watched: Watched) -> Path:
-    """By the two commands; the configuration with its new certificate. A second use of the token
-    is refused."""
+    """Enrols the server with the two commands, and checks that the token is refused when it is used
+    again. Returns the configuration with the new certificate."""
     own = lab.directory / server
     config = json.loads((own / "agent.json").read_text())
     identity = str(own / "agent" / "agent.pem")
@@ -235,7 +238,7 @@ def enrolled(cluster: TestCluster, lab: Lab, server: str, tokens: Path, watched:
 def test_no_secret_is_anywhere_but_where_it_belongs(
     cluster: TestCluster, untouched: None, tmp_path: Path
 ) -> None:
-    """Tokens, keys and variables of a job: in no log, journal, process list, preview or report."""
+    """No log, journal, process list, preview or report has tokens, keys or a job's variables."""
     lab, watched = lab_of(cluster), Watched()
     password = secrets.token_hex(20)
     watched.add("the job's password", password)
@@ -288,7 +291,7 @@ def test_no_secret_is_anywhere_but_where_it_belongs(
 
 @contextmanager
 def crosswise(cluster: TestCluster, server: str) -> Iterator[None]:
-    """This server's two cables change places, at the rails' end."""
+    """Swaps this server's two cables, at the ends of the rails."""
     index = SERVERS.index(server) + 1
     spaces = {rail: f"pw-{cluster.name}-rail-{rail}" for rail in "ab"}
 
@@ -323,7 +326,7 @@ def test_rails_wired_crosswise_are_found_by_the_measurement(
 def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     cluster: TestCluster, untouched: None
 ) -> None:
-    """Its agent is killed while it is measured, and runs again while the others are restored."""
+    """Its agent is killed during the measurement, and runs again while the others restore."""
     lab, plan = lab_of(cluster), script_plan(cluster, "halfway")
     config = lab.directory / "s2" / "agent.json"
     back: list[threading.Timer] = []

@@ -1,4 +1,4 @@
-"""What needs Open vSwitch's kernel datapath is collected only where it is: `make test-kernel`."""
+"""Tests that need Open vSwitch's kernel datapath are collected only by `make test-kernel`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A machine that loses power, and what it comes back as.
+"""Tests that a machine which lost power comes back with the state that was kept.
 
-deploy/kernel-machine/power_loss.py runs these parts inside of it:
+deploy/kernel-machine/power_loss.py runs these parts inside the machine:
 
-python tests/kernel/power_loss.py before    one state is kept, another staged over it
-python tests/kernel/power_loss.py after     the kept one is back, whole, by the agent alone
-python tests/kernel/power_loss.py cables    the NICs, as hardware would have them at boot
+python tests/kernel/power_loss.py before    keeps one state and stages another over it
+python tests/kernel/power_loss.py after     checks that the agent alone brought the kept one back
+python tests/kernel/power_loss.py cables    makes the NICs that hardware would have at boot
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# As tests/conftest.py does, which only pytest loads.
+# tests/conftest.py does the same, but only pytest loads it.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from placewire.agent.contract.messages import Commit, Destroy, ReadBack, Stage
@@ -36,7 +36,7 @@ from tests.kernel.whole_machine import (
 
 NICS = ("nic0", "nic1")
 KEPT, STAGED = (2_000_000, 3_000_000), (4_000_000, 5_000_000)
-# Over before the machine is up again.
+# The lease runs out before the machine is up again.
 LEASE_SECONDS = 10
 CABLES = "placewire-test-cables.service"
 BACK_SECONDS = 60
@@ -55,7 +55,7 @@ def before() -> None:
         f"ExecStart={program}\n[Install]\nWantedBy=multi-user.target\n"
     )
     system(f"systemctl daemon-reload; systemctl enable {CABLES} {UNIT}; hwclock --systohc")
-    system("sync")  # what is installed; of what follows the agent has to see to that
+    system("sync")  # only the installation; the agent itself must sync the rest
     with ControllerDouble(ServerUnderTest(SETTINGS, THE_MACHINE, PEER)) as controller:
         system(f"systemctl start {UNIT}")
         controller.wait_for_agent()
@@ -67,7 +67,7 @@ def before() -> None:
 
 
 def after() -> None:
-    """Nobody speaks to the agent until everything is back."""
+    """Checks the network first; the agent is spoken to only when everything is back."""
     wait_for(lambda: all(_shaped(nic, KEPT) for nic in NICS), "what was kept", BACK_SECONDS)
     wait_for(lambda: system("ip rule").count("10.7.") >= len(NICS), "the rules", BACK_SECONDS)
     with ControllerDouble(ServerUnderTest(SETTINGS, THE_MACHINE, PEER)) as controller:
@@ -85,7 +85,7 @@ def cables() -> None:
 
 
 def _shaped(nic: str, rates: tuple[int, int]) -> bool:
-    """By the kernel's own account."""
+    """Whether the kernel has queues of these rates."""
     classes = system(f"tc class show dev {nic}", check=False)
     return all(f"ceil {rate // 1_000_000}Mbit" in classes for rate in rates)
 

@@ -1,8 +1,8 @@
-"""Several servers in one machine, each with an Open vSwitch of its own on the kernel datapath.
+"""Makes several servers in one machine, each with its own Open vSwitch on the kernel datapath.
 
-servers   nicN (10.7.N.K/24) for each rail N
-rails     one namespace, in which a bridge of the kernel joins each rail's NICs, with an address of
-          its own (10.7.N.200): what is neither server nor job
+servers   one namespace each, with nicN (10.7.N.K/24) for each rail N
+rails     one namespace, in which a kernel bridge joins each rail's NICs. The bridge has an address
+          (10.7.N.200) that stands for a stranger, which is neither a server nor of the job
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.agent.transfers import send_at
 
 Servers = Mapping[str, ServerUnderTest]
 
-# Until all clients have been forked: none sends before.
+# Transfers start so much later, when all clients have been forked.
 _START_SECONDS = 4.0
 
 
@@ -78,14 +78,14 @@ def _join(server: ServerUnderTest, number: int, rails: int) -> None:
 
 
 def capabilities(config: AgentConfig) -> Capabilities:
-    """Runs inside a server."""
+    """Must be called inside a server."""
     return Server(config).capabilities()
 
 
 def measure(
     servers: Servers, transfers: Sequence[Transfer], seconds: float
 ) -> tuple[TransferResult, ...]:
-    """All at once, each by the agent's own client on its server."""
+    """Runs all transfers at once, each with the agent's own client on its server."""
     leaving: dict[str, list[Transfer]] = defaultdict(list)
     ports: dict[str, list[int]] = defaultdict(list)
     for item in transfers:

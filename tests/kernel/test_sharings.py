@@ -1,6 +1,8 @@
-"""Four servers with two NICs each, every queue in use at once: what each sharing promises is what
-set_queue and HTB of a stock kernel deliver. The states are those that the controller compiles, the
-verdict is the controller's own; rates are such that an emulated processor carries them."""
+"""set_queue and HTB of a stock kernel deliver what each sharing promises, with all queues in use.
+
+There are four servers with two NICs each. The controller compiles their states and judges the
+measurements; rates are low enough for an emulated processor.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ SECONDS = 10
 TOLERANCE = 0.10
 NAMES = ("s1", "s2", "s3", "s4")
 NEIGHBOUR_PORT = 43000
-# Of what a NIC may carry, per sender into one receiver: unequal, so that shares show.
+# Each sender's share of one receiver's NIC: unequal, so that a wrong share shows.
 GUARANTEED = {"s2": 0.5, "s3": 0.3, "s4": 0.2}
 
 
@@ -51,8 +53,8 @@ def the_plan(sharing: SharingName) -> Plan:
 
 
 def incast_rates() -> tuple[tuple[str, str, str, float], ...]:
-    """All that s1 may receive, unequally; of every other receiver's NIC half, which leaves half to
-    lend."""
+    """Senders have all of s1's NICs, in unequal shares, and half of every other receiver's NIC, so
+    that the other half can be lent."""
     whole = payload_capacity(NIC_BITS_PER_SECOND)
     return tuple(
         (source, to, rail, whole * (GUARANTEED[source] if to == "s1" else 1 / 6))
@@ -76,7 +78,7 @@ def put_in_force(servers: Servers, of: Plan, placed: Placement) -> None:
 
 
 def verdict(servers: Servers, of: Plan, promised: Sequence[Promise]) -> tuple[LinkMeasurement, ...]:
-    """As the controller does: what is missed while the machine is busy is measured once more."""
+    """Measures and judges as the controller does: again where a promise was missed."""
     for _ in range(2):
         results = measure(servers, [p.transfer for p in promised], SECONDS)
         links = judge(of, promised, results, dict.fromkeys(NAMES, 0.0))
@@ -142,7 +144,7 @@ def test_job_keeps_its_floor_beside_a_neighbour_and_the_nic_alone(servers: Serve
 
 
 def start_neighbour(server: ServerUnderTest, seconds: int = 2 * SECONDS) -> subprocess.Popen[bytes]:
-    """Eight greedy flows to somebody whom no plan names."""
+    """Starts eight greedy flows to an address that no plan names."""
     address = stranger(0)
     server.popen("iperf3", "-s", "-1", "-B", address, "-p", str(NEIGHBOUR_PORT), peer=True,
                  stdout=subprocess.DEVNULL)  # fmt: skip
@@ -154,6 +156,6 @@ def start_neighbour(server: ServerUnderTest, seconds: int = 2 * SECONDS) -> subp
 
 
 def ended(neighbour: subprocess.Popen[bytes]) -> float:
-    """Bits per second that arrived."""
+    """Waits for the neighbour's end; returns the bits per second that arrived."""
     said, _ = neighbour.communicate(timeout=300)
     return float(json.loads(said)["end"]["sum_received"]["bits_per_second"])

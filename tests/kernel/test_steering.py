@@ -1,5 +1,7 @@
-"""set_queue on the kernel datapath: which HTB class each packet leaves through, and what that is
-worth to acknowledgements. Rates are small: the processor is emulated."""
+"""set_queue on the kernel datapath sends each packet, and acknowledgements, to the right HTB class.
+
+Rates are small, because the processor is emulated.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.agent.transfers import class_bytes
 pytestmark = pytest.mark.network
 
 STRANGER = "10.7.0.9"
-# Of waiting for acknowledgements that wait themselves: it would be most of a minute.
+# The longest wait for acknowledgements behind data, which would take most of a minute.
 LONGEST_SECONDS = 10.0
 
 
@@ -43,7 +45,7 @@ def test_every_destination_has_its_class_and_the_rest_the_first(server: ServerUn
 
 
 def transfer(server: ServerUnderTest, address: str, port: int) -> int:
-    """A second of TCP to the peer's address; the bytes that arrived."""
+    """Sends TCP to the peer's address for a second; returns the bytes that arrived."""
     listen(server, address, port, peer=True)
     said = server.sh(f"iperf3 -J -c {address} -p {port} -t 1")
     return int(json.loads(said)["end"]["sum_received"]["bytes"])
@@ -56,7 +58,8 @@ def listen(server: ServerUnderTest, address: str, port: int, *, peer: bool) -> N
 
 
 def test_acknowledgements_do_not_wait_behind_data(server: ServerUnderTest) -> None:
-    """A megabyte arrives from a server to which a queue of 1 Mbit/s is full."""
+    """A server receives a megabyte from another one while its queue of 1 Mbit/s to that other one
+    is full."""
     slow = desired_state(1, rates=(1_000_000, 30_000_000))
     without = slow.model_copy(
         update={"generation": 2, "flows": tuple(f for f in slow.flows if f.destination)}
@@ -88,7 +91,7 @@ def seconds_beside_data(server: ServerUnderTest, state: DesiredState) -> float:
 
 
 def backlog(server: ServerUnderTest) -> int:
-    """Packets that wait in queue 2."""
+    """The number of packets that wait in queue 2."""
     words = server.sh("tc -s class show dev nic0").split("class htb ")
     (mine,) = [text for text in words if text.startswith("1:3 ")]
     found = re.search(r"backlog \S+ (\d+)p", mine)
@@ -106,8 +109,8 @@ with socket.create_server(("10.7.0.1", 42021)) as server:
 
 
 def seconds_until_acknowledged() -> float:
-    """A megabyte with its handshake, at most LONGEST_SECONDS. The kernel tells what no
-    acknowledgement has come for."""
+    """The seconds of a handshake and a megabyte, at most LONGEST_SECONDS, until the kernel says
+    that all of it was acknowledged."""
     began = time.monotonic()
     with socket.socket() as ours, suppress(TimeoutError):
         ours.settimeout(LONGEST_SECONDS)

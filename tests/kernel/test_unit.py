@@ -1,5 +1,8 @@
-"""The agent as a server runs it: its shipped systemd unit, the distribution's own Open vSwitch, the
-machine's own network namespace. One whole story, with the agent killed in between."""
+"""The story of one apply with the agent as a server runs it, killed in between.
+
+The agent runs under its shipped systemd unit, with the distribution's Open vSwitch, in the
+machine's own network namespace.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) ->
 
 
 def measure(machine: WholeMachine, controller: ControllerDouble) -> float:
-    """Bits per second through queue 2, by the agent's own iperf3."""
+    """The bits per second through queue 2, measured with the agent's own iperf3."""
     listen(machine, (transfer(2),))
     request = RunTransfers(transfers=(transfer(2),), seconds=4, start_unix=0)
     (result,) = answer(controller, request)["results"]

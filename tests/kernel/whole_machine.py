@@ -1,5 +1,5 @@
-"""A whole machine as a server: its own network namespace, the distribution's Open vSwitch, and the
-agent under its shipped systemd unit."""
+"""Makes the whole machine a server: its own network namespace, the distribution's Open vSwitch, and
+the agent under its shipped systemd unit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ UNIT = "placewire-agent"
 SHIPPED = Path("deploy") / f"{UNIT}.service"
 GROUP = Path("deploy/openvswitch-group.conf")
 SETTINGS = Path("/etc/placewire")
-THE_MACHINE = "pwt-machine"  # the machine's own namespace, by a name
+THE_MACHINE = "pwt-machine"  # names the machine's own namespace
 PEER = "pwt-machine-peer"
 
 
 @dataclass
 class WholeMachine(ServerUnderTest):
-    """directory: where the distribution's Open vSwitch has its sockets."""
+    """directory: the folder of the sockets of the distribution's Open vSwitch."""
 
     @property
     def config(self) -> AgentConfig:
@@ -44,13 +44,13 @@ def whole_machine() -> WholeMachine:
 
 
 def join(server: WholeMachine) -> None:
-    """Names its namespace, and lays cables to another: what a reboot takes away."""
+    """Names the machine's namespace and lays cables to a peer's, both of which a reboot removes."""
     system(f"ip netns add {server.peer}; ip netns attach {server.namespace} 1")
     join_peer(server)
 
 
 def install(server: WholeMachine) -> None:
-    """As playbooks/agent.yaml does."""
+    """Installs the agent as playbooks/agent.yaml does."""
     system("getent group openvswitch || groupadd --system openvswitch")
     system(
         "id placewire 2>/dev/null || useradd --system --user-group --groups openvswitch "
@@ -85,7 +85,7 @@ def main_pid() -> int:
 
 
 def answer(controller: ControllerDouble, request: Any) -> Any:
-    """A word of the journal where it is refused."""
+    """Returns the agent's result; shows its journal where the request is refused."""
     reply = controller.ask(request)
     assert reply.get("result") is not None, f"{reply}\n{journal()}"
     return reply["result"]

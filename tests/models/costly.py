@@ -1,4 +1,4 @@
-"""A step of operators whose cost is no simple matter: a table, attention, a Fourier transform."""
+"""A step with operators whose cost needs a formula: a table, attention, a Fourier transform."""
 
 from __future__ import annotations
 

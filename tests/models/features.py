@@ -1,4 +1,4 @@
-"""Small steps, one feature of PyTorch each, that must train as eager PyTorch does."""
+"""Small steps with one feature of PyTorch each, which must train as eager PyTorch does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 6
 def _batch(batch: int, seed: int, step: int) -> Tensors:
     generator = torch.Generator().manual_seed(seed * 7919 + step)
     x = torch.randn(batch, WIDTH, generator=generator)
-    # Signs alternate from step to step: conditionals take both sides.
+    # Signs alternate from step to step, so that conditionals take both sides.
     return (x + (1 if step % 2 else -1),)
 
 
@@ -29,7 +29,7 @@ def _step(model: nn.Module, batch: int, seed: int) -> TrainingStep:
 
 
 class Conditional(nn.Module):
-    """Each side has a layer of its own; nested: a conditional in one of them."""
+    """Each side has a layer of its own; nested: one side has a conditional in it."""
 
     def __init__(self, eager: bool, nested: bool, factor: float = 2.0, drop: float = 0.0) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Conditional(nn.Module):
         x = self._choose(x.sum() > 0, one, other, x)
         result = (x**2).mean()
         if self.eager:
-            # torch.cond gives the side that is not taken a gradient of zeros, not none.
+            # torch.cond gives the side that is not taken a gradient of zeros, not None.
             result = result + 0 * sum(p.sum() for p in self.parameters())
         return result
 
@@ -94,7 +94,7 @@ def dropping_conditional(batch: int, seed: int) -> TrainingStep:
 
 
 class InPlace(nn.Module):
-    """relu_, add_, masked_fill_, writes into slices."""
+    """Has relu_, add_, masked_fill_, and writes into slices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class InPlace(nn.Module):
 
 
 class Loops(nn.Module):
-    """Python over shapes, a list and a dict of modules, a module in a module."""
+    """Has Python loops over shapes, a list and a dict of modules, and a module in a module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Loops(nn.Module):
 
 
 class SeveralLosses(nn.Module):
-    """With a frozen layer, and a parameter that no loss needs."""
+    """Has several losses, a frozen layer, and a parameter that no loss needs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class SeveralLosses(nn.Module):
 
 
 class Buffers(nn.Module):
-    """One that is written and read in the same step, one that is assigned, one only read."""
+    """Has a buffer written and read in the same step, one that is assigned, and one only read."""
 
     mean: torch.Tensor
     count: torch.Tensor
@@ -173,7 +173,7 @@ class Buffers(nn.Module):
 
 
 class OwnAutocast(nn.Module):
-    """Contexts in the model: nested, switched off inside, entered twice."""
+    """Has autocast contexts in the model: nested, switched off inside, and entered twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class OwnAutocast(nn.Module):
 
 
 class Norms(nn.Module):
-    """Convolution, batch norm, and gradients of other layouts than their parameters'."""
+    """Has a convolution, a batch norm, and gradients of other layouts than their parameters'."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class Masked(nn.Module):
 
 
 def with_a_mask(batch: int, seed: int) -> TrainingStep:
-    """An input that is not of samples."""
+    """Has an input that has no dimension for samples."""
 
     def batches(step: int) -> Tensors:
         return (*_batch(batch, seed, step), torch.ones(WIDTH, WIDTH))

@@ -1,4 +1,5 @@
-"""Steps that hold what is easily got wrong: tied weights, dropout, views, buffers, constants."""
+"""Steps with features that are easily got wrong: tied weights, dropout, views, buffers,
+constants."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ class Hard(nn.Module):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.dropout = nn.Dropout(dropout)
-        # Without bias: softmax does not see the key's, and AdamW would follow the sign of noise.
+        # No bias: softmax does not depend on the key's, and AdamW would follow the sign of noise.
         self.query_and_key = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
         self.norm = nn.BatchNorm1d(WIDTH)
         self.mix = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
-        # Its gradient is summed over what dropout's backward gives, in strides of its own choice.
+        # Its gradient is a sum over the result of dropout's backward, which chooses its own
+        # strides.
         self.shift = nn.Parameter(torch.zeros(WIDTH))
         self.out = nn.Linear(WIDTH, WORDS, bias=False)
         self.out.weight = self.words.weight
@@ -68,7 +70,7 @@ def training_step(batch: int, seed: int) -> TrainingStep:
 
 
 def without_dropout(batch: int, seed: int) -> TrainingStep:
-    """The mask is drawn all the same, and is all ones: comparable with eager training."""
+    """The mask is drawn, but is all ones, so that the step is comparable with eager training."""
     return _step(batch, seed, dropout=0.0)
 
 

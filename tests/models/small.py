@@ -1,4 +1,4 @@
-"""The example models, small, with dropout that never drops: comparable with eager training.
+"""Small example models whose dropout never drops, so that they are comparable with eager training.
 
 The masks are drawn all the same, and attention takes the path that dropout needs.
 """
@@ -24,7 +24,7 @@ from placewire.examples.models import transformer as transformer_example
 from placewire.examples.models import two_towers as two_towers_example
 from placewire.optimizer.capture.protocol import TrainingStep
 
-# 1 - NEVER is 1: nothing is dropped, and what is kept is scaled by exactly 1.
+# 1 - NEVER is 1, so that nothing is dropped, and everything is scaled by exactly 1.
 NEVER = 1e-30
 
 

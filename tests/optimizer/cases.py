@@ -1,4 +1,4 @@
-"""Small problems for the optimizer's tests: built by hand, or drawn by hypothesis."""
+"""Small graphs, clusters and devices for the optimizer's tests: built by hand, or drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placewire.optimizer.graph.operator_graph import (
 from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import Problem
 
-# Rates of 8 Mbit/s make a byte a microsecond: worked numbers stay readable.
+# At 8 Mbit/s a byte takes a microsecond, so that worked numbers are easy to read.
 BYTE_PER_MICROSECOND = 8e6
 
 
@@ -80,8 +80,8 @@ def full_rates(problem: Problem) -> np.ndarray:
 
 @st.composite
 def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
-    """Acyclic, recorded in any order; tensors of no, few and many bytes; views, items of tuples,
-    weights and a co-location group or two."""
+    """Acyclic graphs, recorded in any order, with tensors of no, few and many bytes, views, items
+    of tuples, weights and up to two co-location groups."""
     n = draw(st.integers(1, largest))
     rows = []
     for i in range(n):
@@ -106,7 +106,8 @@ def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
 
 
 def described(made: OperatorGraph) -> OperatorGraph:
-    """The same with ids that are paths and types that backends fuse: what some reductions go by."""
+    """The same graph with ids that are paths and types that backends fuse, for reductions that need
+    them."""
     kinds = (
         "aten.convolution.default", "BatchNormalization", "Relu", "aten.add.Tensor", "Relu",
         "aten.mm.default", "aten.view.default", "Sum",
@@ -144,7 +145,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def devices_of(draw: st.DrawFn, problem: Problem) -> np.ndarray:
-    """A device per operator, co-location groups together."""
+    """A device per operator, the same for all of a co-location group."""
     choice = st.integers(0, len(problem.cluster.devices) - 1)
     device = [draw(choice) for _ in problem.graph.ids]
     home: dict[int, int] = {}

@@ -1,5 +1,8 @@
-"""Small problems of every kind, drawn by hypothesis: unlike devices, several of them in a server,
-unequal NICs with and without neighbours, links, every model, sharing and backend."""
+"""Draws small problems of every kind with hypothesis.
+
+They have unlike devices, several in a server, unequal NICs with and without neighbours' traffic,
+links, and every model, sharing and backend.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ROOMY = 10**9
 
 @st.composite
 def two_type_graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
-    """An accelerator is twice as fast, and about one operator in six cannot run on it."""
+    """An accelerator is twice as fast as a CPU; about one operator in six cannot run on it."""
     made = draw(graphs(largest))
     able = [draw(st.integers(0, 5)) > 0 for _ in made.ids]
     slow = made.seconds[:, 0]
@@ -40,8 +43,8 @@ def devices(draw: st.DrawFn, most: int, memory: st.SearchStrategy[int]) -> tuple
 def mixed_clusters(
     draw: st.DrawFn, servers: int = 4, memory: st.SearchStrategy[int] | None = None
 ) -> Cluster:
-    """All servers are on rail a, about half of them on b as well. The first device is a CPU with
-    room, so that one device at least can run everything."""
+    """All servers are on rail a, about half of them also on b. The first device is a CPU with much
+    memory, so that one device at least can run everything."""
     memory = st.just(ROOMY) if memory is None else memory
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
@@ -121,7 +124,7 @@ def problems(
 
 @st.composite
 def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
-    """A device that can run it per operator, co-location groups together."""
+    """For each operator a device that can run it, the same for all of a co-location group."""
     key = problem.graph.colocation
     chosen = np.empty(problem.graph.operator_count, dtype=np.int64)
     home: dict[int, int] = {}

@@ -1,5 +1,8 @@
-"""A bare Debian in qemu (deploy/kernel-machine), and what it is lent: this machine's way to
-Debian's packages, and the Python packages that it is to install, served on the loopback."""
+"""Runs a bare Debian in qemu (deploy/kernel-machine) that can install packages.
+
+It uses the present machine's proxy for Debian's packages, and gets Python packages from a server on
+the present machine's loopback.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from typing import Any
 
 from tests.paths import ROOT
 
-# Where qemu's user network has this machine.
+# The present machine's address in qemu's user network.
 THIS_MACHINE = "10.0.2.2"
-# Paths that change on any running Debian: logs, caches, lists of packages, time stamps of timers.
-# Of Ansible itself its folder for modules stays, which is empty.
+# Paths that change on any running Debian: logs, caches, lists of packages, time stamps of timers;
+# and Ansible's folder for modules, which stays there empty.
 _RESTLESS = (
     "/proc", "/sys", "/dev", "/run", "/tmp", "/lost+found", "/var/log", "/var/cache",
     "/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd", "/var/lib/private", "/var/backups",
@@ -29,7 +32,7 @@ _RESTLESS = (
 
 
 def _machine_module() -> ModuleType:
-    """deploy/kernel-machine is a folder of programs, no package."""
+    """Imports machine.py by its path: deploy/kernel-machine is no package."""
     folder = ROOT / "deploy" / "kernel-machine"
     sys.path.append(str(folder))
     spec = importlib.util.spec_from_file_location("machine", folder / "machine.py")
@@ -42,7 +45,7 @@ def _machine_module() -> ModuleType:
 
 @contextmanager
 def bare_machine(limit_seconds: float) -> Iterator[Any]:
-    """Up, with a second NIC `eth1`; the first is its management. A machine.Machine."""
+    """Yields a running machine.Machine, whose first NIC is for management, its second `eth1`."""
     module = _machine_module()
     image = module.image_directory("bare")
     with module.machine(image, limit_seconds, isolated=False, nics=1) as running:
@@ -52,7 +55,7 @@ def bare_machine(limit_seconds: float) -> Iterator[Any]:
 
 
 def _lend_proxy(running: Any) -> None:
-    """apt's own on this machine, if it has one."""
+    """Gives the machine the proxy that apt uses here, if there is one."""
     said = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
     lines = [line for line in said.splitlines() if line.lower().startswith("acquire::http::proxy")]
     for line in lines:
@@ -61,7 +64,7 @@ def _lend_proxy(running: Any) -> None:
 
 
 def fetch_packages(folder: Path, *what: str) -> None:
-    """As wheels, by this machine's own pip and its settings."""
+    """Fetches wheels with the present machine's pip and its settings."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     words = ["-c", "requirements.lock", "-w", str(folder), *what]
     subprocess.run([*pip, *words], cwd=ROOT, check=True)
@@ -71,7 +74,8 @@ def fetch_packages(folder: Path, *what: str) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Mapping[str, str]]:
-    """For pip's environment there: to install from this folder only."""
+    """Serves the folder; yields the environment in which the machine's pip installs from it
+    only."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *words: object) -> None:
@@ -90,8 +94,8 @@ def served(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def snapshot(running: Any) -> dict[str, str]:
-    """All that an administrator would miss or find too much: packages, units, and every file with
-    its mode, owner, and, below /etc and in units, its contents."""
+    """Everything whose change an administrator would notice: packages, units, users, settings, and
+    all files with mode and owner, below /etc also with their contents."""
     prune = " -o ".join(f"-path {path}" for path in _RESTLESS)
     asked = {
         "packages": "dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\\n'",
@@ -103,7 +107,7 @@ def snapshot(running: Any) -> dict[str, str]:
         "files": f"find / -xdev \\( {prune} \\) -prune "
         "-o -not -name __pycache__ -not -name '*.pyc' -printf '%p %y %M %u:%g %l\\n' "
         "| LC_ALL=C sort",
-        # passwd- and its like are the last but one state of their files.
+        # passwd- and its like are backups of the state before the last.
         "contents": "find /etc -xdev -type f -not -name '*-' -exec sha256sum {} + "
         "| LC_ALL=C sort -k2",
         "send buffer": "cat /proc/sys/net/core/wmem_default",
@@ -113,7 +117,7 @@ def snapshot(running: Any) -> dict[str, str]:
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Lines that came (+) and went (-)."""
+    """The lines that only `after` (+) or only `before` (-) has."""
     found = []
     for what, text in before.items():
         then, now = set(text.splitlines()), set(after[what].splitlines())

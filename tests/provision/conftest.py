@@ -1,4 +1,4 @@
-"""What takes a machine of its own and many minutes is collected only by `make test-provision`."""
+"""Tests that take a machine and many minutes are collected only by `make test-provision`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`controller provision` on a bare Debian: the whole life of an installation on one machine."""
+"""`controller provision` installs on a bare Debian, and removes all of the installation again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAN = "small"
 
 @dataclass
 class Cluster:
-    """One server, and a controller beside it: this machine."""
+    """One server, and a controller on the present machine."""
 
     machine: Any
     folder: Path
@@ -46,7 +46,7 @@ class Cluster:
     inventory: Path
 
     def run(self, command: str, *words: str, status: int = 0) -> dict[str, Any]:
-        """A command of the controller with --json; its document."""
+        """Runs a command of the controller with --json; returns the document."""
         began = time.monotonic()
         done = subprocess.run(
             [
@@ -62,7 +62,7 @@ class Cluster:
         return document
 
     def provision(self, *words: str, status: int = 0) -> dict[str, Any]:
-        """What became of the server."""
+        """Runs `controller provision`; returns what it reports of the server."""
         document = self.run(
             "provision", "--inventory", str(self.inventory), "--controller", THIS_MACHINE,
             "--enrol-at", f"127.0.0.1:{ENROL_PORT}", *words, status=status,
@@ -92,11 +92,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         plan_file, inventory = folder / "plan.yaml", folder / "inventory.yaml"
         plan_file.write_text(yaml.safe_dump(document))
         variables = {
-            # The machine is behind qemu's user network.
+            # The machine is reached through qemu's user network.
             "ansible_host": "127.0.0.1",
             "placewire_enrols_from": "127.0.0.1",
             "placewire_setup_environment": dict(pip_environment),
-            # torch and what else ranks need takes longer in emulation than all the rest together.
+            # In emulation, the packages of ranks take longer than all the rest together.
             "placewire_job_environment": False,
         }
         inventory.write_text(yaml.safe_dump({"all": {"hosts": {"s1": variables}}}))
@@ -141,7 +141,7 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
     assert "controller destroy" in refused["failed"]["remedy"] and refused["changed"] == []
     await unshaped(cluster)
 
-    # Packages then stop nothing of their own when they go.
+    # With this policy, packages that are removed do not stop their services themselves.
     machine.ask(
         "printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d"
     )
@@ -153,7 +153,7 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
 
 
 async def shaped(cluster: Cluster) -> None:
-    """By the agent that was installed: a bridge over its second NIC, committed for good."""
+    """Has the installed agent make a bridge over the second NIC, committed without expiry."""
     desired = DesiredState(
         server="s1", plan_name=PLAN, plan_digest="0" * 64, generation=1, take_over=("eth1",),
         bridges=(Bridge(name="pw-eth1", nic="eth1", datapath="system"),),

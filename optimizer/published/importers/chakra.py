@@ -1,22 +1,24 @@
-"""Execution traces of MLCommons Chakra: what PyTorch writes, and what is made of it.
+"""Reads execution traces of MLCommons Chakra, as PyTorch writes them.
 
-Read are `.et` files (protobuf, schema 0.0.4) and the JSON that torch.profiler's
-ExecutionTraceObserver and chakra_trace_link write. A trace is of one process.
+A file is an `.et` (protobuf, schema 0.0.4), or the JSON that torch.profiler's
+ExecutionTraceObserver and chakra_trace_link write, and is the trace of one process.
 
-Where nodes name their tensors, as all that come from PyTorch do, the graph is what flows between
-the outermost operators (traced_flow.py). Times are those of kernels, as device type `accelerator`,
-or of the host's operators, as `cpu`. What the observer alone wrote has no times: operators get
-flops and traffic_bytes, from which `optimizer profile GRAPH --device NAME` models them.
+Where nodes name their tensors, as all nodes from PyTorch do, the graph is what flows between the
+outermost operators (traced_flow.py). Times are those of kernels, as device type `accelerator`, or
+of the host's operators, as `cpu`. A trace that the observer alone wrote has no times: its operators
+get flops and traffic_bytes, from which `optimizer profile GRAPH --device NAME` models the times.
 
-Where none does, as in files made for simulators, nodes are operators and depend on each other as
-the file says (`by_dependency`).
+Where no node names a tensor, as in files made for simulators, nodes are operators that depend on
+each other as the file says (`_by_dependency`).
 """
 
 from __future__ import annotations
 
 import ast
 import json
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from placewire.optimizer.graph.importer import Imported
@@ -36,21 +38,21 @@ _COLLECTIVES = (
     "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL",
     "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER",
 )  # fmt: skip
-_ENDS = ("comm_src", "comm_dst", "comm_tag")
 
 
 def read_chakra(data: bytes, name: str = "chakra") -> Imported:
-    """Raises GraphError naming the node, or the byte where the file is none."""
+    """Raises GraphError naming the node, or the byte at which the file is no trace."""
     document = _json(data)
     if document is not None:
         return _flow(_calls_of_json(document), name)
     nodes = list(read_messages(data))
     if not nodes:
         raise GraphError("no Chakra trace: it has no nodes")
-    calls = [_call_of_message(node, f"node {node.id} at byte {at}") for at, node in nodes]
+    calls = [_call_of_message(where, node) for where, node in nodes]
     if any(call.gives for call in calls):
-        for at, node in nodes:
-            _refuse_communication(node, f"node {node.id} at byte {at}")
+        for where, node in nodes:
+            if node.type in (_SEND, _RECEIVE, _COLLECTIVE):
+                raise GraphError(f"{where}: {_communication(node)}; trace a step of one process")
         return _flow(calls, name)
     return _by_dependency(nodes, name)
 
@@ -63,13 +65,13 @@ def _flow(calls: Sequence[Call], name: str) -> Imported:
         seen[call.id] = call
     flow = flow_of(calls)
     if not flow.operators:
-        raise GraphError("no operator is in it: no node with a schema names tensors")
+        raise GraphError("it has no operator: no node with a schema names tensors")
     notes = {"format": "chakra", "kernels_left_out": flow.kernels_left_out}
     return Imported(build_graph(flow.operators, flow.tensors, name=name, notes=notes))
 
 
 def _json(data: bytes) -> Any:
-    """None where it is no JSON; a message's length may look like the brace that one begins with."""
+    """None where the file is no JSON. The length of a protobuf message may look like a brace."""
     if data.lstrip()[:1] != b"{":
         return None
     try:
@@ -92,11 +94,14 @@ def _calls_of_json(document: Any) -> list[Call]:
 
 def _call_of_row(row: Row) -> Call:
     parent = row.value("ctrl_deps")
-    stated = {str(one.get("name")): one.get("value") for one in _objects(row, "attrs")}
+    attrs = row.values.get("attrs", [])
+    if not isinstance(attrs, list) or not all(isinstance(one, dict) for one in attrs):
+        raise GraphError(f"{row.where}: attrs is no list of objects")
+    stated = {str(one.get("name")): one.get("value") for one in attrs}
     took = row.values.get("exclusive_dur")
     return Call(
         id=_whole(row.value("id"), f"{row.where}: id"),
-        name=row.text("name", ""),
+        name=row.text("name"),
         parent=None if parent is None else _whole(parent, f"{row.where}: ctrl_deps"),
         seconds=None if took is None else number(took, f"{row.where}: exclusive_dur") / 1e6,
         on_host=row.values.get("cat") is None,
@@ -115,20 +120,13 @@ def _side(row: Row, key: str) -> list[Any]:
     return tensors_of(values, shapes, types, f"{row.where}: {key}")
 
 
-def _objects(row: Row, key: str) -> list[dict[str, Any]]:
-    found = row.values.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise GraphError(f"{row.where}: {key} is no list of objects")
-    return found
-
-
 def _whole(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise GraphError(f"{where} is {value!r}, expected a whole number")
     return value
 
 
-def _call_of_message(node: Any, where: str) -> Call:
+def _call_of_message(where: str, node: Any) -> Call:
     stated = attributes(node)
     return Call(
         id=node.id,
@@ -144,7 +142,7 @@ def _call_of_message(node: Any, where: str) -> Call:
 
 
 def _literals(side: Any, where: str) -> list[Any]:
-    """The three lists, which are written as texts."""
+    """The tensors of each value, from the side's three lists, which are written as texts."""
     found = []
     for name in ("values", "shapes", "types"):
         text = getattr(side, name)
@@ -158,11 +156,6 @@ def _literals(side: Any, where: str) -> list[Any]:
     return tensors_of(values, shapes, types, where)
 
 
-def _refuse_communication(node: Any, where: str) -> None:
-    if node.type in (_SEND, _RECEIVE, _COLLECTIVE):
-        raise GraphError(f"{where}: {_communication(node)}; trace a step of one process")
-
-
 def _communication(node: Any) -> str:
     kind = attributes(node).get("comm_type")
     what = ""
@@ -174,34 +167,33 @@ def _communication(node: Any) -> str:
     )
 
 
-def _by_dependency(nodes: Sequence[tuple[int, Any]], name: str) -> Imported:
-    """Computations, loads and stores are operators. A send whose receive is in the same file is a
-    transfer of comm_size bytes between the two. Others depend in order only, unless their producer
-    states the bytes of its tensor (tensor_size)."""
-    wanted = {node.id: (at, node) for at, node in nodes if node.type != _METADATA}
+def _by_dependency(nodes: Sequence[tuple[str, Any]], name: str) -> Imported:
+    """Every node but metadata is an operator. A send and its receive in the file are a transfer of
+    comm_size bytes. Others depend in order only, unless their producer states the bytes of its
+    tensor (tensor_size)."""
+    wanted = {node.id: (where, node) for where, node in nodes if node.type != _METADATA}
     if len({node.id for _, node in nodes}) != len(nodes):
-        raise GraphError("two nodes of it have one id")
+        raise GraphError("two of its nodes have the same id")
     timed = any(node.duration_micros for _, node in wanted.values())
-    operators = [_operator(at, node, timed) for at, node in wanted.values()]
-    if not timed and not any(row.flops or row.traffic_bytes for row in operators):
+    operators = {i: _operator(where, node, timed) for i, (where, node) in wanted.items()}
+    if not timed and not any(row.flops or row.traffic_bytes for row in operators.values()):
         raise GraphError("none of its nodes has a duration_micros, num_ops or tensor_size")
-    tensors = [*_dependencies(wanted), *_transfers(wanted)]
+    tensors = [*_dependencies(wanted, operators), *_transfers(wanted, operators)]
     notes = {"format": "chakra", "kernels_left_out": 0}
-    return Imported(build_graph(operators, tensors, name=name, notes=notes))
+    return Imported(build_graph(list(operators.values()), tensors, name=name, notes=notes))
 
 
-def _operator(at: int, node: Any, timed: bool) -> OperatorRow:
-    where = f"node {node.id} at byte {at}"
+def _operator(where: str, node: Any, timed: bool) -> OperatorRow:
     if node.type == _COLLECTIVE:
         raise GraphError(f"{where}: {_communication(node)}")
     if node.type not in _TYPES:
-        raise GraphError(f"{where}: type {node.type} is none that a graph has operators for")
+        raise GraphError(f"{where}: type {node.type} is not one of an operator")
     stated = attributes(node)
     device = HOST if stated.get("is_cpu_op", True) else DEVICE
     size = _count(stated, "tensor_size", where)
     moves = node.type in (_SEND, _RECEIVE)
     return OperatorRow(
-        id=_id(node),
+        id=f"{node.name or _TYPES[node.type]}_{node.id}",
         type=_TYPES[node.type],
         seconds={device: node.duration_micros / 1e6} if timed else {},
         activation_bytes=0 if moves else size,
@@ -210,56 +202,54 @@ def _operator(at: int, node: Any, timed: bool) -> OperatorRow:
     )
 
 
-def _id(node: Any) -> str:
-    return f"{node.name or _TYPES[node.type]}_{node.id}"
-
-
 def _count(stated: dict[str, Any], key: str, where: str) -> int:
     return round(number(stated.get(key, 0), f"{where}: {key}"))
 
 
-def _dependencies(wanted: dict[int, tuple[int, Any]]) -> list[TensorRow]:
-    """What each node is waited for by: with its tensor's bytes, or in order."""
+def _dependencies(
+    wanted: dict[int, tuple[str, Any]], operators: dict[int, OperatorRow]
+) -> list[TensorRow]:
+    """A tensor from each node to those that wait for its data, of 0 bytes to those that wait in
+    order."""
     data: dict[int, list[str]] = {}
     order: dict[int, list[str]] = {}
-    for at, node in wanted.values():
+    for where, node in wanted.values():
         for kind, before in (("data_deps", data), ("ctrl_deps", order)):
             for one in getattr(node, kind):
                 if one == node.id:
-                    raise GraphError(f"node {node.id} at byte {at}: {kind} names itself")
-                if one in wanted:  # else it is of metadata, or was cut away
-                    before.setdefault(one, []).append(_id(node))
-    found = []
-    for producer, readers in data.items():
-        at, node = wanted[producer]
-        moves = node.type in (_SEND, _RECEIVE)
-        size = (
-            0 if moves else _count(attributes(node), "tensor_size", f"node {node.id} at byte {at}")
-        )
-        found.append(TensorRow(_id(node), tuple(readers), size))
-    found += [TensorRow(_id(wanted[one][1]), tuple(names), 0) for one, names in order.items()]
-    return found
+                    raise GraphError(f"{where}: {kind} names the node itself")
+                if one in wanted:  # a node of metadata is not, nor one that was cut away
+                    before.setdefault(one, []).append(operators[node.id].id)
+    bytes_given = {i: row.activation_bytes for i, row in operators.items()}
+    return [
+        *(TensorRow(operators[i].id, tuple(names), bytes_given[i]) for i, names in data.items()),
+        *(TensorRow(operators[i].id, tuple(names), 0) for i, names in order.items()),
+    ]
 
 
-def _transfers(wanted: dict[int, tuple[int, Any]]) -> list[TensorRow]:
-    receives: dict[tuple[Any, ...], list[Any]] = {}
+def _transfers(
+    wanted: dict[int, tuple[str, Any]], operators: dict[int, OperatorRow]
+) -> list[TensorRow]:
+    """A tensor from each send to its receive. Raises GraphError where either lacks the other."""
+    receives: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for _, node in wanted.values():
         if node.type == _RECEIVE:
-            receives.setdefault(_ends(node), []).append(node)
+            receives[_ends(node)].append(node.id)
     found = []
-    for at, node in wanted.values():
-        if node.type != _SEND:
-            continue
-        waiting = receives.get(_ends(node), [])
-        if not waiting:
-            raise GraphError(f"node {node.id} at byte {at}: {_communication(node)}")
-        size = _count(attributes(node), "comm_size", f"node {node.id} at byte {at}")
-        found.append(TensorRow(_id(node), (_id(waiting.pop(0)),), size))
-    for left in (node for some in receives.values() for node in some):
-        raise GraphError(f"node {left.id} at byte {wanted[left.id][0]}: {_communication(left)}")
+    for where, node in wanted.values():
+        if node.type == _SEND:
+            waiting = receives[_ends(node)]
+            if not waiting:
+                raise GraphError(f"{where}: {_communication(node)}")
+            size = _count(attributes(node), "comm_size", where)
+            receive = operators[waiting.pop(0)]
+            found.append(TensorRow(operators[node.id].id, (receive.id,), size))
+    for left in chain.from_iterable(receives.values()):
+        where, node = wanted[left]
+        raise GraphError(f"{where}: {_communication(node)}")
     return found
 
 
 def _ends(node: Any) -> tuple[Any, ...]:
     stated = attributes(node)
-    return tuple(stated.get(key) for key in _ENDS)
+    return tuple(stated.get(key) for key in ("comm_src", "comm_dst", "comm_tag"))

@@ -1,7 +1,7 @@
-"""The messages of a Chakra execution trace: protobuf, each behind its length.
+"""Reads the protobuf messages of a Chakra execution trace, each of which follows its length.
 
-The fields are those of the schema 0.0.4 (mlcommons/chakra, et_def.proto) that a graph is made from;
-others are passed over. The first message is the file's metadata, every other one a node.
+The fields are those of the schema 0.0.4 (mlcommons/chakra, et_def.proto) from which a graph is
+made; others are skipped. The first message is the file's metadata, every other one a node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from placewire.optimizer.graph.operator_graph import GraphError
 
 VERSION = "0.0.4"
 _PACKAGE = "placewire.chakra"
-# name: number, kind, label. Scalars of an attribute are one of several; the last one stated counts.
+# message: {field: (number, kind)}. An attribute has one of its scalars: the last that is stated.
 _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "Attribute": {
         "name": (1, "string"), "double": (3, "double"), "float": (5, "float"),
@@ -33,9 +33,9 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
 }  # fmt: skip
 
 
-def read_messages(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(where the message begins in the file, node) of every node. Raises GraphError where a length
-    or a message is none, and for another version of the schema."""
+def read_messages(data: bytes) -> Iterator[tuple[str, Any]]:
+    """Yields (like "node 5 at byte 120", the node) for every node. Raises GraphError where the file
+    has no valid length or message, and for another version of the schema."""
     from google.protobuf.message import DecodeError
 
     kinds = message_kinds()
@@ -45,13 +45,16 @@ def read_messages(data: bytes) -> Iterator[tuple[int, Any]]:
         except DecodeError as error:
             raise GraphError(f"byte {start}: no message of a Chakra trace: {error}") from error
         if number:
-            yield start, message
-        else:
-            _check_version(message)
+            yield f"node {message.id} at byte {start}", message
+            continue
+        # Metadata without a version are taken for those of the version that is read.
+        stated = message.version or str(attributes(message).get("schema", ""))
+        if stated and VERSION not in stated:
+            raise GraphError(f"its schema is {stated!r}; this release reads Chakra's {VERSION}")
 
 
 def attributes(message: Any) -> dict[str, Any]:
-    """By name; lists and bytes are left out."""
+    """The values of the message's attributes by name, without lists and bytes."""
     found = {}
     for one in message.attr:
         for field, value in one.ListFields():
@@ -60,20 +63,14 @@ def attributes(message: Any) -> dict[str, Any]:
     return found
 
 
-def _check_version(metadata: Any) -> None:
-    """What says nothing is taken for the version that is read."""
-    stated = metadata.version or str(attributes(metadata).get("schema", ""))
-    if stated and VERSION not in stated:
-        raise GraphError(f"its schema is {stated!r}; this release reads Chakra's {VERSION}")
-
-
 def _bodies(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the byte at which each message's length begins, and the message."""
     position = 0
     while position < len(data):
         start, size, shift = position, 0, 0
         while True:
             if position >= len(data) or shift > 28:
-                raise GraphError(f"byte {start}: no Chakra trace: no length of a message is here")
+                raise GraphError(f"byte {start}: no Chakra trace: no message's length is here")
             byte = data[position]
             size |= (byte & 0x7F) << shift
             position, shift = position + 1, shift + 7
@@ -98,7 +95,7 @@ def message_kinds() -> dict[str, Any]:
     )
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
-        if name == "Attribute":  # so that a False that was stated is told from nothing
+        if name == "Attribute":  # a oneof tells a stated False from a missing value
             message.oneof_decl.add(name="value")
         for field, (number, kind) in fields.items():
             word = kind.removeprefix("repeated ")

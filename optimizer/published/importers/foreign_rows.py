@@ -1,22 +1,22 @@
-"""How importers read foreign rows: each mistake names row and key."""
+"""Reads the rows of foreign files for importers, with errors that name row and key."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from placewire.optimizer.graph.operator_graph import GraphError, TensorRow
 
-# Nobody can mean more seconds, bytes or bits than this by one number.
+# No file can mean more seconds, bytes or bits than this by one number.
 _LARGEST = 1e18
 
 
 @dataclass(frozen=True)
 class Row:
-    """One object of a foreign file and where it is, like `nodes[3]`."""
+    """One object of a foreign file. where: its place in the file, like `nodes[3]`."""
 
     values: Mapping[str, Any]
     where: str
@@ -28,27 +28,27 @@ class Row:
         return self.values[key]
 
     def number(self, key: str, default: float | None = None) -> float:
-        """0 or more. Raises GraphError for what is none."""
+        """A number of 0 or more. Raises GraphError for other values."""
         if default is not None and self.values.get(key) is None:
             return default
         return number(self.value(key), f"{self.where}: {key}")
 
     def identifier(self, key: str) -> str:
-        """A text or a whole number, as text."""
+        """A text or a whole number, returned as a text. Raises GraphError for other values."""
         value = self.value(key)
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise GraphError(f"{self.where}: {key} is {value!r}, expected a name or a number")
         return str(value)
 
-    def text(self, key: str, default: str) -> str:
-        value = self.values.get(key, default)
+    def text(self, key: str) -> str:
+        value = self.values.get(key, "")
         if not isinstance(value, str):
             raise GraphError(f"{self.where}: {key} is {value!r}, expected a text")
         return value
 
 
 def number(value: Any, where: str) -> float:
-    """value as a float of 0 or more. Raises GraphError that begins with `where`."""
+    """value as a float of 0 or more. Raises GraphError, beginning with `where`, for others."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise GraphError(f"{where} is {value!r}, expected a number")
     if not 0 <= value <= _LARGEST:  # also false for nan
@@ -58,7 +58,7 @@ def number(value: Any, where: str) -> float:
 
 
 def rows(document: Any, key: str) -> list[Row]:
-    """Raises GraphError where document has no list of objects of that name."""
+    """The objects of the list document[key]. Raises GraphError where there is no such list."""
     if not isinstance(document, dict):
         raise GraphError(f"found {type(document).__name__}, expected an object with {key!r}")
     found = document.get(key)
@@ -70,15 +70,14 @@ def rows(document: Any, key: str) -> list[Row]:
     return [Row(row, f"{key}[{position}]") for position, row in enumerate(found)]
 
 
-def distinct_ids(nodes: Sequence[Row], key: str = "id") -> dict[str, Row]:
+def distinct_ids(nodes: Sequence[Row]) -> dict[str, Row]:
     """The nodes by id. Raises GraphError naming both that share one."""
     found: dict[str, Row] = {}
     for row in nodes:
-        identifier = row.identifier(key)
+        identifier = row.identifier("id")
         if identifier in found:
-            raise GraphError(
-                f"{row.where}: id {identifier!r} is also that of {found[identifier].where}"
-            )
+            other = found[identifier].where
+            raise GraphError(f"{row.where}: id {identifier!r} is also that of {other}")
         found[identifier] = row
     return found
 
@@ -95,20 +94,34 @@ def edge_ends(row: Row, known: Mapping[str, Row], source: str, target: str) -> t
 
 
 def whole_bytes(size: float) -> int:
-    """Rounded up, but for what the arithmetic alone adds."""
+    """size rounded up, but for an excess that only floating-point arithmetic adds."""
     return math.ceil(size - 1e-6)
 
 
-class TensorsByProducer:
-    """Edges gathered into tensors: the readers of one tensor of one producer."""
+def tensors_by_size(ends: Iterable[tuple[str, str]], sizes: Iterable[int]) -> list[TensorRow]:
+    """One tensor for all edges (producer, reader) of a producer that have equally many bytes."""
+    readers: dict[tuple[str, int], dict[str, None]] = defaultdict(dict)
+    for (producer, reader), size in zip(ends, sizes, strict=True):
+        readers[producer, size][reader] = None
+    return [TensorRow(producer, tuple(names), size) for (producer, size), names in readers.items()]
 
-    def __init__(self) -> None:
-        self._readers: dict[tuple[str, int], list[str]] = defaultdict(list)
 
-    def add(self, producer: str, consumer: str, size: int) -> None:
-        """One tensor for all readers of equally many bytes."""
-        self._readers[producer, size].append(consumer)
+def tensors_by_output(
+    edges: Iterable[tuple[str, str, str, int, int]], operators: Iterable[str]
+) -> list[TensorRow]:
+    """An output of a producer is one tensor. Tensors and readers are in the order of the operators.
 
-    def __iter__(self) -> Iterator[TensorRow]:
-        for (producer, size), readers in self._readers.items():
-            yield TensorRow(producer, tuple(dict.fromkeys(readers)), size)
+    edges: (where, producer, reader, number of the output, bytes). Raises GraphError, beginning with
+    `where`, for an output of two sizes.
+    """
+    readers: dict[tuple[str, int], list[str]] = defaultdict(list)
+    sizes: dict[tuple[str, int], int] = {}
+    for where, producer, reader, output, size in edges:
+        if sizes.setdefault((producer, output), size) != size:
+            raise GraphError(f"{where}: output {output} of {producer!r} has two sizes")
+        readers[producer, output].append(reader)
+    position = {operator: k for k, operator in enumerate(operators)}
+    return [
+        TensorRow(key[0], tuple(sorted(readers[key], key=position.__getitem__)), sizes[key])
+        for key in sorted(sizes, key=lambda key: (position[key[0]], key[1]))
+    ]

@@ -1,4 +1,4 @@
-"""The published formats by name, as importers. What reads one is loaded when it is asked for."""
+"""The published formats as importers, under the names by which pyproject.toml registers them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,24 @@ from typing import Any
 
 from placewire.optimizer.graph.importer import Imported, Importer, graph_name, of_json
 from placewire.optimizer.graph.json_file import read_json, read_plain
-
-
-def _thesis(document: Any, name: str) -> Imported:
-    from placewire.optimizer.published.importers.thesis import read_thesis
-
-    return read_thesis(document, name)
-
-
-def _moirai(document: Any, name: str) -> Imported:
-    from placewire.optimizer.published.importers.moirai import read_moirai
-
-    return read_moirai(document, name)
-
-
-def _node_link(document: Any, name: str) -> Imported:
-    from placewire.optimizer.published.importers.node_link import read_node_link
-
-    return read_node_link(document, name)
+from placewire.optimizer.published.importers.chakra import read_chakra
+from placewire.optimizer.published.importers.moirai import read_moirai
+from placewire.optimizer.published.importers.msr import read_msr
+from placewire.optimizer.published.importers.node_link import read_node_link
+from placewire.optimizer.published.importers.onnx import read_onnx
+from placewire.optimizer.published.importers.thesis import read_thesis
 
 
 def _msr(path: Path, options: Mapping[str, Any]) -> Imported:
-    from placewire.optimizer.published.importers.msr import read_msr
-
     return read_msr(read_json(path), graph_name(path), options.get("devices", "all"))
 
 
 def _onnx(path: Path, options: Mapping[str, Any]) -> Imported:
-    from placewire.optimizer.published.importers.onnx import read_onnx
-
     sizes = dict(options.get("dimension", ()))
     return read_onnx(read_plain(path), graph_name(path), path.parent, sizes)
 
 
 def _chakra(path: Path, options: Mapping[str, Any]) -> Imported:
-    from placewire.optimizer.published.importers.chakra import read_chakra
-
     return read_chakra(read_plain(path), graph_name(path))
 
 
@@ -54,7 +36,7 @@ def _add_devices(group: _ArgumentGroup) -> None:
         "--devices",
         choices=("all", "accelerator"),
         default="all",
-        help="accelerator: only the accelerators' times, to place the graph on other clusters",
+        help="accelerator: only the accelerators and their times, for other clusters",
     )
 
 
@@ -65,7 +47,7 @@ def _add_dimension(group: _ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="the size of a dimension that the file only names, like batch=32; repeatable",
+        help="the size of a dimension that has only a name in the file, like batch=32; repeatable",
     )
 
 
@@ -76,9 +58,9 @@ def _dimension(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
-THESIS = Importer("node-link with comp_cost", of_json(_thesis))
+THESIS = Importer("node-link with comp_cost", of_json(read_thesis))
 MSR = Importer("accelerators and CPUs of one machine", _msr, (_add_devices,))
-MOIRAI = Importer("four unlike devices", of_json(_moirai))
-NODE_LINK = Importer("networkx's, with our attributes", of_json(_node_link))
+MOIRAI = Importer("four unlike devices", of_json(read_moirai))
+NODE_LINK = Importer("networkx's, with our attributes", of_json(read_node_link))
 ONNX = Importer("a model's operators, without times", _onnx, (_add_dimension,))
 CHAKRA = Importer("an execution trace of one process, as PyTorch writes it", _chakra)

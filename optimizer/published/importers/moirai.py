@@ -1,15 +1,16 @@
-"""The graphs of "Moirai: Towards Optimal Placement for Distributed Inference on Heterogeneous
+"""Reads the graphs of "Moirai: Towards Optimal Placement for Distributed Inference on Heterogeneous
 Devices", as converted from the spreadsheets of its authors.
 
-Four unlike devices in a server each. A node: `id`, `time_ms` per device, `memory_bytes`, held all
-the time. An edge: `source`, `target`, `transfer_ms[from][to]`. Then four `device_memory_bytes`.
+There are four unlike devices, each in a server of its own, with four `device_memory_bytes`. A node
+has `id`, `time_ms` per device, and `memory_bytes`, which it holds all the time. An edge has
+`source`, `target` and `transfer_ms[from][to]`.
 
 An edge's times are one size times a factor per ordered pair of devices (to the five decimals that
-they are given in), so that each pair gets a link of its own rate. The file does not say the size;
-only its product with the factors matters. It is fixed by giving the fastest link 100 Gbit/s, the
-InfiniBand of the paper's testbed (section V-A): GoogLeNet's tensors then have about the bytes of
-their shapes in float32 (224 x 224 images, one at a time). An operator has one output, and all its
-edges must agree on it.
+they are given in), so that each pair gets a link of its own rate. The file does not state the
+sizes; only their products with the factors matter. They are fixed by giving the fastest link 100
+Gbit/s, the InfiniBand of the paper's testbed (section V-A): GoogLeNet's tensors then have about the
+bytes of their shapes in float32 (224 x 224 images, one at a time). An operator has one output, and
+all its edges must agree on its size.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from placewire.optimizer.published.importers.foreign_rows import (
 
 DEVICES = ("rtx2080ti", "t4", "p4", "rtx3060ti")
 FASTEST_BITS_PER_SECOND = 100e9
-# A time of five decimals of a millisecond may be off by half of the last, and the fit by as much.
+# A time of five decimals of a millisecond may be off by half of the last, and so may the fit.
 _ROUNDED_MS = 2e-5
 _RELATIVE = 1e-3
 _PAIRS = [(a, b) for a in range(len(DEVICES)) for b in range(len(DEVICES)) if a != b]
@@ -46,15 +47,10 @@ def read_moirai(document: Any, name: str = "moirai") -> Imported:
     ends = [edge_ends(row, nodes, "source", "target") for row in edges]
     times = np.array([_transfer_ms(row) for row in edges]).reshape(len(edges), len(_PAIRS))
     factors = _factors(times)
-    size = _sizes(edges, times, factors)
+    tensors = _tensors(edges, ends, _sizes(edges, times, factors))
     operators = [_operator(identifier, row) for identifier, row in nodes.items()]
-    graph = build_graph(
-        operators,
-        _tensors(edges, ends, size),
-        name=name,
-        device_types=DEVICES,
-        notes={"format": "moirai", "fastest_bits_per_second": FASTEST_BITS_PER_SECOND},
-    )
+    notes = {"format": "moirai", "fastest_bits_per_second": FASTEST_BITS_PER_SECOND}
+    graph = build_graph(operators, tensors, name=name, device_types=DEVICES, notes=notes)
     return Imported(graph, _cluster(document, factors))
 
 
@@ -82,7 +78,7 @@ def _transfer_ms(row: Row) -> list[float]:
         raise GraphError(f"{where} is {table!r}, expected {len(DEVICES)} rows")
     matrix = [_list(line, f"{where}[{k}]") for k, line in enumerate(table)]
     if any(matrix[k][k] for k in range(len(DEVICES))):
-        raise GraphError(f"{where}: a device needs time to send to itself")
+        raise GraphError(f"{where}: a device takes time to send to itself")
     return [matrix[a][b] for a, b in _PAIRS]
 
 
@@ -101,17 +97,17 @@ def _factors(times: FloatArray) -> FloatArray:
 
 
 def _sizes(edges: Sequence[Row], times: FloatArray, factors: FloatArray) -> list[int]:
-    """Whole bytes of each edge. Raises GraphError where the pairs' times imply different sizes."""
+    """Whole bytes of each edge. Raises GraphError where the pairs' times imply unlike sizes."""
     bits = (times / 1e3) @ factors / (factors**2).sum()
     deviation = np.abs(bits[:, None] * factors * 1e3 - times)
     for row, wrong, stated in zip(edges, deviation, times, strict=True):
         excess = wrong - np.maximum(_ROUNDED_MS, _RELATIVE * stated)
         if (excess > 0).any():
-            a, b = _PAIRS[int(excess.argmax())]
+            k = int(excess.argmax())
+            a, b = _PAIRS[k]
             raise GraphError(
-                f"{row.where}: transfer_ms[{a}][{b}] is {stated[int(excess.argmax())]:g}, off by "
-                f"{wrong[int(excess.argmax())]:.2g} ms from one rate per pair of devices: these "
-                "transfers cannot be told as bytes over links"
+                f"{row.where}: transfer_ms[{a}][{b}] is {stated[k]:g}, off by {wrong[k]:.2g} ms "
+                "from one rate per pair of devices: these transfers cannot be bytes over links"
             )
     return [round(float(one) / 8) for one in bits]
 
@@ -120,41 +116,33 @@ def _tensors(
     edges: Sequence[Row], ends: Sequence[tuple[str, str]], size: Sequence[int]
 ) -> list[TensorRow]:
     """One output per operator. Raises GraphError where its edges carry unlike sizes."""
-    output: dict[str, tuple[int, Row]] = {}
-    readers: dict[str, list[str]] = {}
+    outputs: dict[str, tuple[int, str, dict[str, None]]] = {}
     for row, (source, target), count in zip(edges, ends, size, strict=True):
-        first, where = output.setdefault(source, (count, row))
-        # Sizes come from rounded times; of one tensor they are the same to the last decimal.
+        first, where, readers = outputs.setdefault(source, (count, row.where, {}))
+        # Sizes are computed from rounded times, so that those of one tensor may differ a little.
         if abs(first - count) > max(8.0, _RELATIVE * first):
             raise GraphError(
-                f"{row.where}: takes another time than {where.where}, which leaves the same node "
-                f"{source!r}: an operator has one output"
+                f"{row.where}: takes another time than {where}, which leaves the same node "
+                f"{source!r}, and an operator has one output"
             )
-        readers.setdefault(source, []).append(target)
-    return [
-        TensorRow(source, tuple(dict.fromkeys(readers[source])), count)
-        for source, (count, _) in output.items()
-    ]
+        readers[target] = None
+    return [TensorRow(source, tuple(names), n) for source, (n, _, names) in outputs.items()]
 
 
 def _cluster(document: Any, factors: FloatArray) -> Cluster:
     memory = _list(document.get("device_memory_bytes"), "device_memory_bytes")
-    names = [f"{device}/0" for device in DEVICES]
+    devices = [
+        Device(type=name, memory_bytes=max(1, round(count)))
+        for name, count in zip(DEVICES, memory, strict=True)
+    ]
     return Cluster(
-        servers=tuple(
-            Server(
-                name=device,
-                devices=(Device(type=device, memory_bytes=max(1, round(count))),),
-                nics=(),
-            )
-            for device, count in zip(DEVICES, memory, strict=True)
-        ),
+        servers=tuple(Server(name=one.type, devices=(one,), nics=()) for one in devices),
         setup_latency_seconds=0.0,
-        intra_server_bits_per_second=FASTEST_BITS_PER_SECOND,  # one device each: never used
+        intra_server_bits_per_second=FASTEST_BITS_PER_SECOND,  # unused: a server has one device
         links=tuple(
             Link(
-                source=names[a],
-                destination=names[b],
+                source=f"{DEVICES[a]}/0",
+                destination=f"{DEVICES[b]}/0",
                 setup_latency_seconds=0.0,
                 rate_bits_per_second=1 / float(factor),
             )

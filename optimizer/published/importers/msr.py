@@ -1,26 +1,26 @@
-"""The graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020).
+"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020).
 
-`maxFPGAs` accelerators of `maxSizePerFPGA` bytes and `maxCPUs` processors stand in one machine. A
-node: `id`, `fpgaLatency` (where `supportedOnFpga`), `cpuLatency`, `size` bytes, `colorClass` (one
-class shares a device). An edge: `sourceId`, `destId`, `cost`: the time between an accelerator and
-the host's memory, so that accelerator to accelerator takes twice that (the simulator's model `msr`
-counts so).
+`maxFPGAs` accelerators of `maxSizePerFPGA` bytes and `maxCPUs` processors are in one machine. A
+node has `id`, `fpgaLatency` (where `supportedOnFpga`), `cpuLatency`, `size` bytes, and `colorClass`
+(nodes of one class share a device). An edge has `sourceId`, `destId` and `cost`, the time between
+an accelerator and the host's memory: between accelerators a transfer takes twice that, as the
+simulator's model `msr` counts.
 
 Units. The files name none. Latencies are milliseconds: a training step of ResNet-50 then takes 0.46
 s and a forward pass of three layers of BERT 49 ms on one accelerator, as on the hardware of 2020.
-`cost` is in the same unit, because the paper adds the two. In the operator graphs it stands for 2
-GiB/s. In the layer graphs it is a thousandth of that, as published: transfers there cost next to
-nothing, and it is kept so.
+`cost` is in the same unit, because the paper adds the two. In the operator graphs it corresponds to
+2 GiB/s. In the layer graphs it is kept a thousandth of that, as published: their transfers cost
+next to nothing.
 
-Bytes. An edge has a `size`, but what it costs is `cost`, and in the layer graphs they disagree for
-some (there `cost` follows the producer). So the rate is the median of size / cost, the machine gets
-it as its intra-server rate, and a tensor has the bytes that its cost stands for at this rate:
-every cost comes out as the file says. A producer's edges of one cost are one tensor.
+Bytes. An edge has a `size`, but the paper's time is `cost`, and some edges of the layer graphs
+disagree (their `cost` follows the producer). So the rate is the median of size / cost, which is the
+machine's intra-server rate, and a tensor has the bytes that its cost is worth at this rate: every
+transfer then takes what the file says. A producer's edges of one cost are one tensor.
 
 Types. The operator graphs were made from ONNX models, and name most nodes after their operator:
-`Conv12`, `MatMul7_Grad/Gemm_3`. A further output of an operator is a node of its own there, named
-after the operator and itself (`LayerNormalization3_saved_mean_1`): an item of a tuple. Where a name
-tells nothing, as in the layer graphs and of weights, the type says which pass the node is of.
+`Conv12`, `MatMul7_Grad/Gemm_3`. A further output of an operator is a separate node in them, named
+after the operator and the output (`LayerNormalization3_saved_mean_1`): an item of a tuple. Where a
+name tells no type, as in the layer graphs and for weights, the type is the pass of the node.
 """
 
 from __future__ import annotations
@@ -40,48 +40,40 @@ from placewire.optimizer.graph.operator_graph import (
 )
 from placewire.optimizer.published.importers.foreign_rows import (
     Row,
-    TensorsByProducer,
     distinct_ids,
     edge_ends,
     number,
     rows,
+    tensors_by_size,
 )
 
 ACCELERATOR, CPU = "accelerator", "cpu"
 _UNLIMITED_BYTES = 2**50
-# Fewer edges than this at the common rate, and size and cost do not belong together.
+# Where a smaller share of the edges has the common rate, size and cost do not belong together.
 _LEAST_AGREEING = 0.5
 _SAME_RATE = 1e-3
 
 Devices = Literal["all", "accelerator"]
 
-# The operator's own name: its type and a number, of a gradient behind that of what it belongs to.
+# An operator's name is its type and a number; a gradient's follows the name of its operator.
 _NAMED = re.compile(r"(?:[^/]+_Grad/)?([A-Z][A-Za-z]*?)_?\d+")
 
 
 def read_msr(document: Any, name: str = "msr", devices: Devices = "all") -> Imported:
-    """devices: "accelerator" leaves the processors out, of the graph's times and of the cluster, to
-    place the graph on other clusters. Raises GraphError naming the row and the key."""
+    """devices: "accelerator" leaves the processors out of the graph's times and of the cluster, so
+    that the graph can be placed on other clusters. Raises GraphError naming the row and the key."""
     nodes = distinct_ids(rows(document, "nodes"))
     edges = rows(document, "edges")
     types = (ACCELERATOR,) if devices == "accelerator" else (ACCELERATOR, CPU)
-    bytes_per_second, agreeing = _rate(edges)
-    tensors = TensorsByProducer()
-    for row in edges:
-        source, target = edge_ends(row, nodes, "sourceId", "destId")
-        seconds = row.number("cost") / 1e3
-        tensors.add(source, target, round(seconds * bytes_per_second))
+    rate, agreeing = _rate(edges)
+    ends = [edge_ends(row, nodes, "sourceId", "destId") for row in edges]
+    sizes = [round(row.number("cost") / 1e3 * rate) for row in edges]
+    tensors = tensors_by_size(ends, sizes)
     names = {str(row.values.get("name", "")) for row in nodes.values()}
     operators = [_operator(identifier, row, types, names) for identifier, row in nodes.items()]
-    notes = {
-        "format": "msr",
-        "bytes_per_second": bytes_per_second,
-        "edges_whose_size_agrees": agreeing,
-    }
-    return Imported(
-        build_graph(operators, list(tensors), name=name, device_types=types, notes=notes),
-        _cluster(document, types, bytes_per_second),
-    )
+    notes = {"format": "msr", "bytes_per_second": rate, "edges_whose_size_agrees": agreeing}
+    graph = build_graph(operators, tensors, name=name, device_types=types, notes=notes)
+    return Imported(graph, _cluster(document, types, rate))
 
 
 def _operator(
@@ -105,7 +97,7 @@ def _operator(
 
 
 def _type(row: Row, names: Collection[str]) -> str:
-    """names: of all nodes."""
+    """names: those of all nodes."""
     name = str(row.values.get("name", ""))
     if found := _NAMED.fullmatch(name):
         return found[1]
@@ -115,23 +107,18 @@ def _type(row: Row, names: Collection[str]) -> str:
 
 
 def _rate(edges: Sequence[Row]) -> tuple[float, int]:
-    """(bytes per second that most edges agree on, how many do).
-
-    Raises GraphError where fewer than half of those that have size and cost agree.
-    """
-    found = []
-    for row in edges:
-        size, cost = row.number("size", 0.0), row.number("cost") / 1e3
-        if size > 0 and cost > 0:
-            found.append(size / cost)
+    """The median rate in bytes per second, and how many edges have it. Raises GraphError where
+    fewer than half of the edges with size and cost do."""
+    both = [(row.number("size", 0.0), row.number("cost") / 1e3) for row in edges]
+    found = [size / cost for size, cost in both if size > 0 and cost > 0]
     if not found:
-        return float(2**31), 0  # nothing is ever sent, or sizes are not stated: 2 GiB/s
+        return float(2**31), 0  # 2 GiB/s where nothing is sent, or no size is stated
     rate = median(found)
     agreeing = sum(abs(one / rate - 1) <= _SAME_RATE for one in found)
     if agreeing < _LEAST_AGREEING * len(found):
         raise GraphError(
-            f"edges: size / cost is one rate for {agreeing} of {len(found)} edges only, so that "
-            "transfers cannot be told as bytes at one rate"
+            f"edges: size / cost is one rate for only {agreeing} of {len(found)} edges, so that "
+            "transfers cannot be expressed as bytes at one rate"
         )
     return rate, agreeing
 

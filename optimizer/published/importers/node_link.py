@@ -1,9 +1,9 @@
-"""networkx's node-link JSON with our attributes, read and written without networkx.
+"""Reads and writes networkx's node-link JSON with our attributes, without networkx.
 
-A node is an operator: `id` and the keys of a graph file's operator. A link (`edges` in newer
-networkx, `links` in older) has `source`, `target` and `tensors`: a list of [output number of the
+A node is an operator: `id` and the keys of a graph file's operator. A link (in `edges` in newer
+networkx, in `links` in older) has `source`, `target` and `tensors`: a list of [output number of the
 producer, bytes], so that one tensor with several readers stays one. `networkx.node_link_graph`
-makes of it what `networkx_graph.from_networkx` reads.
+makes a graph of the document, which `networkx_graph.from_networkx` reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from placewire.optimizer.graph.operator_graph import (
     GraphError,
     OperatorGraph,
     OperatorRow,
-    TensorRow,
     build_graph,
 )
 from placewire.optimizer.graph.rows import operator_row
@@ -27,26 +26,19 @@ from placewire.optimizer.published.importers.foreign_rows import (
     edge_ends,
     number,
     rows,
+    tensors_by_output,
 )
 
 
 def read_node_link(document: Any, name: str = "graph") -> Imported:
-    """Raises GraphError naming the row and the key. The name in the file counts before `name`."""
+    """The name in the file takes precedence over `name`. Raises GraphError naming row and key."""
     nodes = distinct_ids(rows(document, "nodes"))
-    links = rows(document, "links" if "links" in document else "edges")
-    readers: dict[tuple[str, int], list[str]] = defaultdict(list)
-    size: dict[tuple[str, int], int] = {}
-    for row in links:
-        source, target = edge_ends(row, nodes, "source", "target")
-        for output, count in _tensors(row):
-            if size.setdefault((source, output), count) != count:
-                raise GraphError(f"{row.where}: output {output} of {source!r} has two sizes")
-            readers[source, output].append(target)
-    position = {identifier: k for k, identifier in enumerate(nodes)}
-    tensors = [
-        TensorRow(key[0], tuple(sorted(readers[key], key=position.__getitem__)), size[key])
-        for key in sorted(size, key=lambda key: (position[key[0]], key[1]))
+    edges = [
+        (row.where, *edge_ends(row, nodes, "source", "target"), *tensor)
+        for row in rows(document, "links" if "links" in document else "edges")
+        for tensor in _tensors(row)
     ]
+    tensors = tensors_by_output(edges, nodes)
     header = document.get("graph") or {}
     if not isinstance(header, dict):
         raise GraphError(f"graph is {header!r}, expected an object")
@@ -60,7 +52,7 @@ def read_node_link(document: Any, name: str = "graph") -> Imported:
 
 
 def write_node_link(graph: OperatorGraph) -> dict[str, Any]:
-    """As networkx writes its own; `read_node_link` gives an equal graph back."""
+    """Returns the document as networkx writes it; `read_node_link` gives an equal graph back."""
     links: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for producer, identifier in enumerate(graph.ids):
         for output, tensor in enumerate(graph.output_tensors(producer).tolist()):

@@ -1,17 +1,18 @@
-"""ONNX models (onnx.ai): the operators of one inference, read with the package `onnx`.
+"""Reads ONNX models (onnx.ai), the operators of one inference, with the package `onnx`.
 
-A node is an operator. Its initialisers are its weights, as are the results of Constant nodes; one
-that several nodes read is an operator of type `parameter`, whose tensor is sent to them, unless it
-is small: then each has a copy. A graph input is an operator of type `input`. A node with bodies
-(If, Loop, Scan) is one operator, which reads what its bodies read of the outer graph.
+A node is an operator, whose weights are the initialisers and the results of Constant nodes that it
+reads. A weight of several nodes is an operator of type `parameter`, whose tensor is sent to them,
+unless it is small: then each has a copy. A graph input is an operator of type `input`. A node with
+bodies (If, Loop, Scan) is one operator, which reads what its bodies read of the outer graph.
 
 An ONNX file has no times. Its operators get flops and traffic_bytes, from which
-`optimizer profile GRAPH --device NAME` models them. Sizes need shapes: what the file does not
-state is inferred, and a dimension that has only a name needs a size.
+`optimizer profile GRAPH --device NAME` models the times. Sizes follow from shapes: those that the
+file does not state are inferred, and a dimension that has only a name needs a size.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,27 +35,24 @@ def read_onnx(
     dimensions: Mapping[str, int] | None = None,
 ) -> Imported:
     """folder: where the model's external data lie; dimensions: sizes by name. Raises GraphError
-    without the package, for what is no model, and naming the node or value at fault."""
+    without the package, for data that are no model, and naming the node or value at fault."""
     model = read_model(data, folder, dimensions or {})
+    # No formula is known for operators of other domains, only the sizes that the file states.
+    without_formula = {_type(n) for n in model.main.nodes if n.domain not in OWN_DOMAINS}
     notes = {
         "format": "onnx",
         "producer": model.producer,
         "opset": model.opset,
         "dimensions": dict(dimensions or {}),
-        "counted_per_element": _without_formula(model.main),
+        "counted_per_element": sorted(without_formula),
     }
     reading = _Reading(model.main)
-    operators = reading.operators()
-    return Imported(build_graph(operators, list(reading.tensors()), name=name, notes=notes))
-
-
-def _without_formula(scope: Scope) -> list[str]:
-    """Types of other domains: of these the package knows no more than the sizes they state."""
-    return sorted({_type(n) for n in scope.nodes if n.domain not in OWN_DOMAINS})
+    graph = build_graph(reading.operators(), list(reading.tensors()), name=name, notes=notes)
+    return Imported(graph)
 
 
 class _Reading:
-    """One model on its way to rows; `operators` before `tensors`."""
+    """Makes rows of one model."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -64,21 +62,21 @@ class _Reading:
             list(dict.fromkeys(same.get(name, name) for name in _read_by(node, scope)))
             for node in self._nodes
         ]
-        self._ids: list[str] = []
-        self._readers: dict[str, list[int]] = {}
+        self._readers: dict[str, list[int]] = defaultdict(list)
         for k, names in enumerate(self._reads):
             for name in names:
-                self._readers.setdefault(name, []).append(k)
-        self._shared = [name for name in scope.constants if self._is_shared(name)]
+                self._readers[name].append(k)
         self._inputs = [name for name in scope.inputs if name in self._readers]
+        several = [name for name in scope.constants if len(self._readers[name]) > 1]
+        self._shared = [n for n in several if scope.value(n, "weights").bytes > SMALL_BYTES]
+        taken = {*self._inputs, *self._shared}
+        self._ids = [_distinct(node, taken) for node in self._nodes]
 
     def operators(self) -> list[OperatorRow]:
         first = [
             *(self._standing(name, "input") for name in self._inputs),
             *(self._standing(name, "parameter") for name in self._shared),
         ]
-        taken = {row.id for row in first}
-        self._ids = [_distinct(node, taken) for node in self._nodes]
         self._check()
         own = set(self._scope.constants) - set(self._shared)
         return [*first, *(self._operator(k, own) for k in range(len(self._nodes)))]
@@ -88,15 +86,12 @@ class _Reading:
         for k, node in enumerate(self._nodes):
             given += [(name, self._ids[k], self._where[k]) for name in node.output if name]
         for name, producer, where in given:
-            if readers := self._readers.get(name):
+            if readers := self._readers[name]:
                 size = self._scope.value(name, where).bytes
                 yield TensorRow(producer, tuple(self._ids[k] for k in readers), size)
 
-    def _is_shared(self, name: str) -> bool:
-        several = len(self._readers.get(name, ())) > 1
-        return several and self._scope.value(name, "weights").bytes > SMALL_BYTES
-
     def _standing(self, name: str, kind: str) -> OperatorRow:
+        """The operator of an input or of a shared weight."""
         value = self._scope.value(name, kind)
         return OperatorRow(
             id=name,
@@ -125,8 +120,7 @@ class _Reading:
         )
 
     def _check(self) -> None:
-        """Raises GraphError for an operator that ONNX does not have, and for a value that nothing
-        gives, or two nodes."""
+        """Raises GraphError for an unknown operator, and for a value that none, or two, give."""
         from onnx import defs
 
         for node, where in zip(self._nodes, self._where, strict=True):
@@ -145,8 +139,8 @@ class _Reading:
 
 
 def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
-    """The nodes but for Identity ones of weights, with which exporters tie equal weights; and by
-    what these give, the weight that it is."""
+    """Returns the nodes without the Identity nodes by which exporters tie equal weights, and for
+    each result of such a node the weight that it is."""
     constants = set(scope.constants)
     same: dict[str, str] = {}
     nodes = []
@@ -161,30 +155,25 @@ def _without_copies(scope: Scope) -> tuple[list[Any], dict[str, str]]:
 
 
 def _read_by(node: Any, scope: Scope) -> Iterator[str]:
-    """Values of the node's own graph that it or its bodies read; several times, maybe."""
+    """The values of the node's own graph that it or its bodies read, with repetitions."""
     yield from filter(None, node.input)
-    for _, body in bodies(node, scope):
+    for body in bodies(node, scope):
         inner = {*body.inputs, *body.constants, *(o for n in body.nodes for o in n.output)}
-        for name in (*(o.name for o in body.graph.output), *_read_inside(body)):
-            if name not in inner:
-                yield name
-
-
-def _read_inside(body: Scope) -> Iterator[str]:
-    for node in body.nodes:
-        yield from _read_by(node, body)
+        read = [o.name for o in body.graph.output]
+        read += [name for within in body.nodes for name in _read_by(within, body)]
+        yield from (name for name in read if name not in inner)
 
 
 def _weights_of_bodies(node: Any, scope: Scope, where: str) -> int:
     total = 0
-    for _, body in bodies(node, scope):
+    for body in bodies(node, scope):
         total += sum(body.value(name, where).bytes for name in body.constants)
         total += sum(_weights_of_bodies(inner, body, where) for inner in body.nodes)
     return total
 
 
 def _distinct(node: Any, taken: set[str]) -> str:
-    """The node's name, or that of its first result; numbered where it is taken."""
+    """The node's name, or that of its first result, with a number where the name is taken."""
     name = base = _called(node) or node.op_type
     number = 1
     while name in taken:

@@ -1,10 +1,10 @@
-"""What an ONNX node computes and moves, from shapes alone: what its time is modelled from.
+"""Counts the FLOPs and bytes of an ONNX node from shapes alone; its time is modelled from them.
 
-Counted as capture counts (optimizer/capture/costs.py): a multiplication and an addition are two
-FLOPs; products, convolutions, recurrences and attention by their formulas; a Fourier transform
-5 n log2 n per line; a reduction one per element that it reads, a pooling one per element of each
-window, everything else one per element that it writes, times a constant for transcendental
-functions. Every input is read once and every output written once; what only views costs nothing.
+They are counted as capture counts (optimizer/capture/costs.py). A multiplication and an addition
+are two FLOPs; products, convolutions, recurrences and attention have formulas; a Fourier transform
+costs 5 n log2 n per line, a reduction one FLOP per element that it reads, a pooling one per element
+of each window, everything else one per element that it writes, times a constant for transcendental
+functions. Every input is read once and every output written once; views cost nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from placewire.optimizer.graph.operator_graph import GraphError
@@ -48,7 +49,7 @@ Formula = Callable[[Any, Sizes, Sizes], int]
 
 
 def node_cost(node: Any, scope: Scope, where: str) -> Cost:
-    """Raises GraphError, beginning with `where`, where a size or a number of turns is unknown."""
+    """Raises GraphError, beginning with `where`, where a size or a loop's length is unknown."""
     own = node.domain in OWN_DOMAINS
     if own and node.op_type in ("If", "Loop", "Scan"):
         return _control(node, scope, where)
@@ -61,7 +62,7 @@ def node_cost(node: Any, scope: Scope, where: str) -> Cost:
         flops = formula(node, inputs, outputs) if formula else _elements(node, inputs, outputs)
     except (IndexError, AttributeError, KeyError):
         raise GraphError(
-            f"{where}: its inputs are not those of its kind: "
+            f"{where}: its inputs do not have the shapes that this operator needs: "
             f"{[list(v.shape) if v else None for v in inputs]}"
         ) from None
     return Cost(flops, _traffic(node, inputs, outputs))
@@ -76,16 +77,15 @@ def attribute(node: Any, name: str, default: Any = None) -> Any:
     return default
 
 
-def bodies(node: Any, scope: Scope) -> list[tuple[str, Scope]]:
-    """(name of the attribute, graph) of those that a node runs."""
-    return [(one.name, Scope(one.g, scope)) for one in node.attribute if one.HasField("g")]
+def bodies(node: Any, scope: Scope) -> list[Scope]:
+    return [Scope(one.g, scope) for one in node.attribute if one.HasField("g")]
 
 
 def _control(node: Any, scope: Scope, where: str) -> Cost:
-    """The larger side of a condition; a body as often as it runs."""
+    """The larger branch of an If; of a loop, its body times how often it runs."""
     each = [
         sum((node_cost(n, body, f"{where}: {n.op_type} {n.name!r}") for n in body.nodes), _NOTHING)
-        for _, body in bodies(node, scope)
+        for body in bodies(node, scope)
     ]
     if node.op_type == "If":
         return max(each, key=lambda cost: cost.flops, default=_NOTHING)
@@ -128,11 +128,9 @@ def _gemm(node: Any, inputs: Sizes, outputs: Sizes) -> int:
     return _first(outputs).elements * (2 * inner + (len(inputs) > 2))
 
 
-def _convolution(weight: int) -> Formula:
-    def flops(_: Any, inputs: Sizes, outputs: Sizes) -> int:
-        return 2 * _first(outputs).elements * math.prod(_at(inputs, weight).shape[1:])
-
-    return flops
+def _convolution(_: Any, inputs: Sizes, outputs: Sizes, weight: int = 1) -> int:
+    """weight: the number of the input that holds the weights."""
+    return 2 * _first(outputs).elements * math.prod(_at(inputs, weight).shape[1:])
 
 
 def _transposed(_: Any, inputs: Sizes, __: Sizes) -> int:
@@ -146,7 +144,7 @@ def _recurrence(_: Any, inputs: Sizes, __: Sizes) -> int:
 
 
 def _attention(_: Any, inputs: Sizes, outputs: Sizes) -> int:
-    """Each of the queries' elements with every key, each of the results' with every value."""
+    """Each element of the queries meets every key, each element of the result every value."""
     present = outputs[1] if len(outputs) > 1 else None
     keys = (present or _at(inputs, 1)).shape[-2]
     return 2 * keys * (_at(inputs, 0).elements + _first(outputs).elements)
@@ -165,7 +163,7 @@ def _transform(_: Any, inputs: Sizes, outputs: Sizes) -> int:
 
 
 def _einsum(node: Any, inputs: Sizes, outputs: Sizes) -> int:
-    """Of every element of the result, a product for each setting of the letters summed over."""
+    """Each element of the result has a product per setting of the letters summed over."""
     terms, _, result = attribute(node, "equation").decode().replace(" ", "").partition("->")
     size: dict[str, int] = {}
     for term, value in zip(terms.split(","), inputs, strict=True):
@@ -188,10 +186,10 @@ def _at(sizes: Sizes, k: int) -> Value:
 
 _FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
-    **dict.fromkeys(("Conv", "ConvInteger"), _convolution(1)),
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrence),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pooling),
-    "QLinearConv": _convolution(3),
+    "QLinearConv": partial(_convolution, weight=3),
     "ConvTranspose": _transposed,
     "Gemm": _gemm,
     "Attention": _attention,
@@ -202,7 +200,7 @@ _FORMULAS: Mapping[str, Formula] = {
 
 def _traffic(node: Any, inputs: Sizes, outputs: Sizes) -> int:
     written = sum(value.bytes for value in outputs if value)
-    if node.op_type in _GATHERS:  # as many elements as it writes; the rest stays untouched
+    if node.op_type in _GATHERS:  # reads only as many elements as it writes, and the indices
         return 2 * written + _at(inputs, 1).bytes
     read: dict[str, Value | None] = dict(zip(node.input, inputs, strict=True))
     return written + sum(value.bytes for value in read.values() if value)

@@ -1,8 +1,8 @@
-"""The node-link JSON of the thesis' authors (and of QuickP).
+"""Reads the node-link JSON of the authors of the thesis and of QuickP.
 
-Top level `nodes` and `links` (newer networkx writes `edges`). A node: `id`, `op_type`, `mem` bytes,
-`comp_cost` {device name: microseconds}. A link: `source`, `target`, `tensor_size_in_bit`. Other
-keys are ignored.
+The top level has `nodes` and `links` (newer networkx writes `edges`). A node has `id`, `op_type`,
+`mem` bytes and `comp_cost` {device name: microseconds}; a link has `source`, `target` and
+`tensor_size_in_bit`. Other keys are ignored.
 
 A device name becomes a device type. `mem` is held all the time: the thesis counts memory as the
 static sum of (3.2). Several links from one producer with equal sizes are one tensor with several
@@ -17,11 +17,11 @@ from placewire.optimizer.graph.importer import Imported
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorRow, build_graph
 from placewire.optimizer.published.importers.foreign_rows import (
     Row,
-    TensorsByProducer,
     distinct_ids,
     edge_ends,
     number,
     rows,
+    tensors_by_size,
     whole_bytes,
 )
 
@@ -30,12 +30,11 @@ def read_thesis(document: Any, name: str = "thesis") -> Imported:
     """Raises GraphError naming the row and the key."""
     nodes = distinct_ids(rows(document, "nodes"))
     links = rows(document, "edges" if "edges" in document else "links")
-    tensors = TensorsByProducer()
-    for row in links:
-        source, target = edge_ends(row, nodes, "source", "target")
-        tensors.add(source, target, whole_bytes(row.number("tensor_size_in_bit") / 8))
+    ends = [edge_ends(row, nodes, "source", "target") for row in links]
+    sizes = [whole_bytes(row.number("tensor_size_in_bit") / 8) for row in links]
+    tensors = tensors_by_size(ends, sizes)
     operators = [_operator(identifier, row) for identifier, row in nodes.items()]
-    return Imported(build_graph(operators, list(tensors), name=name, notes={"format": "thesis"}))
+    return Imported(build_graph(operators, tensors, name=name, notes={"format": "thesis"}))
 
 
 def _operator(identifier: str, row: Row) -> OperatorRow:
@@ -46,7 +45,7 @@ def _operator(identifier: str, row: Row) -> OperatorRow:
         )
     return OperatorRow(
         id=identifier,
-        type=row.text("op_type", "") or "operator",
+        type=row.text("op_type") or "operator",
         seconds={
             device: number(cost, f"{row.where}: comp_cost.{device}") / 1e6
             for device, cost in costs.items()

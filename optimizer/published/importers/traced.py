@@ -1,7 +1,7 @@
-"""What execution traces are made of, whichever file they come from.
+"""The calls and tensors of an execution trace, whichever file it comes from.
 
 A trace is a tree of calls of one process: an operator calls others, and on a device they start
-kernels. Every call names the tensors that it was given and that it gave.
+kernels. Every call names the tensors that it takes and returns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from placewire.optimizer.graph.rows import MOST_BYTES
 
 @dataclass(frozen=True)
 class TracedTensor:
-    """tensor and storage are numbers of the trace; they may be given again once the memory was
-    freed. offset: elements from the beginning of the storage."""
+    """tensor, storage: numbers of the trace, which may be reused once the memory was freed.
+    offset: elements from the beginning of the storage."""
 
     tensor: int
     storage: int
@@ -33,7 +33,7 @@ class TracedTensor:
 
     @property
     def end_bytes(self) -> int:
-        """Where it ends in its storage."""
+        """The byte at which the tensor ends in its storage."""
         return (self.offset + self.elements) * self.item_bytes
 
 
@@ -41,13 +41,13 @@ class TracedTensor:
 class Call:
     """One node of a trace.
 
-    parent     the id of what called it
-    seconds    what it took without the calls that it made; None where nothing was measured
-    on_host    not a kernel of a device
-    schema     of an operator, like `aten::mm(Tensor self, Tensor mat2) -> Tensor`; "" for labels
-    arguments  the tensors of each argument; reads: all of them; writes: those that it changes
-    gives      the tensors that it returns
-    where      in the file, like `nodes[3]`
+    parent     the id of the call that made it
+    seconds    its time without the calls that it made; None where nothing was measured
+    on_host    False for a kernel of a device
+    schema     an operator's, like `aten::mm(Tensor self, Tensor mat2) -> Tensor`; "" for a label
+    arguments  the tensors of each argument; reads: all of them; writes: those that the call changes
+    gives      the tensors that the call returns
+    where      the place in the file, like `nodes[3]`
     """
 
     id: int
@@ -66,14 +66,14 @@ class Call:
 
     @property
     def writes(self) -> Iterator[TracedTensor]:
-        """Those of the arguments that its schema says it changes, as in `Tensor(a!) self`."""
+        """The arguments that the schema marks as changed, as in `Tensor(a!) self`."""
         for declared, tensors in zip(declared_arguments(self.schema), self.arguments, strict=False):
             if "!" in declared:
                 yield from tensors
 
 
 def declared_arguments(schema: str) -> list[str]:
-    """`["Tensor(a!) self", "*", "Scalar alpha=1"]` of an operator's schema, without the `*`."""
+    """`["Tensor(a!) self", "Scalar alpha=1"]` of an operator's schema, without a `*` among them."""
     start = schema.find("(")
     parts, depth = [""], 0
     for letter in schema[start + 1 :] if start >= 0 else "":
@@ -89,7 +89,7 @@ def declared_arguments(schema: str) -> list[str]:
 
 def tensors_of(values: Any, shapes: Any, types: Any, where: str) -> list[tuple[TracedTensor, ...]]:
     """The tensors of each value, from the three lists of a node's inputs or outputs. Raises
-    GraphError for what is no such list."""
+    GraphError for other values than such lists."""
     for name, found in (("values", values), ("shapes", shapes), ("types", types)):
         if not isinstance(found, list):
             raise GraphError(f"{where}.{name} is {_shown(found)}, expected a list")
@@ -118,7 +118,7 @@ def _tensors(value: Any, shape: Any, kind: Any, where: str) -> Iterator[TracedTe
 
 
 def _tensor(value: Any, shape: Any, where: str) -> TracedTensor:
-    """value: [tensor, storage, offset, elements, bytes of one, device]."""
+    """value: [tensor, storage, offset, elements, bytes of an element, device]."""
     numbers = value[:5] if isinstance(value, list | tuple) else []
     if len(numbers) < 5 or not all(_is_count(number) for number in numbers):
         raise GraphError(f"{where} is {_shown(value)}, expected five numbers and a device")
@@ -132,22 +132,20 @@ def _tensor(value: Any, shape: Any, where: str) -> TracedTensor:
 
 
 def outermost(calls: Sequence[Call]) -> dict[int, int]:
-    """By id of a call, the outermost operator that it is part of. Raises GraphError where a call is
-    its own caller."""
+    """For each call that is part of an operator, by id, the outermost such operator. Raises
+    GraphError where calls form a cycle."""
     by_id = {call.id: call for call in calls}
     top: dict[int, int | None] = {}
     for call in calls:
-        path: list[Call] = []
+        path: dict[int, Call] = {}
         at: Call | None = call
-        on_path: set[int] = set()
         while at is not None and at.id not in top:
-            if at.id in on_path:
-                raise GraphError(f"{at.where}: it is called by itself")
-            on_path.add(at.id)
-            path.append(at)
+            if at.id in path:
+                raise GraphError(f"{at.where}: calls itself, directly or through others")
+            path[at.id] = at
             at = by_id.get(at.parent) if at.parent is not None and at.parent != at.id else None
         above = top[at.id] if at is not None else None
-        for one in reversed(path):
+        for one in reversed(path.values()):
             if above is None and one.on_host and one.schema:
                 above = one.id
             top[one.id] = above

@@ -1,14 +1,15 @@
-"""FLOPs of a traced operator, from the shapes of its tensors.
+"""Counts the FLOPs of a traced operator from the shapes of its tensors.
 
-Counted as capture counts (optimizer/capture/costs.py): a multiplication and an addition are two;
-products, convolutions and attention by their formulas, everything else one per element that it
-gives, or of a reduction that it reads.
+They are counted as capture counts (optimizer/capture/costs.py): a multiplication and an addition
+are two; products, convolutions and attention have formulas; a reduction costs one per element that
+it reads, everything else one per element that it gives.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from placewire.optimizer.published.importers.traced import Call, TracedTensor
 
@@ -36,13 +37,9 @@ def _argument(call: Call, number: int) -> TracedTensor:
     return call.arguments[number][0]
 
 
-def _product(left: int) -> Formula:
-    """left: which argument is the first factor."""
-
-    def flops(call: Call) -> int:
-        return 2 * call.gives[0].elements * _argument(call, left).shape[-1]
-
-    return flops
+def _product(call: Call, left: int = 0) -> int:
+    """left: the number of the argument that is the first factor."""
+    return 2 * call.gives[0].elements * _argument(call, left).shape[-1]
 
 
 def _convolution(call: Call) -> int:
@@ -54,7 +51,7 @@ def _transposed(call: Call) -> int:
 
 
 def _convolution_backward(call: Call) -> int:
-    """Of the input's gradient and of the weight's, as far as it gives them."""
+    """A convolution each for the input's gradient and the weight's, where the call gives it."""
     products = sum(len(tensor.shape) > 1 for tensor in call.gives[:2])
     weight = _argument(call, 2).shape
     return products * 2 * _argument(call, 0).elements * math.prod(weight[1:])
@@ -67,8 +64,8 @@ def _attention(call: Call) -> int:
 
 
 _FORMULAS: Mapping[str, Formula] = {
-    **dict.fromkeys(("mm", "bmm", "matmul", "linear"), _product(0)),
-    **dict.fromkeys(("addmm", "baddbmm"), _product(1)),
+    **dict.fromkeys(("mm", "bmm", "matmul", "linear"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), partial(_product, left=1)),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
     "convolution_backward": _convolution_backward,

@@ -1,11 +1,12 @@
-"""A trace whose calls name their tensors -> rows of a graph, by what flows between operators.
+"""Turns a trace whose calls name their tensors into rows of a graph, by what flows between
+operators.
 
-The outermost operators of the trace are the graph's operators: what they call is part of them. Each
-reads what was last written of its tensors, in the order of the trace; the order in which one thread
-came to them is no dependency. Whoever changes a tensor in place shares the device of whoever
-allocated its memory, and comes after those that read it before. Memory that nobody in the trace has
-allocated was there before it: parameters, their optimizer state, a batch. It is an operator of type
-`storage`.
+The outermost operators of the trace are the graph's operators; the calls that they make are part of
+them. An operator depends on the last writers of its tensors in the order of the trace; that a
+thread ran one operator after another is no dependency. An operator that changes a tensor in place
+shares the device of the operator that allocated the tensor's memory, and comes after those that
+read the tensor before. Memory that no operator in the trace allocated (parameters, their optimizer
+state, a batch) was there before the trace, and is an operator of type `storage`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _COMMUNICATION = ("c10d::", "record_param_comms", "nccl", "gloo:", "mpi:", "ucc:
 
 @dataclass(frozen=True)
 class Flow:
-    """kernels_left_out: those that no operator started."""
+    """kernels_left_out: how many kernels no operator started."""
 
     operators: list[OperatorRow]
     tensors: list[TensorRow]
@@ -36,9 +37,9 @@ def flow_of(calls: Sequence[Call]) -> Flow:
     for call in calls:
         if call.name.startswith(_COMMUNICATION):
             raise GraphError(
-                f"{call.where}: {call.name!r} communicates with other processes of the traced job; "
-                "what they compute is not in this file. Trace a step of one process: it is "
-                "distributed here"
+                f"{call.where}: {call.name!r} communicates with other processes of the traced job, "
+                "and what they compute is not in this file; trace a step of one process, which "
+                "Placewire then distributes"
             )
     top = outermost(calls)
     seconds, left_out = _seconds(calls, top)
@@ -52,7 +53,8 @@ def flow_of(calls: Sequence[Call]) -> Flow:
 def _seconds(
     calls: Sequence[Call], top: Mapping[int, int]
 ) -> tuple[dict[int, dict[str, float]], int]:
-    """By operator, what it took with all that it called: its kernels, where the trace has any."""
+    """Returns the seconds of each operator with all calls that it made, and how many kernels no
+    operator started. Where the trace has kernels, only their time counts."""
     kernels = [call for call in calls if not call.on_host]
     timed = kernels or [call for call in calls if call.seconds is not None]
     device = DEVICE if kernels else HOST
@@ -70,7 +72,8 @@ def _seconds(
 
 @dataclass
 class _Storage:
-    """owner: the operator that allocated it; writer: the last that changed it, readers since."""
+    """owner: the operator that allocated it; writer: the last one that changed it; readers: those
+    that have read it since."""
 
     owner: str
     writer: str
@@ -78,13 +81,13 @@ class _Storage:
 
 
 class _Reading:
-    """The operators so far, in the order of the trace."""
+    """Takes the operators in the order of the trace and keeps who gave and read which tensor."""
 
     def __init__(self) -> None:
         self._rows: dict[str, OperatorRow] = {}
         self._standing: dict[str, int] = {}
         self._storages: dict[int, _Storage] = {}
-        self._made: dict[int, tuple[str, int]] = {}  # by tensor: who gave it, of which storage
+        self._made: dict[int, tuple[str, int]] = {}  # tensor: (operator that gave it, storage)
         self._sent: dict[tuple[str, int], dict[str, None]] = defaultdict(dict)
         self._bytes: dict[tuple[str, int], int] = {}
         self._order: dict[str, dict[str, None]] = defaultdict(dict)
@@ -109,7 +112,7 @@ class _Reading:
         views = bool(call.gives) and not fresh and not any(call.writes)
         self._rows[name] = OperatorRow(
             id=name,
-            type=_type(call.name),
+            type=call.name.replace("::", "."),  # `aten.mm`, as in captured graphs
             seconds=seconds,
             signature=" ".join(str(list(tensor.shape)) for tensor in call.gives),
             activation_bytes=sum(fresh.values()),
@@ -118,12 +121,13 @@ class _Reading:
         )
 
     def rows(self) -> list[OperatorRow]:
-        """What was there before comes first."""
+        """The storages that were there before the trace come first."""
+        device_types = next((tuple(row.seconds) for row in self._rows.values()), ())
         standing = [
             OperatorRow(
                 id=name,
                 type="storage",
-                seconds=dict.fromkeys(self._device_types(), 0.0),
+                seconds=dict.fromkeys(device_types, 0.0),
                 weight_bytes=size,
                 colocation=self._group(name),
             )
@@ -148,9 +152,9 @@ class _Reading:
             giver = storage.writer
         if giver == name:
             return
-        self._sent[giver, tensor.tensor][name] = None
-        size = self._bytes.get((giver, tensor.tensor), 0)
-        self._bytes[giver, tensor.tensor] = max(size, tensor.bytes)
+        key = giver, tensor.tensor
+        self._sent[key][name] = None
+        self._bytes[key] = max(self._bytes.get(key, 0), tensor.bytes)
         storage.readers[name] = None
 
     def _write(self, name: str, tensor: TracedTensor) -> None:
@@ -160,7 +164,7 @@ class _Reading:
                 self._order[reader][name] = None
         storage.readers.clear()
         storage.writer = name
-        self._join(storage.owner, name)
+        self._together[self._root(name)] = self._root(storage.owner)
 
     def _storage(self, tensor: TracedTensor) -> _Storage:
         if tensor.storage not in self._storages:
@@ -169,18 +173,12 @@ class _Reading:
             self._storages[tensor.storage] = _Storage(name, name)
         storage = self._storages[tensor.storage]
         if storage.owner in self._standing:
-            size = max(self._standing[storage.owner], tensor.end_bytes)
-            self._standing[storage.owner] = size
+            self._standing[storage.owner] = max(self._standing[storage.owner], tensor.end_bytes)
         return storage
 
     def _at(self, name: str) -> int:
-        """When it ran; what was there before, before all."""
+        """The operator's place in the trace; -1 for a storage that was there before."""
         return self._position.get(name, -1)
-
-    def _join(self, one: str, other: str) -> None:
-        first, second = self._root(one), self._root(other)
-        if first != second:
-            self._together[second] = first
 
     def _root(self, name: str) -> str:
         self._together.setdefault(name, name)
@@ -191,11 +189,3 @@ class _Reading:
 
     def _group(self, name: str) -> str | None:
         return self._root(name) if name in self._together else None
-
-    def _device_types(self) -> tuple[str, ...]:
-        return next((tuple(row.seconds) for row in self._rows.values()), ())
-
-
-def _type(name: str) -> str:
-    """`aten.mm` of aten::mm, as captured graphs have it."""
-    return name.replace("::", ".")

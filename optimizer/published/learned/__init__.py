@@ -1,14 +1,14 @@
-"""Placement policies that are trained by the steps of the placements that they propose.
+"""Engines that train a policy on the simulated steps of the placements that the policy proposes.
 
-`hsdag.py` and `placeto.py` are the engines; a policy's reward is the simulated step under the
-problem's own model and sharing, by list scheduling, with a charge for what a memory lacks. torch is
-loaded when one of them is asked for, and only here among the engines.
+`hsdag.py` and `placeto.py` are the engines. A policy's reward follows from the step, simulated
+under the problem's own model and sharing with list scheduling, with a charge for exceeded memories.
+Of all engines only these need torch, which is loaded when one of them is asked for.
 
 Common to both, where the papers are silent:
-- what a policy places are co-location groups and operators outside any, as units; a device that
-  cannot run a unit, or whose memory has no room for its weights, has probability 0;
-- the answer is the best placement that was tried, whatever the policy came to;
-- training ends early where neither the best step nor an episode's mean got better for as long as
-  settings.py says;
-- one thread of torch, so that the same seed gives the same answer however many cores there are.
+- a policy places co-location groups, and operators outside any; a device that cannot run such a
+  unit, or whose memory cannot hold the unit's weights, has probability 0;
+- the answer is the best placement that was tried, whatever the policy prefers in the end;
+- training ends early when neither the best step nor an episode's mean improved for as many episodes
+  as settings.py says (`patience`);
+- torch runs on one thread, so that a seed gives the same answer on any number of cores.
 """

@@ -1,4 +1,4 @@
-"""A training curve as a file: rows for a spreadsheet, or a picture."""
+"""Writes a training curve to a file: rows for a spreadsheet, or a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewire.optimizer.published.learned.trials import Episode
 
 
 def write_curve(curve: Sequence[Episode], path: Path, title: str) -> None:
-    """A picture where the name ends in .png, else comma-separated values with a heading."""
+    """Writes a picture where the name ends in .png, else comma-separated values with a heading."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":
         draw_curve({title: curve}, path)
@@ -23,7 +23,7 @@ def write_curve(curve: Sequence[Episode], path: Path, title: str) -> None:
 
 
 def draw_curve(curves: dict[str, Sequence[Episode]], path: Path) -> None:
-    """One panel each: the mean and the shortest step of every episode, and the best so far."""
+    """Draws a panel per curve: each episode's mean and shortest step, and the shortest so far."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,9 +1,10 @@
-"""The engines that learn, by name. torch is loaded when one is asked."""
+"""The learned engines as they are registered. torch is loaded when one of them solves."""
 
 from __future__ import annotations
 
 import argparse
 from argparse import _ArgumentGroup
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -13,9 +14,6 @@ from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.settings import CURVES, MOST_PLACETO_NODES, Feature
 from placewire.optimizer.registry import Refusal
-
-_SIMULATED = "the problem's own model"
-_CHARGE = "the simulated peak, charged"
 
 
 def _solve_hsdag(
@@ -39,7 +37,7 @@ def _placeto_accepts(problem: Problem) -> Refusal | None:
     if count <= MOST_PLACETO_NODES:
         return None
     return Refusal(
-        f"placeto goes through {count:,} nodes one by one, each with all others in view, and takes "
+        f"placeto decides node by node with all {count:,} nodes in view, and takes "
         f"{MOST_PLACETO_NODES:,} at most; reduce the graph (--reduction placeto)"
     )
 
@@ -49,7 +47,7 @@ def _add_policy(group: _ArgumentGroup) -> None:
         "--policy",
         type=Path,
         metavar="FILE",
-        help="begin with this trained policy; with --moves 0 it is applied as it is",
+        help="begin with this trained policy; with --moves 0 it is applied without training",
     )
     group.add_argument("--save-policy", type=Path, metavar="FILE", help="write the trained policy")
     group.add_argument(
@@ -73,30 +71,27 @@ def _curve(text: str) -> Path:
     return Path(text)
 
 
-HSDAG = Engine(
+_LEARNED = partial(
+    Engine,
+    sees="the problem's own model",
+    memory="the simulated peak, charged",
+    unlike="yes",
+    output_options=("save_policy", "curve"),
+)
+HSDAG = _LEARNED(
     "a policy that groups operators and chooses devices, by REINFORCE",
     _solve_hsdag,
     paper="Duan et al., HSDAG (NeurIPS 2024)",
     section="2; table 4",
-    decides="devices",
-    sees=_SIMULATED,
-    memory=_CHARGE,
-    unlike="yes",
     reduction="none",
     options=(_add_policy, _add_features),
-    output_options=("save_policy", "curve"),
 )
-PLACETO = Engine(
+PLACETO = _LEARNED(
     "a policy that places node by node, by REINFORCE",
     _solve_placeto,
     paper="Addanki et al., Placeto (NeurIPS 2019)",
     section="as others describe it",
-    decides="devices",
-    sees=_SIMULATED,
-    memory=_CHARGE,
-    unlike="yes",
     reduction="placeto",
     accepts=_placeto_accepts,
     options=(_add_policy,),
-    output_options=("save_policy", "curve"),
 )

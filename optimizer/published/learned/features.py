@@ -1,14 +1,14 @@
 """HSDAG's features of a node: sections 2.3 and 3.4.
 
-Operator type one-hot (3), output shape, in- and out-degree one-hot, fractal dimension (4), and
-positional encoding (5) of the place in the topological order. Types and degrees are those that the
-training graph has: one that a policy has not seen is a row of zeros.
+They are operator type one-hot (3), output shape, in- and out-degree one-hot, fractal dimension (4),
+and positional encoding (5) of the place in the topological order. One-hot columns stand for the
+types and degrees of the training graph; any other type or degree is a row of zeros.
 
 Chosen where the paper leaves it open: distances are those of the undirected graph, and count other
 nodes only, so that a path has dimension 1; a position is encoded in 16 numbers; a shape's extents
-enter as logarithms, since sizes span many orders, and a graph without shapes has the bytes of its
-largest output instead. A node of several operators has the mean of their types (appendix G) and the
-largest of their shapes.
+enter as logarithms, since sizes span many orders of magnitude; where a graph has no shapes, the
+bytes of an operator's largest output stand for its shape. A node of several operators has the mean
+of their types (appendix G) and the largest of their shapes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.kernels.distances import growth_exponents
-from placewire.optimizer.published.learned.nodes import Nodes, neighbour_rows
+from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import Feature
 
 POSITION_NUMBERS = 16
-# Nodes between two looks at the clock.
+# The number of nodes between two looks at the clock.
 _CHUNK = 256
-# A shape of more is none that a policy was trained with.
+# No policy is trained with shapes of more dimensions.
 _MOST_EXTENTS = 64
 _SHAPE = re.compile(r"torch\.\w+\(([\d, ]*)\)")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What one-hot columns stand for, and how many numbers a shape has; without: the paper's
-    ablations, groups of features that are left out."""
+    """The types and degrees that one-hot columns stand for, and how many numbers a shape has.
+    without: groups of features that are left out, the paper's ablations."""
 
     types: tuple[str, ...]
     in_degrees: tuple[int, ...]
@@ -72,7 +72,7 @@ def vocabulary_of(
 
 
 def vocabulary_from_json(document: Mapping[str, Any]) -> Vocabulary:
-    """Of dataclasses.asdict. Raises KeyError, TypeError and ValueError for anything else."""
+    """Undoes dataclasses.asdict. Raises KeyError, TypeError or ValueError for other documents."""
     found = Vocabulary(
         types=tuple(map(str, document["types"])),
         in_degrees=tuple(map(int, document["in_degrees"])),
@@ -81,7 +81,7 @@ def vocabulary_from_json(document: Mapping[str, Any]) -> Vocabulary:
         without=tuple(document["without"]),
     )
     if not 0 <= found.extents <= _MOST_EXTENTS or not set(found.without) <= set(get_args(Feature)):
-        raise ValueError("no vocabulary of ours")
+        raise ValueError("not a vocabulary")
     return found
 
 
@@ -102,15 +102,18 @@ def features(
 
 
 def degrees(nodes: Nodes) -> tuple[IntArray, IntArray]:
-    """int64[N] each: in-neighbours and out-neighbours."""
-    into = np.bincount(nodes.target, minlength=nodes.count)
-    out_of = np.bincount(nodes.source, minlength=nodes.count)
-    return into.astype(np.int64), out_of.astype(np.int64)
+    """int64[N] each: the numbers of in-neighbours and of out-neighbours."""
+    n = nodes.count
+    return np.bincount(nodes.target, minlength=n), np.bincount(nodes.source, minlength=n)
 
 
 def fractal_dimensions(nodes: Nodes, until: Deadline) -> FloatArray:
     """float64[N], equation (4). Raises OutOfTimeError."""
-    start, near = neighbour_rows(nodes)
+    # Both directions of the edges as CSR, each neighbour once.
+    ends = np.stack([nodes.source, nodes.target], axis=1)
+    pairs = np.unique(np.concatenate([ends, ends[:, ::-1]]), axis=0)
+    start = np.searchsorted(pairs[:, 0], np.arange(nodes.count + 1))
+    near = np.ascontiguousarray(pairs[:, 1])
     found = np.zeros(nodes.count)
     for first in range(0, nodes.count, _CHUNK):
         until.require("the fractal dimensions of the graph's nodes")
@@ -119,7 +122,7 @@ def fractal_dimensions(nodes: Nodes, until: Deadline) -> FloatArray:
 
 
 def positional_encoding(count: int, size: int) -> FloatArray:
-    """float64[count, size], equation (5); the first node is at 1."""
+    """float64[count, size], equation (5); the first node has position 1."""
     position = np.arange(1, count + 1, dtype=np.float64)[:, None]
     angle = position / 10_000.0 ** (np.arange(0, size, 2) / size)[None, :]
     encoded = np.empty((count, size))
@@ -128,25 +131,24 @@ def positional_encoding(count: int, size: int) -> FloatArray:
 
 
 def shapes(graph: OperatorGraph, nodes: Nodes) -> list[tuple[int, ...]]:
-    """Per node the largest output shape of its operators; its largest output's bytes, as one
-    extent, where the graph names no shape."""
+    """For each node the largest output shape of its operators. Where the graph states no shape, the
+    bytes of an operator's largest output are its shape's one extent."""
     stated = [_SHAPE.match(signature) for signature in graph.signatures]
     largest = np.zeros(graph.operator_count, dtype=np.int64)
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
     found: list[tuple[int, ...]] = [()] * nodes.count
-    for i, node in enumerate(nodes.of_operator.tolist()):
-        match = stated[i]
-        if match is not None:
+    for node, match, size in zip(nodes.of_operator.tolist(), stated, largest.tolist(), strict=True):
+        if match:
             shape = tuple(int(part) for part in match[1].split(",") if part.strip())
         else:
-            shape = () if any(stated) else (int(largest[i]),)
+            shape = () if any(stated) else (size,)
         if _volume(shape) > _volume(found[node]):
             found[node] = shape
     return found
 
 
 def unknown_types(graph: OperatorGraph, vocabulary: Vocabulary) -> int:
-    """How many operators have a type that the vocabulary lacks."""
+    """The number of operators whose type the vocabulary lacks."""
     known = set(vocabulary.types)
     return sum(kind not in known for kind in graph.types)
 
@@ -166,13 +168,11 @@ def _types(graph: OperatorGraph, nodes: Nodes, types: Sequence[str]) -> FloatArr
 
 
 def _one_hot(values: IntArray, known: Sequence[int]) -> FloatArray:
-    same = values[:, None] == np.array(known, dtype=np.int64)[None, :]
-    columns: FloatArray = same.astype(np.float64)
-    return columns
+    return np.asarray(values[:, None] == np.array(known, dtype=np.int64), dtype=np.float64)
 
 
 def _padded(rows: Sequence[Sequence[int]], size: int) -> FloatArray:
-    """float64[N, size]: log(1 + extent) / 10; what a policy has no columns for is left out."""
+    """float64[N, size]: log(1 + extent) / 10. Extents beyond the policy's columns are left out."""
     padded = np.zeros((len(rows), size))
     for k, row in enumerate(rows):
         kept = row[:size]

@@ -1,6 +1,6 @@
-"""HSDAG's networks: what embeds nodes, scores edges, pools groups and chooses devices.
+"""HSDAG's networks, which embed nodes, score edges, pool groups and choose devices.
 
-T placements are taken at once; N nodes, H the hidden channel, D devices.
+In shapes, T is the placements taken at once, N the nodes, H the hidden channel, D the devices.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from placewire.optimizer.published.learned.settings import HsdagSettings
 
 
 class HsdagPolicy(nn.Module):
-    """`forward` is not used: a placement needs a decision between its two halves."""
+    """Has no `forward`: groups are decided between `score` and `placer`, which gives logits."""
 
     def __init__(self, columns: int, devices: int, settings: HsdagSettings) -> None:
         super().__init__()
+        self.settings = settings
         hidden = settings.hidden_channel
         self.transform = perceptron(columns, hidden, hidden, settings.layer_trans)
         self.convolutions = nn.ModuleList(
@@ -34,28 +35,21 @@ class HsdagPolicy(nn.Module):
         return state[None]
 
     def embed(self, state: Tensor, adjacency: Tensor) -> Tensor:
-        """Equation (6), once per layer, the activation after the last too (act_final).
-
-        state float[T, N, H], adjacency sparse [N, N] -> float[T, N, H].
-        """
+        """Equation (6) once per layer, with the activation after the last one too (act_final), on
+        state float[T, N, H]; adjacency: sparse [N, N]."""
         for convolution in self.convolutions:
             state = torch.relu(spread(adjacency, convolution(state)))
         return state
 
     def score(self, embedded: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Equation (7): float[T, N, H] at edges int64[..., E], -> float[T, E] within 0..1."""
-        ends = gathered(embedded, source) * gathered(embedded, target)
-        scores: Tensor = torch.sigmoid(self.edge_score(ends).squeeze(-1))
+        """Equation (7): the scores float[T, E], within 0..1, of edges int64[..., E]."""
+        one, other = (torch.take_along_dim(embedded, end[..., None], 1) for end in (source, target))
+        scores: Tensor = torch.sigmoid(self.edge_score(one * other).squeeze(-1))
         return scores
-
-    def logits(self, pooled: Tensor) -> Tensor:
-        """float[..., H] -> float[..., D]"""
-        found: Tensor = self.placer(pooled)
-        return found
 
 
 def perceptron(inputs: int, hidden: int, outputs: int, layers: int) -> nn.Sequential:
-    """relu between the layers, none after the last."""
+    """Has a relu between its layers, none after the last."""
     sizes = [inputs, *[hidden] * (layers - 1), outputs]
     parts: list[nn.Module] = []
     for k in range(layers):
@@ -65,19 +59,17 @@ def perceptron(inputs: int, hidden: int, outputs: int, layers: int) -> nn.Sequen
 
 
 def normalised_adjacency(nodes: Nodes) -> Tensor:
-    """Sparse float[N, N]: D^-1/2 (A + I) D^-1/2 of (6), A in both directions: the neighbourhood
-    of (15)."""
+    """Sparse float[N, N]: D^-1/2 (A + I) D^-1/2 of (6), with A's edges in both directions as in the
+    neighbourhood of (15)."""
     n = nodes.count
     loops = torch.arange(n)
     source, target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
     rows, columns = torch.cat([source, target, loops]), torch.cat([target, source, loops])
-    # Where two nodes send to each other the edge is one all the same.
+    # Two nodes that send to each other are joined by one edge.
     pairs = torch.unique(rows * max(n, 1) + columns)
     rows, columns = pairs // max(n, 1), pairs % max(n, 1)
     scale = torch.bincount(rows, minlength=n).to(torch.float32).rsqrt()
-    values = scale[rows] * scale[columns]
-    index = torch.stack([rows, columns])
-    return sparse(index, values, n)
+    return sparse(torch.stack([rows, columns]), scale[rows] * scale[columns], n)
 
 
 def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
@@ -87,29 +79,20 @@ def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
 
 
 def spread(adjacency: Tensor, values: Tensor) -> Tensor:
-    """[N, N] @ float[T, N, H] for every placement."""
+    """float[T, N, H]: adjacency [N, N] @ values float[T, N, H] for every placement."""
     t, n, h = values.shape
     flat = values.permute(1, 0, 2).reshape(n, t * h)
     heard: Tensor = torch.sparse.mm(adjacency, flat)
     return heard.reshape(n, t, h).permute(1, 0, 2)
 
 
-def gathered(values: Tensor, index: Tensor) -> Tensor:
-    """float[T, N, H], int64[T, E] -> float[T, E, H]"""
-    return torch.take_along_dim(values, index[..., None], dim=1)
-
-
 def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tensor:
-    """The mean of each group's embeddings, each weighed by the score of its strongest edge: through
-    which the scores are learned.
-
-    float[T, N, H], float[T, N], group int64[T, N] in 0..count - 1 over all placements ->
-    float[count, H].
-    """
+    """float[count, H]: the weighted mean of the embeddings in each group. embedded float[T, N, H];
+    weight float[T, N]: the score of each node's strongest edge, which is learned through it; group
+    int64[T, N]: numbers 0..count - 1 over all placements."""
     flat, hidden = group.reshape(-1), embedded.shape[-1]
-    total = torch.zeros(count, hidden).index_add(
-        0, flat, (embedded * weight[..., None]).reshape(-1, hidden)
-    )
+    weighted = (embedded * weight[..., None]).reshape(-1, hidden)
+    total = torch.zeros(count, hidden).index_add(0, flat, weighted)
     size = torch.bincount(flat, minlength=count).clamp(min=1)
     return total / size[:, None]
 
@@ -120,5 +103,5 @@ def masked(logits: Tensor, able: BoolArray) -> Tensor:
 
 
 def renewed(state: Tensor) -> Tensor:
-    """Scaled to a mean square of 1 per node: sums of embeddings of embeddings would grow."""
+    """Scales to a mean square of 1 per node; otherwise states would grow with every placement."""
     return state * (state.square().mean(dim=-1, keepdim=True) + 1e-6).rsqrt()

@@ -1,10 +1,8 @@
-"""HSDAG's episodes: placements proposed one after the other, and the policy's updates by REINFORCE
-(section 2.5)."""
+"""HSDAG's episodes of proposed placements, and the policy's updates by REINFORCE (section 2.5)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,20 +17,18 @@ from placewire.optimizer.published.learned.hsdag_network import (
     pooled,
     renewed,
 )
-from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.parsing import groups, strongest_edges
-from placewire.optimizer.published.learned.settings import HsdagSettings
-from placewire.optimizer.published.learned.trials import Episode, Trials
+from placewire.optimizer.published.learned.trials import Trials
 
-# Placements times nodes that an update takes through the networks at once.
+# An update takes at most so many placements times nodes through the networks at once.
 _ROWS = 40_000
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """One placement as it came about: state float[1, N, H] (None: the first, made of the features);
-    strongest int64[N], the edge that each node kept; group int64[N]; able bool[groups, D]; choice
-    int64[groups]."""
+    """One placement. state float[1, N, H]: the nodes' state before it, None for the first state,
+    which is made of the features; strongest int64[N]: the edge that each node kept, -1 for none;
+    group int64[N]; able bool[groups, D]; choice int64[groups]: the devices."""
 
     state: Tensor | None
     strongest: IntArray
@@ -43,40 +39,21 @@ class Proposal:
 
 
 class HsdagTraining:
-    """Learns on one graph, by placements that `trials` judges."""
+    """Trains on one graph, features float[N, columns], with placements that `trials` tries."""
 
-    def __init__(
-        self,
-        policy: HsdagPolicy,
-        nodes: Nodes,
-        features: Tensor,
-        trials: Trials,
-        settings: HsdagSettings,
-        seed: int,
-    ) -> None:
-        """features float[N, columns]"""
-        self.policy, self.nodes, self.features, self.trials = policy, nodes, features, trials
-        self.settings = settings
+    def __init__(self, policy: HsdagPolicy, features: Tensor, trials: Trials, seed: int) -> None:
+        self.policy, self.features, self.trials = policy, features, trials
+        self.settings = policy.settings
+        self.nodes = nodes = trials.nodes
         self.memory_bytes = trials.search.problem.cluster.memory_bytes
         self.adjacency = normalised_adjacency(nodes)
         self.source, self.target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
         self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
-
-    def run(self, said: Callable[[Episode], None]) -> None:
-        """Until the episodes, the placements, the time or the patience are at an end."""
-        for _ in range(self.settings.max_episodes):
-            if self.trials.is_over or self.trials.stale_for(self.settings.patience):
-                return
-            proposals = self.episode(explores=True)
-            if not proposals:
-                return
-            loss = math.nan if self.trials.until.is_over else self.update(proposals)
-            said(self.trials.close_episode(loss))
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=policy.settings.learning_rate)
 
     def episode(self, *, explores: bool) -> list[Proposal]:
-        """update_timestep placements, or as many as there is time for. Without exploring no edge is
-        left out, devices are the likeliest, and no limit but the clock's counts."""
+        """Proposes update_timestep placements, or as many as there is time for. Without exploring,
+        all edges are kept, the likeliest devices are chosen, and only the time limit counts."""
         made: list[Proposal] = []
         state: Tensor | None = None
         for _ in range(self.settings.update_timestep):
@@ -88,15 +65,15 @@ class HsdagTraining:
 
     @torch.no_grad()
     def _propose(self, state: Tensor | None, explores: bool) -> tuple[Proposal, Tensor]:
-        """(the placement, the state after it)"""
-        held = self.policy.first_state(self.features) if state is None else state
-        embedded = self.policy.embed(held, self.adjacency)
+        """Returns the placement, and the state after it."""
+        before = self.policy.first_state(self.features) if state is None else state
+        embedded = self.policy.embed(before, self.adjacency)
         strongest = self._parse(embedded, explores)
         group = groups(self.nodes, strongest, self.memory_bytes)
         able = np.ones((int(group.max(initial=-1)) + 1, self.nodes.able.shape[1]), dtype=np.bool_)
         np.logical_and.at(able, group, self.nodes.able)
         mean = self._pooled(embedded, strongest[None], group[None], len(able))
-        odds = masked(self.policy.logits(mean), able)
+        odds = masked(self.policy.placer(mean), able)
         choice = odds.argmax(dim=1)
         if explores:
             chances = torch.softmax(odds, dim=1)
@@ -108,6 +85,7 @@ class HsdagTraining:
         return Proposal(state, strongest, group, able, choice.numpy(), reward), after
 
     def _parse(self, embedded: Tensor, explores: bool) -> IntArray:
+        """int64[N]: the edge that each node keeps, -1 for none."""
         kept = np.arange(len(self.nodes.source))
         if explores:
             kept = kept[self._survives(len(kept), self.settings.dropout_network)]
@@ -126,7 +104,7 @@ class HsdagTraining:
         return found
 
     def _pooled(self, embedded: Tensor, strongest: IntArray, group: IntArray, count: int) -> Tensor:
-        """float[count, H]; strongest, group int64[T, N]."""
+        """float[count, H]: the embeddings of the groups; strongest, group int64[T, N]."""
         edge = torch.from_numpy(np.maximum(strongest, 0))
         has_edge = torch.from_numpy(strongest >= 0)
         weight = torch.ones(edge.shape)
@@ -136,7 +114,7 @@ class HsdagTraining:
         return pooled(embedded, weight, torch.from_numpy(group), count)
 
     def update(self, proposals: list[Proposal]) -> float:
-        """k_epochs steps of Adam along (14); the loss before the first."""
+        """Takes k_epochs steps of Adam along (14); returns the loss before the first."""
         discount, turns = self.settings.discount, enumerate(proposals, start=1)
         worth = torch.tensor([discount**i * p.reward for i, p in turns])
         size = max(1, _ROWS // max(self.nodes.count, 1))
@@ -155,7 +133,7 @@ class HsdagTraining:
         return first
 
     def _log_chances(self, proposals: list[Proposal]) -> Tensor:
-        """float[T]: log p(P | G') of each placement under the policy as it is now."""
+        """float[T]: log p(P | G') of each placement under the present policy."""
         first = self.policy.first_state(self.features)
         state = torch.cat([first if p.state is None else p.state for p in proposals])
         counts = [len(p.choice) for p in proposals]
@@ -164,7 +142,7 @@ class HsdagTraining:
         embedded = self.policy.embed(state, self.adjacency)
         strongest = np.stack([p.strongest for p in proposals])
         mean = self._pooled(embedded, strongest, group, int(before[-1]))
-        odds = masked(self.policy.logits(mean), np.concatenate([p.able for p in proposals]))
+        odds = masked(self.policy.placer(mean), np.concatenate([p.able for p in proposals]))
         choice = torch.from_numpy(np.concatenate([p.choice for p in proposals]))
         chosen = torch.log_softmax(odds, dim=1).gather(1, choice[:, None]).squeeze(1)
         which = torch.from_numpy(np.repeat(np.arange(len(proposals)), counts))

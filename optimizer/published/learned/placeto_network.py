@@ -1,6 +1,6 @@
-"""Placeto's networks: messages along the graph, pools around one node, its device.
+"""Placeto's networks, which pass messages along the graph and choose the device of one node.
 
-T decisions are taken at once; N nodes, H the hidden length, D devices.
+In shapes, T is the decisions taken at once, N the nodes, H the hidden length, D the devices.
 """
 
 from __future__ import annotations
@@ -16,38 +16,35 @@ from placewire.optimizer.published.learned.hsdag_network import perceptron, spar
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import PlacetoSettings
 
-# Where a node's pools lie: before it, behind it, and beside it on no path with it.
+# A node's pools: the nodes before it, behind it, and beside it (on no path with it).
 POOLS = 3
 
 
 class PlacetoPolicy(nn.Module):
-    def __init__(self, columns: int, devices: int, settings: PlacetoSettings) -> None:
+    def __init__(self, devices: int, settings: PlacetoSettings) -> None:
         super().__init__()
+        self.settings = settings
         hidden = settings.hidden
-        self.rounds = settings.rounds
-        self.first = nn.Linear(columns, hidden)
-        # One of each for messages that come from producers, and from consumers.
-        self.messages = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
-        self.updates = nn.ModuleList(perceptron(hidden, hidden, hidden, 2) for _ in range(2))
-        self.into_pool = nn.ModuleList(
-            perceptron(2 * hidden, hidden, hidden, 2) for _ in range(POOLS)
-        )
-        self.out_of_pool = nn.ModuleList(
-            perceptron(hidden, hidden, hidden, 2) for _ in range(POOLS)
-        )
+
+        def several(count: int, inputs: int) -> nn.ModuleList:
+            return nn.ModuleList(perceptron(inputs, hidden, hidden, 2) for _ in range(count))
+
+        self.first = nn.Linear(2 * devices + 3, hidden)
+        # The first of each is for messages from producers, the second for those from consumers.
+        self.messages, self.updates = several(2, hidden), several(2, hidden)
+        self.into_pool, self.out_of_pool = several(POOLS, 2 * hidden), several(POOLS, hidden)
         self.placer = perceptron((2 + POOLS) * hidden, hidden, devices, 2)
 
     def forward(
         self, features: Tensor, current: Tensor, heard: tuple[Tensor, Tensor], pools: Tensor
     ) -> Tensor:
-        """features float[T, N, columns], current int64[T], heard sparse [N, N] twice (from
-        producers, from consumers), pools float[T, POOLS, N], rows that sum to 1 or 0 -> logits
-        float[T, D]."""
+        """The logits float[T, D] of the nodes current int64[T]. features float[T, N, 2 D + 3];
+        heard: as of heard_from; pools float[T, POOLS, N], whose rows sum to 1 or 0."""
         begun = torch.relu(self.first(features))
         sides = []
         for message, update, adjacency in zip(self.messages, self.updates, heard, strict=True):
             state = begun
-            for _ in range(self.rounds):
+            for _ in range(self.settings.rounds):
                 state = begun + update(spread(adjacency, message(state)))
             sides.append(state)
         embedded = torch.cat(sides, dim=-1)
@@ -61,29 +58,26 @@ class PlacetoPolicy(nn.Module):
 
 def heard_from(nodes: Nodes) -> tuple[Tensor, Tensor]:
     """Sparse float[N, N] twice: the mean over a node's producers, and over its consumers."""
-    return _mean(nodes.target, nodes.source, nodes.count), _mean(
-        nodes.source, nodes.target, nodes.count
-    )
 
+    def mean(rows: IntArray, columns: IntArray) -> Tensor:
+        values = 1.0 / np.bincount(rows, minlength=nodes.count)[rows]
+        index = torch.from_numpy(np.stack([rows, columns]))
+        return sparse(index, torch.from_numpy(values.astype(np.float32)), nodes.count)
 
-def _mean(rows: IntArray, columns: IntArray, count: int) -> Tensor:
-    values = 1.0 / np.bincount(rows, minlength=count)[rows]
-    index = torch.from_numpy(np.stack([rows, columns]))
-    weights = torch.from_numpy(values.astype(np.float32))
-    return sparse(index, weights, count)
+    return mean(nodes.target, nodes.source), mean(nodes.source, nodes.target)
 
 
 def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> BoolArray:
-    """bool[N, N]: row v has the nodes with an operator on a path to one of v's. Its transpose has
-    those behind."""
+    """bool[N, N]: row v marks the nodes before v, from an operator of which a path leads to one of
+    v's. Column v marks the nodes behind v."""
     count = nodes.count
     node = nodes.of_operator.tolist()
     source, target, _ = graph.edges
     readers: list[list[int]] = [[] for _ in node]
     for i, j in zip(source.tolist(), target.tolist(), strict=True):
         readers[i].append(j)
-    above = [0] * len(node)  # sets of nodes, as the bits of whole numbers
-    merged = [0] * count
+    # Sets of nodes, as the bits of whole numbers: those before each operator, and before each node.
+    above, merged = [0] * len(node), [0] * count
     for i in graph.topological_order.tolist():
         merged[node[i]] |= above[i]
         passed = above[i] | (1 << node[i])
@@ -91,14 +85,14 @@ def before_and_behind(graph: OperatorGraph, nodes: Nodes) -> BoolArray:
             above[j] |= passed
     size = -(-max(count, 1) // 8)
     packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in merged), dtype=np.uint8)
-    bits = np.unpackbits(packed.reshape(count, size), axis=1, bitorder="little")[:, :count]
-    found = bits.astype(np.bool_)
+    bits = np.unpackbits(packed.reshape(count, size), axis=1, bitorder="little")
+    found = bits[:, :count].astype(np.bool_)
     np.fill_diagonal(found, False)
     return found
 
 
 def pools_of(before: BoolArray) -> NDArray[np.float32]:
-    """float32[N, POOLS, N]: the mean over the nodes before a node, behind it, and beside it."""
+    """float32[N, POOLS, N]: weights of the means over the nodes before, behind and beside each."""
     beside = ~(before | before.T)
     np.fill_diagonal(beside, False)
     pools = np.stack([before, before.T, beside], axis=1).astype(np.float32)

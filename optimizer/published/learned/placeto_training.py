@@ -1,10 +1,9 @@
-"""Placeto's episodes: one node after the other gets a device, and the policy is updated by
-REINFORCE with a baseline for every step of an episode."""
+"""Placeto's episodes of decisions on one node each, and the policy's updates by REINFORCE, with a
+baseline for every decision of an episode."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,20 +22,18 @@ from placewire.optimizer.published.learned.placeto_network import (
     heard_from,
     pools_of,
 )
-from placewire.optimizer.published.learned.settings import PlacetoSettings
-from placewire.optimizer.published.learned.trials import Episode, Trials
+from placewire.optimizer.published.learned.trials import Trials
 
-# What lies before, behind and beside every node is kept as three tables of nodes by nodes.
-# Decisions times nodes that an update takes through the networks at once.
+# An update takes at most so many decisions times nodes through the networks at once.
 _ROWS = 20_000
-# A step that never ends counts as so many times the start's.
+# A step counts as at most so many times the start's, also one that never ends.
 _WORST = 100.0
 
 
 @dataclass(frozen=True)
 class Transition:
-    """device int64[N] before it; node, choice: what was decided; reward: how much of the start's
-    step it saved."""
+    """One decision. device int64[N]: the placement before it; choice: the device that the node
+    gets; reward: the seconds that it saves, as a share of the start's step."""
 
     device: IntArray
     node: int
@@ -45,8 +42,8 @@ class Transition:
 
 
 def node_costs(problem: Problem, nodes: Nodes) -> NDArray[np.float32]:
-    """float32[N, D + 1]: log(1 + seconds on each device) and of the transfer of its outputs, in
-    mean seconds of a node."""
+    """float32[N, D + 1]: log(1 + t), where t is a node's time on each device, and last the transfer
+    of its outputs, in units of a node's mean time."""
     count, devices = nodes.able.shape
     taken = np.zeros((count, devices + 1))
     runs = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
@@ -58,43 +55,26 @@ def node_costs(problem: Problem, nodes: Nodes) -> NDArray[np.float32]:
 
 
 class PlacetoTraining:
-    """Learns on one graph, by placements that `trials` judges."""
+    """Trains on one graph with placements that `trials` tries."""
 
-    def __init__(
-        self,
-        policy: PlacetoPolicy,
-        nodes: Nodes,
-        trials: Trials,
-        settings: PlacetoSettings,
-        seed: int,
-    ) -> None:
-        problem = trials.search.problem
-        self.policy, self.nodes, self.trials, self.settings = policy, nodes, trials, settings
+    def __init__(self, policy: PlacetoPolicy, trials: Trials, seed: int) -> None:
+        problem, nodes = trials.search.problem, trials.nodes
+        self.policy, self.trials, self.nodes = policy, trials, nodes
+        self.settings = policy.settings
         self.costs = node_costs(problem, nodes)
         self.heard = heard_from(nodes)
         self.pools = pools_of(before_and_behind(problem.graph, nodes))
         self.movable = np.flatnonzero(nodes.able.sum(axis=1) > 1)
         self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=policy.settings.learning_rate)
         self.start, self.start_seconds = self._start()
         self._returned = np.zeros(len(self.movable))
         self._episodes = 0
 
-    def run(self, said: Callable[[Episode], None]) -> None:
-        """Until the episodes, the placements, the time or the patience are at an end."""
-        for _ in range(self.settings.max_episodes if len(self.movable) else 0):
-            if self.trials.is_over or self.trials.stale_for(self.settings.patience):
-                return
-            decisions = self.episode(explores=True)
-            whole = len(decisions) == len(self.movable) and not self.trials.until.is_over
-            loss = self.update(decisions) if whole else math.nan
-            if decisions:
-                said(self.trials.close_episode(loss))
-
     @torch.no_grad()
     def episode(self, *, explores: bool) -> list[Transition]:
-        """From the start, every movable node once, in topological order, or as many as there is
-        time for. Without exploring devices are the likeliest."""
+        """From the start placement, decides every movable node once, in topological order, or as
+        many as there is time for. Without exploring, the likeliest devices are chosen."""
         device, seconds = self.start, self.start_seconds
         made: list[Transition] = []
         for node in self.movable.tolist():
@@ -107,14 +87,18 @@ class PlacetoTraining:
                 choice = int(torch.multinomial(chances, 1, generator=self.generator))
             after = device.copy()
             after[node] = choice
-            took = self._capped(self.trials.cost(after, len(self.movable), in_training=explores))
+            took = self.trials.cost(after, len(self.movable), in_training=explores)
+            took = min(took, _WORST * self.start_seconds)
             reward = (seconds - took) / max(self.start_seconds, 1e-12)
             made.append(Transition(device, node, choice, reward))
             device, seconds = after, took
         return made
 
     def update(self, decisions: list[Transition]) -> float:
-        """One step of Adam; the loss before it."""
+        """Takes one step of Adam and returns the loss before it; after a part of an episode does
+        nothing and returns nan."""
+        if len(decisions) < len(self.movable):
+            return math.nan
         returns = np.cumsum([d.reward for d in decisions][::-1])[::-1]
         baseline = self._returned / max(self._episodes, 1)
         self._returned, self._episodes = self._returned + returns, self._episodes + 1
@@ -141,7 +125,7 @@ class PlacetoTraining:
         return loss
 
     def _odds(self, decisions: list[Transition]) -> Tensor:
-        """float[T, D]: logits of each decision, -inf for devices that cannot have the node."""
+        """float[T, D]: the logits of each decision, -inf for devices that cannot have the node."""
         current = np.array([d.node for d in decisions])
         features = np.stack([self._features(d) for d in decisions])
         logits = self.policy(
@@ -153,19 +137,19 @@ class PlacetoTraining:
         return masked(logits, self.nodes.able[current])
 
     def _features(self, decision: Transition) -> NDArray[np.float32]:
-        """float32[N, 2 D + 3]: costs, the device it is on, whether it is its turn, whether that has
-        been."""
+        """float32[N, 2 D + 3]: a node's costs, the device that it is on, whether it is its turn,
+        and whether it was visited."""
         count, devices = self.nodes.able.shape
         rows = np.zeros((count, 2 * devices + 3), dtype=np.float32)
         rows[:, : devices + 1] = self.costs
         rows[np.arange(count), devices + 1 + decision.device] = 1.0
         rows[decision.node, -2] = 1.0
-        rows[: decision.node, -1] = 1.0  # nodes are numbered in the order of the visits
+        rows[: decision.node, -1] = 1.0  # nodes are visited in the order of their numbers
         return rows
 
     def _start(self) -> tuple[IntArray, float]:
-        """Everything on the device that it costs least on; what cannot run there on the first that
-        can."""
+        """Returns the best placement with all nodes on one device, and its seconds. Nodes that this
+        device cannot run are on the first that can."""
         able = self.nodes.able
         starts = [
             np.where(able[:, d], d, able.argmax(axis=1)).astype(np.int64)
@@ -173,8 +157,4 @@ class PlacetoTraining:
         ]
         costs = [self.trials.cost(device, 1, in_training=False) for device in starts]
         best = int(np.argmin(costs))
-        seconds = costs[best]
-        return starts[best], seconds if math.isfinite(seconds) else 1.0
-
-    def _capped(self, seconds: float) -> float:
-        return min(seconds, _WORST * self.start_seconds)
+        return starts[best], costs[best] if math.isfinite(costs[best]) else 1.0

@@ -1,7 +1,7 @@
-"""A trained policy's file: a header in JSON and plain arrays, in numpy's npz form.
+"""Reads and writes the file of a trained policy: a JSON header and plain arrays in an npz archive.
 
-It is read without pickle, so that a file from elsewhere can run nothing; what is not as the header
-says is refused before a network is made of it.
+The file is read without pickle, so that a file from elsewhere can run no code. Arrays that do not
+match the header are refused before a network takes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from placewire.optimizer.engines.refusals import EngineRefusedError
 
 FORMAT, VERSION = "placewire policy", 1
-# Of all arrays together, unpacked: many times the largest policy that the engines make.
+# The limit of all arrays together, unpacked: many times the largest policy that the engines make.
 MOST_BYTES = 2**28
 _HEADER = "header"
 
@@ -27,13 +27,13 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 
 class PolicyFileError(EngineRefusedError):
-    """A file that is no policy, or none that serves here: says what it is, and what would."""
+    """The file is no policy, or not one that can be used here; the message says what it is."""
 
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """facts: what the engine needs to make the networks again, as JSON; trained: on what, in
-    words."""
+    """facts: what the engine needs to make the networks again, as JSON; trained: what the policy
+    was trained on, in words."""
 
     engine: str
     devices: int
@@ -74,8 +74,8 @@ def load_policy(path: Path, engine: str, devices: int) -> PolicyFile:
         raise not_a_policy(path, engine) from error
     if version != VERSION:
         raise PolicyFileError(
-            f"{path}: is a policy of version {version}, and version {VERSION} is read here; train "
-            "it anew"
+            f"{path}: is a policy of version {version}, and this release reads version {VERSION}; "
+            "train it anew"
         )
     if found.engine != engine:
         raise PolicyFileError(
@@ -84,20 +84,20 @@ def load_policy(path: Path, engine: str, devices: int) -> PolicyFile:
     if found.devices != devices:
         raise PolicyFileError(
             f"{path}: is a policy for {found.devices} devices, and the cluster has {devices}; a "
-            "policy chooses among as many devices as it was trained with"
+            "policy needs as many devices as it was trained with"
         )
     return found
 
 
 def not_a_policy(path: Path, engine: str) -> PolicyFileError:
     return PolicyFileError(
-        f"{path}: is no trained policy; --save-policy with engine {engine} writes one"
+        f"{path}: is no trained policy; --engine {engine} writes one with --save-policy"
     )
 
 
 def refuse_other_arrays(path: Path, wanted: Mapping[str, tuple[int, ...]], arrays: Arrays) -> None:
-    """wanted: the shape of each array of the networks that the header describes. Raises
-    PolicyFileError."""
+    """wanted: the shapes of the arrays of the networks that the header describes. Raises
+    PolicyFileError where `arrays` has others, or numbers that are not finite."""
     for name in (*wanted, *arrays):
         has = arrays[name].shape if name in arrays else None
         if has != wanted.get(name):

@@ -1,4 +1,4 @@
-"""What the learned engines are trained with: HSDAG's table 4, and Placeto's counterpart."""
+"""Settings of the learned engines: HSDAG's table 4, its counterpart for Placeto, and file names."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-# What hsdag's policy may be asked to go without: its paper's ablations.
+# The groups of features that hsdag's policy can leave out: its paper's ablations.
 #   structure  in- and out-degrees, fractal dimension
 #   shape      output shapes
 #   position   the place in the topological order
 Feature = Literal["structure", "shape", "position"]
-# What a training curve's file may end in.
+# The endings that a training curve's file name may have.
 CURVES = (".csv", ".png")
-# Placeto goes from node to node, each with all others in view.
+# Placeto holds three tables of nodes by nodes: what lies before, behind and beside each node.
 MOST_PLACETO_NODES = 4_000
 
 
 @dataclass(frozen=True)
 class Learning:
-    """What the learned engines read and write beside the placement.
-
-    policy: a trained one to begin with; save_policy: where the policy goes in the end; curve: where
-    the training curve goes, .csv or .png; without: features that hsdag's policy leaves out.
-    """
+    """policy: the file of a policy to begin with; save_policy, curve: the files for the trained
+    policy and its training curve; without: the features that hsdag's policy leaves out."""
 
     policy: Path | None = None
     save_policy: Path | None = None
@@ -33,7 +30,7 @@ class Learning:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Learning:
-        """As SolveSettings.options has it. Raises ValueError for a trained policy that is to leave
+        """Reads SolveSettings.options. Raises ValueError where a trained policy is to leave
         features out."""
         found = cls(
             options.get("policy"),
@@ -43,20 +40,22 @@ class Learning:
         )
         if found.without and found.policy is not None:
             raise ValueError(
-                "--without goes with a new policy; that of --policy has its features already"
+                "--without is for a new policy, and that of --policy has its features already; "
+                "leave one of the two out"
             )
         return found
 
 
 @dataclass(frozen=True)
 class HsdagSettings:
-    """Table 4 of the paper, by its names; discount and patience are not in it.
+    """Table 4 of the paper, under its names; discount and patience are not in that table.
 
     hidden_channel: length of an embedding. layer_trans, layer_gnn, layer_parsingnet: layers of the
-    MLP before the convolutions, of these, and of the MLP that scores edges. dropout_network,
-    dropout_parsing: the part of edges that is left out before a node chooses its strongest, and of
-    those chosen. max_episodes, update_timestep, k_epochs: episodes, placements in each, and updates
-    after each. discount: gamma of (14). patience: episodes without gain that end the training.
+    MLP before the convolutions, of the convolutions, and of the MLP that scores edges.
+    dropout_network, dropout_parsing: the share of edges left out before a node chooses its
+    strongest, and of those chosen. max_episodes, update_timestep, k_epochs: episodes, placements in
+    each, and updates after each. discount: gamma of (14). patience: episodes without gain that end
+    the training.
     """
 
     hidden_channel: int = 128
@@ -75,8 +74,8 @@ class HsdagSettings:
 
 @dataclass(frozen=True)
 class PlacetoSettings:
-    """Ours; the paper's are not known here. hidden: length of an embedding; rounds of messages in
-    each direction; entropy: the weight of the policy's entropy at the start, falling to none."""
+    """Our own choices; the paper's are not known here. hidden: length of an embedding; rounds: of
+    messages in each direction; entropy: the first weight of the policy's entropy, falling to 0."""
 
     hidden: int = 32
     rounds: int = 4

@@ -1,4 +1,4 @@
-"""The placements that a training tries: what each costs, the best of them, when it is enough."""
+"""The placements that a training tries, with their costs: keeps the best, and tells when to end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from placewire.optimizer.published.engines.shared.reassignment import Reassignme
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 
-# What counts as a gain: of the best step, and of an episode's mean.
+# The best step, or an episode's mean, has gained where it fell by more than this share.
 _GAIN = 1e-3
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One row of the training curve. Steps are simulated seconds, with the charge for memory;
-    groups is the mean number of decisions per placement; loss is nan where nothing was learned."""
+    """One row of the training curve. Steps are simulated seconds, with the charge for memory.
+    placements: tried so far; groups: the mean number of decisions per placement; loss: nan where
+    the policy was not updated."""
 
     number: int
     placements: int
@@ -36,8 +37,8 @@ class Episode:
 
 
 class Trials:
-    """most: placements that training may try, None for as many as its episodes have. count: those
-    that were tried, trained: those of them in training."""
+    """most: how many placements training may try, None for as many as its episodes have. count: how
+    many were tried; trained: how many of these in training."""
 
     def __init__(self, problem: Problem, nodes: Nodes, most: int | None, until: Deadline) -> None:
         self.nodes, self.until = nodes, until
@@ -53,12 +54,12 @@ class Trials:
 
     @property
     def is_over(self) -> bool:
-        """No more placements to train with, or no time for any."""
+        """Training may try no more placements, or the time is over."""
         return self.trained >= self.most or self.until.is_over
 
     def cost(self, device: IntArray, groups: int, *, in_training: bool = True) -> float:
-        """Seconds of the placement with nodes on device int64[N], inf where something is never
-        delivered. groups: how many decisions it took."""
+        """Returns the seconds of the placement with nodes on device int64[N], inf where a tensor is
+        never delivered. groups: how many decisions made the placement."""
         found = self.search.cost(device[self.nodes.of_operator])
         if self.best is None or found.key < self.best.key:
             self.best = found
@@ -70,7 +71,7 @@ class Trials:
         return found.cost
 
     def close_episode(self, loss: float) -> Episode:
-        """What was tried since the last one."""
+        """Adds to the curve what was tried in training since the last episode."""
         assert self.best is not None and self._costs
         finite = [cost for cost in self._costs if math.isfinite(cost)]
         before = self.curve[-1].best_so_far_seconds if self.curve else math.inf
@@ -93,5 +94,5 @@ class Trials:
         return row
 
     def stale_for(self, episodes: int) -> bool:
-        """Neither the best step nor the lowest mean of an episode fell in so many."""
+        """Neither the best step nor the lowest mean of an episode fell in so many episodes."""
         return len(self.curve) - self._gained >= episodes

@@ -1,11 +1,11 @@
-"""Reductions of other people's papers, one file each; catalog.py says where each comes from.
+"""Reductions of published papers, one file each; its `Reduction` names paper and section.
 
-Four papers describe their own: the thesis and its ancestor QuickP (iterate.py, rank.py,
-thresholds.py), Celeritas, Moirai (gcof.py), HSDAG. Those of ColocRL, Placeto, SpotLight and Pesto
-are followed as far as the thesis and QuickP describe them, which compare with them; each file says
-what they leave open, and what was chosen.
+The reductions of the thesis and its ancestor QuickP (iterate.py, rank.py, thresholds.py), of
+Celeritas, Moirai (gcof.py) and HSDAG follow their own papers. Those of ColocRL, Placeto, SpotLight
+and Pesto follow what the thesis and QuickP, which compare with them, say of them; each file says
+what is left open, and what was chosen.
 
-Common to all of them, where the papers are silent: no cycle on the whole graph, no two co-location
-keys of the graph made one (Celeritas' clusters excepted), and nothing tied together that no device
-can hold or run.
+Common to all, where the papers are silent: a reduction makes no cycle in the whole graph, does not
+unite two co-location keys of the graph (Celeritas' clusters excepted), and ties nothing together
+that no device can hold or run.
 """

@@ -1,14 +1,14 @@
 """ColocRL's co-location, as the thesis describes it (sections 2.3 and 5.3).
 
-An operator is co-located with its successor if and only if that is its only one; so is the
-successor with its own, and so on. They stay operators of their own: the scheme co-locates and fuses
-nothing. HSDAG's heuristic (hsdag.py) asks the same of both ends of an edge.
+An operator is co-located with its successor if and only if it has no other; so is the successor
+with its own, and so on. The operators stay separate: the scheme co-locates and fuses nothing.
+HSDAG's heuristic (hsdag.py) asks the same of both ends of an edge.
 
-The thesis applies the rule "recursively until no further groups can be formed". Read of groups, all
-of whose successors are one group, that would make one group of any graph with a single sink, and
-co-locate operators of several successors; so it is read of operators: a group is an operator with
-none or several successors, and all that leads to it alone. Where two co-location keys of the graph
-compete for an operator, the tie of most bytes comes first, as in rank.py.
+The thesis applies the rule "recursively until no further groups can be formed". Applied to groups
+whose successors are all in one group, it would make one group of any graph with a single sink, and
+co-locate operators with several successors. So it is applied to operators: a group is an operator
+with none or several successors, and those that lead to it by only successors. Where two co-location
+keys of the graph compete for an operator, the tie of most bytes comes first, as in rank.py.
 """
 
 from __future__ import annotations
@@ -17,28 +17,21 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.reductions.shared.groups import Groups
+from placewire.optimizer.published.reductions.shared.groups import tied
 from placewire.optimizer.reductions.contract import Reduced, contract
-from placewire.optimizer.reductions.merging import distinct_edges, recorded_position
+from placewire.optimizer.reductions.merging import distinct_edges
 from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_colocrl(problem: Problem) -> Reduced:
-    """As many operators as before, in co-location groups."""
     every = np.arange(problem.graph.operator_count)
     return contract(problem, every, only_successor_groups(problem))
 
 
 def only_successor_groups(problem: Problem) -> IntArray:
     """int64[n]: keys of the groups, the graph's own among them; -1 outside any."""
-    graph = problem.graph
-    source, target, size = distinct_edges(graph)
-    sole = np.flatnonzero(np.bincount(source, minlength=graph.operator_count)[source] == 1)
-    sole = sole[np.lexsort((recorded_position(graph)[source[sole]], -size[sole]))]
-    groups = Groups(problem)
-    for i, j in zip(source[sole].tolist(), target[sole].tolist(), strict=True):
-        groups.join(i, j)
-    return groups.keys()
+    source, _, _ = distinct_edges(problem.graph)
+    return tied(problem, np.bincount(source, minlength=problem.graph.operator_count)[source] == 1)
 
 
 REDUCTION = Reduction(

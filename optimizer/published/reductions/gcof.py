@@ -1,14 +1,13 @@
 """GCOF, graph coarsening with operator fusion: Moirai, section III-B, algorithm 1.
 
 Depth first from the roots, an operator and its successor are fused where their kinds together are a
-rule of the backend (fusion_rules.py), and bound where they are part of one; what is only bound in
-the end is released. Fusing needs a direct or a multi-input connection: the first of the two has no
-other successor (figure 6). The edge is then the only path between the two, so that no cycle can
-arise.
+rule of the backend (fusion_rules.py), and bound where their kinds are part of a rule; operators
+that are only bound in the end are released. The first of the two must have no other successor (a
+direct or a multi-input connection, figure 6), so that no other path joins them and no cycle arises.
 
 Beyond the paper: several roots are taken in the recorded order; an item of a tuple counts as part
-of the operator that made the tuple, as the graphs of the paper have no such operators; and what is
-fused must fit a device and holds one co-location key at most.
+of the operator that made the tuple, as the graphs of the paper have no such operators; and
+operators are fused only where a device can run and hold them, with at most one co-location key.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from placewire.optimizer.published.reductions.fusion_rules import (
     FusionRules,
     Kinds,
 )
+from placewire.optimizer.published.reductions.shared.groups import root
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph, distinct_edges
 from placewire.optimizer.reductions.reduction import Reduction
@@ -63,13 +63,13 @@ def coarsen_by_fusion(problem: Problem, rules: FusionRules) -> Reduced:
 
 
 def fused_groups(graph: OperatorGraph, rules: FusionRules) -> list[list[int]]:
-    """Operators that algorithm 1 fuses, in the order of their rule; groups of several only."""
+    """The groups of several operators that algorithm 1 fuses, each in the order of its rule."""
     return _Search(graph, rules).groups()
 
 
 class _Search:
-    """The coarsened graph while algorithm 1 runs. A vertex is named by the first of its operators
-    that was reached; `parts` is what it is released into: one part where it is fused."""
+    """The coarsened graph while algorithm 1 runs. A vertex has the number of the operator that was
+    reached first, and is released into its `parts`: a single one where all of it is fused."""
 
     def __init__(self, graph: OperatorGraph, rules: FusionRules) -> None:
         self._rules = rules
@@ -81,7 +81,7 @@ class _Search:
         self._kinds: dict[int, Kinds] = {
             i: (rules.kind(graph.types[i]) or "",) for i in self._parts
         }
-        # By vertex, the operators that read what the last of its operators gives.
+        # For each vertex, the operators that read the output of its last operator.
         self._following: dict[int, dict[int, None]] = {i: {} for i in self._parts}
         source, target, _ = distinct_edges(graph)
         for i, j in zip(source.tolist(), target.tolist(), strict=True):
@@ -94,22 +94,19 @@ class _Search:
         """Runs the search; only once."""
         waiting, done = self._roots[::-1], set[int]()
         while waiting:
-            vertex = self._vertex(waiting.pop())
+            vertex = root(self._home, waiting.pop())
             if vertex in done:
                 continue
-            while (after := self._successors(vertex)) and self._joins(vertex, after):
+            while len(after := self._successors(vertex)) == 1 and self._joins(vertex, after[0]):
                 pass
             done.add(vertex)
             waiting.extend(reversed(after))
         parts = [part for parts in self._parts.values() for part in parts]
-        # A tuple with its items alone is no rule's doing.
+        # A tuple and its items alone were not fused by a rule.
         return [part for part in parts if len({self._base[i] for i in part}) > 1]
 
-    def _joins(self, vertex: int, after: list[int]) -> bool:
-        """fuse() or bind() of the vertex and its only successor, or False."""
-        if len(after) > 1:
-            return False
-        (successor,) = after
+    def _joins(self, vertex: int, successor: int) -> bool:
+        """The paper's fuse() or bind() of a vertex and its only successor; False without a rule."""
         kinds = self._kinds[vertex] + self._kinds[successor]
         if not self._rules.is_part(kinds):
             return False
@@ -122,17 +119,11 @@ class _Search:
         return True
 
     def _successors(self, vertex: int) -> list[int]:
-        return list(dict.fromkeys(self._vertex(j) for j in self._following[vertex]))
-
-    def _vertex(self, i: int) -> int:
-        while self._home[i] != i:
-            self._home[i] = self._home[self._home[i]]
-            i = self._home[i]
-        return i
+        return list(dict.fromkeys(root(self._home, j) for j in self._following[vertex]))
 
 
 def _with_tuple_items(graph: OperatorGraph) -> list[int]:
-    """By operator, itself, or for an item of a tuple what made the tuple."""
+    """For each item of a tuple the operator that made the tuple, for other operators themselves."""
     base = list(range(graph.operator_count))
     source, target, _ = distinct_edges(graph)
     inputs = np.bincount(target, minlength=graph.operator_count)

@@ -1,11 +1,9 @@
 """HSDAG's co-location heuristic: its appendix G.
 
-In topological order, an operator and its successor become one where the successor is its only one
-and it is the successor's only predecessor. The sets are the nodes of a coarsened graph, on which
-the paper learns. It is ColocRL's rule (colocrl.py) asked of both ends.
-
-The paper gives a set the mean of its members' types, which is a feature for its policy. Here it has
-the type of its first member, as everywhere.
+In topological order, an operator and its successor become one where the operator has no other
+successor and the successor no other predecessor: ColocRL's rule (colocrl.py) for both ends of an
+edge. The sets are the nodes of a coarsened graph, on which the paper learns. The paper gives a set
+the mean of its members' types, a feature for its policy; here a set has its first member's type.
 """
 
 from __future__ import annotations
@@ -19,15 +17,13 @@ from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_hsdag(problem: Problem) -> Reduced:
-    """Chains, where memory, devices and co-location keys let them be one operator."""
+    """Merges chains, where memory, devices and co-location keys let them be one operator."""
     from placewire.optimizer.published.kernels.pairs import merge_pairs
 
     graph = MergingGraph(problem)
-    source, target, n = graph.tables.source, graph.tables.target, problem.graph.operator_count
-    successors = np.bincount(source, minlength=n)
-    predecessors = np.bincount(target, minlength=n)
-    edges = graph.edges_in_order()
-    sole = edges[(successors[source[edges]] == 1) & (predecessors[target[edges]] == 1)]
+    source, target, edges = graph.tables.source, graph.tables.target, graph.edges_in_order()
+    successors, predecessors = np.bincount(source)[source], np.bincount(target)[target]
+    sole = edges[(successors[edges] == 1) & (predecessors[edges] == 1)]
     merge_pairs(graph.tables, source[sole], target[sole])
     return contract(problem, graph.groups())
 

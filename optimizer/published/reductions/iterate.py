@@ -1,7 +1,7 @@
-"""The reductions of the two papers whole: thesis, Algorithm 2 with expansion; QuickP, section IV.
+"""The whole reductions of two papers: thesis, Algorithm 2 with expansion; QuickP, section IV.
 
-What is co-located and not fused stays operators of its own, which share a co-location key of the
-reduced graph: the groups W of the thesis' P3 and of QuickP's P2.
+Operators that are co-located but not fused stay separate and share a co-location key of the reduced
+graph: the groups W of the thesis' P3 and of QuickP's P2.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def reduce_as_thesis(problem: Problem) -> Reduced:
 
 
 def fuse_and_colocate(problem: Problem, thresholds: Thresholds) -> Reduced:
-    """Algorithm 2: fusion, co-location by rank, fusion within groups, until the last one changes
-    nothing; then ungrouped operators below beta join a neighbouring group.
+    """Algorithm 2: repeats fusion, co-location by rank and fusion within groups until the last of
+    the three changes nothing; then ungrouped operators below beta join a neighbouring group.
 
     Acyclicity is tested on the whole graph, not on the group's part of it (line 16), which would
-    admit cycles through other operators. Keys that the graph has already bind throughout.
+    admit cycles through other operators. The graph's own keys hold throughout.
 
-    A turn costs the whole graph and may merge a single pair: where two operators feed the same
-    2,000 light ones, there are 2,000 turns, which take 18 s.
+    Each turn goes through the whole graph and may merge only one pair: where two operators feed the
+    same 2,000 light ones, 2,000 turns take 18 s.
     """
     alpha = thresholds.alpha_seconds
     rates = thesis_rank_rates(problem.cluster)
@@ -58,7 +58,7 @@ def fuse_and_colocate(problem: Problem, thresholds: Thresholds) -> Reduced:
 
 def reduce_as_icc(problem: Problem) -> Reduced:
     """Algorithm 1 with alpha at the 90th percentile, then co-location by rank with QuickP's two
-    bandwidths; neither iteration nor expansion."""
+    bandwidths; no iteration, no expansion."""
     group = fused_groups(problem, icc_alpha(operator_delay(problem)))
     small, member = _step(problem, np.arange(problem.graph.operator_count), group)
     keys = rank_colocation(small, icc_rank_rates(problem.cluster))
@@ -66,8 +66,8 @@ def reduce_as_icc(problem: Problem) -> Reduced:
 
 
 def fused_within(problem: Problem, colocation: IntArray, alpha: float) -> IntArray:
-    """int64[n]: FusionWithinWCC of Algorithm 2 for the groups int64[n], edges in the order of the
-    recorded topological sort."""
+    """int64[n]: the operator that each is fused into by FusionWithinWCC of Algorithm 2, which takes
+    the edges within the groups colocation int64[n] in the recorded order."""
     from placewire.optimizer.kernels.graphs import fusing
 
     graph = MergingGraph(problem, colocation)
@@ -76,7 +76,7 @@ def fused_within(problem: Problem, colocation: IntArray, alpha: float) -> IntArr
 
 
 def _step(problem: Problem, member: IntArray, group: IntArray) -> tuple[Problem, IntArray]:
-    """The contracted problem, and member int64[operators as given] carried on to its operators."""
+    """Contracts the groups; member int64[operators as given] then names the new operators."""
     dense = np.unique(group, return_inverse=True)[1].reshape(len(group))
     return contract(problem, group)[0], dense[member]
 

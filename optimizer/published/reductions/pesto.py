@@ -2,11 +2,11 @@
 
 Many vertices are merged in one batch (thesis, 2.3); an edge may be merged where it is the only path
 between its ends (thesis, 4.1; QuickP, IV-B, which name Pesto for it); graphs are coarsened to about
-200 operators (thesis, 3.3). They do not tell how a batch is chosen. Here it takes edges between
-neighbouring levels, which are such only paths, heaviest first, each operator once, and none beside
-another pair of the same levels (kernels/batches.py): the batch as a whole then makes no cycle.
-Batches follow one another until the target is met. After one that merged few, groups of twice as
-many operators are made at once, or a fork of thousands would take as many batches.
+200 operators (thesis, 3.3). How a batch is chosen is not told. Here it takes edges between
+neighbouring levels, each the only path between its ends, heaviest first, each operator once, and
+none beside another pair of the same levels (kernels/batches.py): the batch as a whole then makes no
+cycle. Batches follow one another until the target is met. After one that merged few operators,
+groups may be twice as large, or a fork of thousands would take as many batches.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from placewire.optimizer.reductions.merging import MergingGraph
 from placewire.optimizer.reductions.reduction import Reduction
 
 TARGET_OPERATORS = 200
-# A batch has merged few where it merged fewer than one operator in this many.
+# A batch merged few operators where it merged fewer than one in so many.
 _FEW = 50
 
 
 def reduce_as_pesto(problem: Problem) -> Reduced:
-    """To about 200 operators."""
     return merge_in_batches(problem, TARGET_OPERATORS)
 
 
 def merge_in_batches(problem: Problem, target_operators: int) -> Reduced:
-    """More operators are left where memory, devices, co-location keys or missing edges forbid to
-    merge on. Raises ValueError for a target below 1."""
+    """Leaves more operators than the target where memory, devices, co-location keys or missing
+    edges forbid further merges. Raises ValueError for a target below 1."""
     from placewire.optimizer.published.kernels.batches import merge_batch
 
     if target_operators < 1:

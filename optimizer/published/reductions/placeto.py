@@ -1,13 +1,13 @@
 """Placeto's merging to a target size, as the thesis describes it (sections 2.3 and 5.3).
 
 The operator of the lowest cost is merged into one of its successors, or where it has none into one
-of its predecessors, until the graph has the target size; the thesis sets that to the size that its
-own reduction leaves (table 5.1).
+of its predecessors, until the graph has the target size. The thesis sets the target to the size
+that its own reduction leaves (table 5.1).
 
-The descriptions leave open what cost is, which neighbour is taken, and cycles. Here cost is the
-computing delay, ties go by the recorded topological sort, and of the successors the first in
-topological order is taken (of the predecessors the last): no other path can lead there, so no cycle
-arises. Where memory, devices or co-location keys forbid it, the next one is.
+The descriptions leave open what cost is, which neighbour is taken, and how cycles are avoided. Here
+cost is the computing delay, with ties in the recorded order; and of the successors the first in
+topological order is taken (of the predecessors the last), to which no other path leads, so that no
+cycle arises. Where memory, devices or co-location keys forbid a merge, the next neighbour is tried.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from placewire.optimizer.reductions.reduction import Reduction
 
 
 def reduce_as_placeto(problem: Problem) -> Reduced:
-    """To the number of operators that the thesis' reduction leaves of this graph."""
+    """Merges down to the number of operators that the thesis' reduction leaves of the graph."""
     return merge_cheapest(problem, max(1, reduce_as_thesis(problem)[0].graph.operator_count))
 
 
 def merge_cheapest(problem: Problem, target_operators: int) -> Reduced:
-    """More are left where no merge is allowed any more. Raises ValueError for a target below 1."""
+    """More operators are left where no merge is allowed. Raises ValueError for a target below 1."""
     from placewire.optimizer.published.kernels import pairs
 
     if target_operators < 1:

@@ -1,11 +1,8 @@
 """Operator co-location by rank: thesis, section 4.2 and (4.1); QuickP (7).
 
-r_i = p_i + max over successors j of (r_j + t_ij / b), walked against the topological order. Each
-operator with more than one successor is tied to the successor that attains the maximum; the weakly
-connected components of these ties are the co-location groups.
-
-What may be tied to what is in groups.py. Where ties compete, the one of most bytes comes first: a
-tie left out may cost its transfer.
+The rank is r_i = p_i + max over successors j of (r_j + t_ij / b), computed against the topological
+order. An operator with more than one successor is tied to the one that attains the maximum; the
+weakly connected components of these ties are the groups. shared/groups.py says what may be tied.
 """
 
 from __future__ import annotations
@@ -17,30 +14,30 @@ import numpy as np
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.reductions.shared.groups import Groups
+from placewire.optimizer.published.reductions.shared.groups import Groups, tied
 from placewire.optimizer.published.reductions.shared.transfers import mean_rate
-from placewire.optimizer.reductions.merging import distinct_edges, operator_delay, recorded_position
+from placewire.optimizer.reductions.merging import distinct_edges, operator_delay
 
 
 @dataclass(frozen=True)
 class RankRates:
-    """Bits per second of b: in the rank itself, and where the best successor is chosen."""
+    """b in bits per second: rank for the rank itself, choice for choosing the best successor."""
 
     rank: float
     choice: float
 
 
 def thesis_rank_rates(cluster: Cluster) -> RankRates:
-    """(4.1) has one b, and in the joint problem b is what is to be found: here the mean over pairs
-    of servers of what an even split gives them; inside a lone server, the rate there."""
+    """(4.1) has one b, which the joint problem has yet to find. Here b is the mean over pairs of
+    servers of the rates of an even split; with a single server, the rate inside it."""
     rate = mean_rate(cluster) or cluster.intra_server_bits_per_second
     return RankRates(rate, rate)
 
 
 def icc_rank_rates(cluster: Cluster) -> RankRates:
-    """QuickP (7): ranks count with the links inside a server where one server could hold all
-    devices, else with those between servers; the successor is chosen by the latter in either case
-    (of a lone server: by its NICs)."""
+    """QuickP (7): ranks use the rate inside a server where one server holds all devices, else the
+    rate between servers. The successor is always chosen by the rate between servers; with a single
+    server, by the rate of its NICs."""
     inside = cluster.intra_server_bits_per_second
     largest = max(len(server.devices) for server in cluster.servers)
     between = mean_rate(cluster) or float(cluster.nic_rates.sum(axis=1).mean()) or inside
@@ -49,20 +46,14 @@ def icc_rank_rates(cluster: Cluster) -> RankRates:
 
 def rank_colocation(problem: Problem, rates: RankRates) -> IntArray:
     """int64[n]: keys of the groups, the graph's own ones among them; -1 for ungrouped operators."""
-    graph = problem.graph
     best = np.array(best_successors(problem, rates), dtype=np.int64)
-    source, target, size = distinct_edges(graph)
-    ties = np.flatnonzero(target == best[source])
-    ties = ties[np.lexsort((recorded_position(graph)[source[ties]], -size[ties]))]
-    groups = Groups(problem)
-    for i, j in zip(source[ties].tolist(), target[ties].tolist(), strict=True):
-        groups.join(i, j)
-    return groups.keys()
+    source, target, _ = distinct_edges(problem.graph)
+    return tied(problem, target == best[source])
 
 
 def best_successors(problem: Problem, rates: RankRates) -> list[int]:
-    """The successor on the costliest path of each operator with more than one, else -1. Of equals
-    the first in the graph."""
+    """For each operator with more than one successor the one on the costliest path, of equal ones
+    the first in the graph; -1 for the other operators."""
     graph = problem.graph
     source, target, size = distinct_edges(graph)
     start = np.searchsorted(source, np.arange(graph.operator_count + 1)).tolist()
@@ -90,13 +81,12 @@ def expand_groups(problem: Problem, colocation: IntArray, beta: float) -> IntArr
     """int64[n]: the groups after expansion (thesis, 4.3): an ungrouped operator of less than beta
     seconds with a neighbour in a group joins that group.
 
-    What counts is the groups as they came, so that the order in which operators are visited does
-    not matter and no group creeps along a chain. Of several groups the one that exchanges most
-    bytes with the operator is joined, where it has room.
+    Only the groups int64[n] as given count, so that the order in which operators are visited does
+    not matter and no group creeps along a chain. Of several groups the operator joins the one that
+    exchanges most bytes with it and has room.
     """
     groups = Groups(problem, colocation)
-    delay = operator_delay(problem)
-    light = (colocation < 0) & (delay < beta)
+    light = (colocation < 0) & (operator_delay(problem) < beta)
     source, target, size = distinct_edges(problem.graph)
     ends = np.concatenate([np.stack([source, target]), np.stack([target, source])], axis=1)
     wanted = light[ends[0]] & (colocation[ends[1]] >= 0)

@@ -2,12 +2,12 @@
 
 Operators whose ids share their first two levels (`sequential_1/conv2d_1/convolution`,
 `sequential_1/conv2d_1/Reshape`) are one super operator. Where that would make a cycle, which the
-descriptions do not speak of, the group stays several operators on one device. An id of one level
-alone belongs to no group.
+descriptions do not mention, the group stays several operators on one device. An id of a single
+level belongs to no group.
 
-Of captured graphs the module counts in place of the id: `model.layers.3.attention.query` is
-`model/layers.3/attention/query`, as a number tells modules of one list apart and is no level. The
-backward pass belongs to the modules of its forward.
+In captured graphs an operator's module takes the place of its id: `model.layers.3.attention.query`
+is read as `model/layers.3/attention/query`, since a number tells modules of one list apart and is
+no level. Operators of the backward pass belong to the modules of their forward operators.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.reduction import Reduction
 from placewire.optimizer.registry import Refusal
 
-# Of the groups that a prefix came apart into (memory, devices, keys), these many are tried.
+# Memory, devices and keys may split a prefix into groups, of which so many are tried.
 _TRIED = 8
 
 
 def reduce_as_spotlight(problem: Problem) -> Reduced:
-    """Of a problem that `refusal` does not refuse."""
     keys = prefix_groups(problem)
     return contract(problem, merged_by_key(problem, keys), keys)
 
@@ -43,7 +42,7 @@ def refusal(problem: Problem) -> Refusal | None:
 
 
 def _by_prefix(problem: Problem) -> dict[str, list[int]]:
-    """Operators by the first two levels of their names, in the recorded order."""
+    """The operators of each two-level prefix, in the recorded order."""
     graph = problem.graph
     members: dict[str, list[int]] = {}
     for i in graph.topological_order.tolist():

@@ -1,25 +1,27 @@
-"""alpha and beta: from which computing delay on an operator is too heavy to be merged lightly.
+"""alpha and beta: the computing delays from which on an operator is too heavy for an easy merge.
 
 Thesis, sections 4.1 and 4.3: a smoothed CDF of the computing delays is steep at first and flat at
-the end; with sl_max and sl_min its largest and smallest slope, alpha is the delay at which the
-slope is (sl_max + sl_min) / 4 and beta the one at which it is (sl_max + sl_min) / 2 (the text calls
-the slopes themselves thresholds). The smoothing is a logistic function fitted to the CDF; operators
-that cost nothing are left out. Beta is thus never above alpha.
+the end. With sl_max and sl_min its largest and smallest slope, alpha is the delay at which the
+slope is (sl_max + sl_min) / 4, and beta the delay at which it is (sl_max + sl_min) / 2 (the text
+calls the slopes themselves thresholds), so that beta is never above alpha. The smoothing is a
+logistic function fitted to the CDF; operators without cost are left out.
 
 QuickP, section V.C: alpha is the 90th percentile of the delays that are not zero.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 
-# Through fewer distinct delays than this a logistic curve passes as it likes.
+# Fewer distinct delays do not determine a logistic curve.
 _FEWEST_DISTINCT = 4
-# Where no curve can be fitted, an operator is light beside one that takes this many times as long.
+# Where no curve can be fitted, an operator is light up to this share of the longest delay.
 _LIGHT_PART = 0.1
 _ICC_PERCENTILE = 90.0
 
@@ -31,12 +33,9 @@ class Thresholds:
 
 
 def thesis_thresholds(delays: FloatArray) -> Thresholds:
-    """delays float64[n] seconds.
-
-    Fall-back where fewer than 4 delays differ, or the fit does not converge to a rising curve:
-    both are the largest delay of at most a tenth of the longest, 0 where there is none (equal
-    operators: none is light beside another).
-    """
+    """delays float64[n] seconds. Where fewer than 4 differ, or no rising curve is found, both
+    thresholds are the largest delay of at most a tenth of the longest; 0 where there is none (of
+    equal operators none is light beside another)."""
     delays = np.sort(delays[delays > 0])
     curve = _logistic_fit(delays) if len(np.unique(delays)) >= _FEWEST_DISTINCT else None
     if curve is None:
@@ -44,7 +43,7 @@ def thesis_thresholds(delays: FloatArray) -> Thresholds:
         both = float(light.max(initial=0.0))
         return Thresholds(both, both)
     steepness, middle = curve
-    # The slope rises up to the middle and falls after it: what merges lightly ends on the fall.
+    # The slope rises up to the middle and falls after it. The thresholds lie where it falls.
     first, last = float(delays[0]), float(delays[-1])
     top = min(max(middle, first), last)
     ends = [_slope(x, steepness, middle) for x in (first, last)]
@@ -62,15 +61,9 @@ def icc_alpha(delays: FloatArray) -> float:
 
 
 def _logistic_fit(delays: FloatArray) -> tuple[float, float] | None:
-    """(steepness per second, middle in seconds) of 1 / (1 + exp(-steepness (x - middle))) nearest
-    to the CDF of sorted delays; None where no rising curve is found."""
-    import warnings
-
+    """(steepness per second, middle in seconds) of the logistic curve nearest to the CDF of sorted
+    delays; None where no rising curve is found."""
     from scipy.optimize import OptimizeWarning, curve_fit
-
-    def logistic(x: FloatArray, steepness: float, middle: float) -> FloatArray:
-        value: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * steepness * (x - middle)))
-        return value
 
     # In units of the median, so that the fit sees numbers near 1.
     unit = float(np.median(delays))
@@ -80,21 +73,26 @@ def _logistic_fit(delays: FloatArray) -> tuple[float, float] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OptimizeWarning)
-            (steepness, middle), _ = curve_fit(logistic, delays / unit, share, p0=guess)
-    except RuntimeError:  # scipy's word for a fit that did not converge
+            (steepness, middle), _ = curve_fit(_logistic, delays / unit, share, p0=guess)
+    except RuntimeError:  # the fit did not converge
         return None
     if not (np.isfinite(middle) and 0 < steepness < np.inf):
         return None
     return float(steepness) / unit, float(middle) * unit
 
 
+def _logistic(x: Any, steepness: float, middle: float) -> Any:
+    """1 / (1 + exp(-steepness (x - middle)))"""
+    return 0.5 * (1.0 + np.tanh(0.5 * steepness * (x - middle)))
+
+
 def _slope(x: float, steepness: float, middle: float) -> float:
-    value = 0.5 * (1.0 + np.tanh(0.5 * steepness * (x - middle)))
+    value = _logistic(x, steepness, middle)
     return float(steepness * value * (1.0 - value))
 
 
 def _falls_to(slope: float, steepness: float, middle: float) -> float:
-    """Where the falling side of the curve has this slope; the middle where it never is so steep."""
+    """Where the falling side of the curve has this slope; the middle where it is never so steep."""
     if slope <= 0.0:
         return np.inf
     root = np.sqrt(max(1.0 - 4.0 * slope / steepness, 0.0))

@@ -1,9 +1,9 @@
-"""Topological orders that differ in what comes next to what: Celeritas, sections 4.2.2 and 5.1.3.
+"""Celeritas' three topological orders (sections 4.2.2 and 5.1.3): M-TOPO, DFS-TOPO and CPD-TOPO.
 
-Each is a queue of operators that wait for nothing any more. M-TOPO (Baechi's) appends what becomes
-ready to its end, DFS-TOPO puts it at its head, so that an operator's successors follow it. CPD-TOPO
-does the same with what lies on the longest path first. Where the paper leaves a choice (children in
-DFS-TOPO, equal paths in CPD-TOPO), the operator recorded first comes first.
+Each takes operators from the head of a queue of ready ones. M-TOPO (Baechi's) appends what becomes
+ready to the queue's end; DFS-TOPO puts it at the head, so that an operator's successors follow it;
+CPD-TOPO does so too, the operators on the longest path first. Where the paper leaves a choice
+(children in DFS-TOPO, equal paths in CPD-TOPO), the operator recorded first comes first.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ def cpd_topo(problem: Problem) -> IntArray:
     """int64[n]: operators, first to last; CPD_TOPO of algorithm 1."""
     top, bottom = path_levels(problem)
     longest_first = np.lexsort((recorded_position(problem.graph), -(top + bottom)))
-    turn = np.empty_like(longest_first)
-    turn[longest_first] = np.arange(len(turn))
-    return _walked(problem.graph, turn, depth_first=True)
+    return _walked(problem.graph, np.argsort(longest_first), depth_first=True)
 
 
 def path_levels(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """(tlevel, blevel), float64[n] seconds each, (2) and (3): the longest path of computing and
-    transfers to an operator, without its own time, and from it, with its own time."""
+    """(tlevel, blevel) of (2) and (3), float64[n] seconds each: the longest path of computing and
+    transfers to an operator, without its own time, and from the operator, with its own time."""
     delay = operator_delay(problem).tolist()
     source, target, seconds = transfer_seconds(problem)
     order = recorded_position(problem.graph)
@@ -57,7 +55,7 @@ def path_levels(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
 
 def _walked(graph: OperatorGraph, turn: IntArray, *, depth_first: bool) -> IntArray:
-    """turn int64[n]: of operators that become ready together, that of the least comes first."""
+    """turn int64[n]: of operators that become ready together, the one of least turn comes first."""
     source, target, _ = distinct_edges(graph)
     by_turn = np.lexsort((turn[target], source))
     start = np.searchsorted(source, np.arange(graph.operator_count + 1)).tolist()

@@ -1,5 +1,5 @@
-"""Celeritas' orders, CCR and Optimal Operation Fusion: the situations of its figures 3 and 4 (the
-drawings are not in the text), its equations by hand, and its cuts against enumeration."""
+"""Celeritas' orders, CCR and Optimal Operation Fusion: the situations of figures 3 and 4 (whose
+drawings are not in the text), the equations worked by hand, and the cuts against all other cuts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_figure_4_merging_two_ends_of_another_path_is_a_loop_and_never_done():
     problem = Problem(FIGURE_4, cluster())
     with pytest.raises(GraphError, match="cycle"):
         contract(problem, np.array([0, 1, 2, 0]))
-    # However much M sends to N: within two operators the loop would be the cheapest cut.
+    # M and N together would be the cheapest cut, but would make a cycle.
     for most_operators in (1, 2, 3):
         for one in clusters_of(problem, most_operators):
             assert not {"M", "N"} <= set(one)
@@ -89,7 +89,7 @@ def test_ccr_1_by_hand():
     late = Problem(made, cluster(latency=0.5))
     assert transfer_seconds(late)[2].tolist() == pytest.approx([1.5, 2.5, 0.0])
     assert communication_to_computing(late) == pytest.approx(4 / 4)
-    # B and C share a device: what they exchange is not sent, what they read is.
+    # B and C share a device: the tensor between them is not sent, those that they read are.
     tied = graph({"A": 1.0, "B": 1.0, "C": 2.0}, tensors, colocation={"A": "k", "C": "k"})
     assert communication_to_computing(Problem(tied, cluster())) == pytest.approx(1 / 4)
     assert communication_to_computing(Problem(graph({"A": 1.0}, []), cluster())) == 0.0
@@ -104,7 +104,7 @@ def test_transfers_count_with_links_where_links_join_the_devices():
     joined = cluster().model_copy(update={"links": (link,)})
     # One way by the link, the other by the NICs: 16 Mbit/s and half a second in the mean.
     assert transfer_seconds(Problem(made, joined))[2].tolist() == pytest.approx([0.5 + 0.5])
-    # Inside a lone server: at the rate there, ten times the NIC's.
+    # A single server has the rate inside it, ten times the NIC's.
     assert transfer_seconds(Problem(made, cluster(1)))[2].tolist() == pytest.approx([0.1])
 
 
@@ -126,7 +126,8 @@ def test_levels_2_and_3_and_the_critical_path_first():
 
 
 def test_cpd_topo_begins_at_the_longest_path_and_goes_deep():
-    # Two roots; Z's path is the longer. Then what Z frees, deep first, before the other root.
+    # Of the two roots Z comes first, with the longer path; then, depth first, what becomes ready
+    # behind Z, before the other root.
     seconds = {"A": 1.0, "B": 1.0, "Z": 5.0, "Y": 1.0, "X": 3.0, "W": 1.0}
     tensors = [("A", ["B"], 0), ("Z", ["Y", "X"], 0), ("X", ["W"], 0)]
     problem = Problem(graph(seconds, tensors), cluster())
@@ -146,7 +147,7 @@ def test_breakpoints_6_by_hand():
     assert clusters_of(problem, 4) == {"ABCD"}
     # M = 30: A + B has 40 bytes, so that A stays alone.
     assert clusters_of(problem, 4, 0.3) == {"A", "BCD"}
-    # M = 29: A holds more, and stands alone all the same.
+    # M = 29: A alone holds more, and is a cluster of its own all the same.
     assert clusters_of(problem, 4, 0.29) == {"A", "B", "CD"}
 
 
@@ -207,7 +208,7 @@ def test_a_cluster_of_nothing_is_refused():
 @settings(max_examples=60, deadline=None)
 @given(graphs(largest=9), st.integers(1, 5), st.sampled_from([1.0, 0.15]))
 def test_no_other_cut_of_the_order_sends_less(made, most_operators, memory_part):
-    """All cuts of the CPD-TOPO order that keep R and M, on graphs without co-location."""
+    """Compares with all cuts of the CPD-TOPO order within R and M, without co-location."""
     free = replace(made, colocation=np.full(made.operator_count, -1))
     problem = Problem(free, cluster(memory=1_000_000))
     order = cpd_topo(problem).tolist()
@@ -231,7 +232,7 @@ def test_no_other_cut_of_the_order_sends_less(made, most_operators, memory_part)
         ):
             best = min(best, sent(number))
     assert sent(label) == pytest.approx(best)
-    # Clusters are neighbours in the order.
+    # A cluster's operators follow one another in the order.
     assert len(found) == 1 + sum(label[a] != label[b] for a, b in itertools.pairwise(order))
 
 

@@ -1,4 +1,4 @@
-"""Execution traces as graphs: is what flows in the trace what flows in the graph?"""
+"""Execution traces as graphs: the graph has the trace's flow, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_step_that_torch_traced_flows_from_batch_to_updates(observed: bytes) -
     assert graph.flops[linear] == 2 * (2 * 5) * 144
     products = 2 if len(graph.output_tensors(back)) > 1 else 1
     assert graph.flops[back] in {products * 2 * (2 * 4 * 36) * 27, 2 * (2 * 4 * 36) * 27}
-    # Each parameter and its momentum are there before, and share the device of their update.
+    # Each parameter and its momentum were there before the trace, on the device of their update.
     updates = [i for i, one in enumerate(graph.types) if one == "aten.add_"]
     weights = [
         i for i, one in enumerate(graph.types) if one == "storage" and graph.colocation[i] >= 0
@@ -98,7 +98,7 @@ def test_a_step_that_torch_traced_flows_from_batch_to_updates(observed: bytes) -
     assert len(updates) >= 6
     assert {graph.colocation[i] for i in updates} <= {graph.colocation[i] for i in weights}
     assert sum(graph.weight_bytes[weights].tolist()) >= 4 * 2 * (4 * 27 + 4 + 4 + 4 + 144 * 5 + 5)
-    # What is read of a parameter is read before it is changed.
+    # A parameter is read before it is changed.
     for update in updates:
         assert loss in ancestors(graph, update) or graph.flops[update] <= 1
 
@@ -212,7 +212,7 @@ MISTAKES = [
     (change(("nodes", 2, "exclusive_dur"), -1), "nodes[2]: exclusive_dur is -1: it is negative"),
     (change(("nodes", 1, "ctrl_deps"), 4) | {}, None),
     (change(("schema",), "1.0.1"), "schema is '1.0.1'; this release reads"),
-    (change(("nodes",), []), "no operator is in it"),
+    (change(("nodes",), []), "it has no operator"),
     (change(("nodes", 6), ALL_REDUCE), "nodes[6]: 'c10d::allreduce_' communicates with other proc"),
 ]  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_a_mistake_names_file_and_node(
     if message is None:
         document["nodes"][2]["ctrl_deps"] = 2
         document["nodes"][3]["ctrl_deps"] = 2
-        message = "it is called by itself"
+        message = "calls itself, directly or through others"
     file, out = tmp_path / "in.json", tmp_path / "out.json"
     file.write_text(json.dumps(document))
     assert main(["import", "--format", "chakra", str(file), "--out", str(out)]) == 3
@@ -335,13 +335,13 @@ WHOLE = file_of(node(1, micros=5), node(2, after=[1], micros=5))
 DAMAGED = [
     (b"", "no Chakra trace: it has no nodes"),
     (WHOLE[:-3], r"byte \d+: a message of \d+ bytes begins here, and the file ends after"),
-    (WHOLE + b"\xff\xff\xff\xff\xff\xff", "no length of a message is here"),
+    (WHOLE + b"\xff\xff\xff\xff\xff\xff", "no message's length is here"),
     (WHOLE + b"\x03\x0a\x7f\x00", "no message of a Chakra trace"),
     (file_of(node(1, micros=5), version="0.0.1"), "its schema is '0.0.1'; this release reads"),
-    (file_of(node(1, 8, micros=5)), "type 8 is none that a graph has operators for"),
+    (file_of(node(1, 8, micros=5)), "type 8 is not one of an operator"),
     (file_of(node(1), node(2)), "none of its nodes has a duration_micros, num_ops or tensor_size"),
-    (file_of(node(1, micros=1), node(1, micros=2)), "two nodes of it have one id"),
-    (file_of(node(1, micros=1, after=[1])), "node 1 at byte .*: data_deps names itself"),
+    (file_of(node(1, micros=1), node(1, micros=2)), "two of its nodes have the same id"),
+    (file_of(node(1, micros=1, after=[1])), "node 1 at byte .*: data_deps names the node itself"),
     (file_of(node(1, micros=1, after=[2]), node(2, micros=1, after=[1])), "the graph has a cycle"),
     (file_of(node(1, COLLECTIVE, comm_type=6)), r"\(ALL_TO_ALL\) communicates with other"),
     (b'{"schema": ', "no JSON document"),

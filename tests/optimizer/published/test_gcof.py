@@ -1,5 +1,5 @@
-"""GCOF: Moirai's figures 5, 6 and 7, what its rules take and leave, and that every fused group is
-an instance of a rule."""
+"""GCOF: Moirai's figures 5, 6 and 7, what the rules fuse and what not, and that every fused group
+follows a rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_figure_7_as_the_text_walks_through_it():
     # conv2 and bn2 by rule 3 through a multi-input connection, the middle one is released.
     assert fused(FIGURE_7) == {"conv1 bn1", "conv2 bn2 add2 relu2"}
     small, _ = coarsen_by_fusion(Problem(FIGURE_7, cluster()), EIGEN)
-    # An operator of several is named by the first of them in the file.
+    # A fused operator has the name of the first of its operators in the file.
     assert set(small.graph.ids) == {"add0", "relu0", "add1", "relu1", "conv1", "add2"}
     assert small.graph.seconds[small.graph.index_of["add2"]] == 4.0
 
@@ -90,7 +90,7 @@ def test_a_run_ends_in_its_reduction_and_products_stay_calls():
 
 
 def test_what_is_bound_to_a_fused_part_is_released_from_it():
-    # conv, bn, add is part of rule 3; without a relu behind it only conv and bn are fused.
+    # conv, bn, add are part of rule 3; where no relu follows, only conv and bn are fused.
     made = typed("a-b b-c c-d", a="conv", b="bn", c="add", d="softmax")
     assert fused(made) == {"a b"}
     assert fused(typed("a-b b-c c-d", a="conv", b="bn", c="add", d="relu")) == {"a b c d"}
@@ -102,7 +102,7 @@ def test_products_take_their_bias_and_relu():
 
 
 def test_items_of_a_tuple_are_one_with_what_made_it():
-    # In inference only the first item is read on; in training the others are kept for later.
+    # In inference only the first item is read; in training the others are read later.
     kinds = {
         "conv": "aten.convolution.default", "bn": "aten.native_batch_norm.default",
         "y": TUPLE_ITEM, "relu": "aten.relu.default",
@@ -150,7 +150,7 @@ def test_every_fused_group_is_an_instance_of_a_rule(made, rules):
             rules.kind(made.types[i]) or "?" for i in group if made.types[i] != TUPLE_ITEM
         )
         assert rules.is_rule(kinds)
-        # Only the last operator of the rule (and its items) is read outside the group.
+        # Operators outside the group read only the last operator of the rule, and its items.
         leaves = set(source[np.isin(source, group) & ~np.isin(target, group)].tolist())
         last = [k for k, i in enumerate(group) if made.types[i] != TUPLE_ITEM][-1]
         assert leaves <= set(group[last:])

@@ -1,4 +1,4 @@
-"""Published graph formats: does our graph say what the file says, and is what is wrong told?"""
+"""Published graph formats: the graph says what the file says, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_thesis_units_and_shared_outputs() -> None:
     assert graph.device_types == ("gpu:0", "gpu:1")
     assert graph.seconds.tolist() == [[1.5e-3, 3e-3], [2.5e-6, 5e-6], [0, 0]]
     assert graph.weight_bytes.tolist() == [1000, 10, 0]
-    # Equal sizes of one producer: one tensor with two readers. 9 bits are 2 bytes.
+    # Links of equal size from one producer are one tensor with two readers. 9 bits are 2 bytes.
     assert graph.tensor_bytes.tolist() == [100, 2]
     assert graph.tensor_consumers(0).tolist() == [1, 2]
 
@@ -152,7 +152,7 @@ def test_msr_sizes_of_no_common_rate_are_refused() -> None:
     document = copy.deepcopy(MSR)
     for size, edge in zip((1000.0, 3000.0, 70.0), document["edges"], strict=True):
         edge["size"] = size
-    with pytest.raises(GraphError, match="one rate for 1 of 3 edges only"):
+    with pytest.raises(GraphError, match="one rate for only 1 of 3 edges"):
         read_msr(document)
 
 

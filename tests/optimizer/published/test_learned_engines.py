@@ -1,4 +1,4 @@
-"""HSDAG and Placeto as engines: placements that pass the check, seeds, files, ends of training."""
+"""HSDAG and Placeto as engines: valid placements, seeds, policy files, and the end of training."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def trained(engine, problem, settings=QUICK, **changes):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_answer_passes_the_check(engine):
-    """Unlike devices, links, every model, sharing and backend, co-location groups, operators that
-    some devices cannot run, memories that bind: an answer holds, or there is a reason."""
+    """Over unlike devices, links, every model, sharing and backend, co-location groups, operators
+    that some devices cannot run, and tight memories: an engine's answer is valid, or it refuses."""
     gave, refused = [], []
 
     @drawn(10)
@@ -89,9 +89,9 @@ def test_training_finds_independent_branches(engine):
 
 
 def test_hsdag_learns_to_stay_on_one_device_where_sending_is_dear():
-    """A path whose every edge costs ten operators: the mean of the placements falls."""
+    """Each transfer takes as long as ten operators: the mean step of the placements falls."""
     names = [f"o{k}" for k in range(12)]
-    # Two readers each, so that no chain is one node beforehand.
+    # Operators have two readers each, so that no chain becomes one node beforehand.
     edges = {(a, b): 10.0 for k, a in enumerate(names) for b in names[k + 1 : k + 3]}
     problem = alike(dict.fromkeys(names, 1.0), edges, 2)
     trials = trained(
@@ -135,7 +135,9 @@ def test_training_ends_early_where_nothing_gets_better(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_training_stops_when_the_time_is_over(engine):
     problem = Problem(layered(12, 4), cluster(4, (8e6,), latency=1e-3))
-    trained(engine, problem, replace(QUICK, moves=2))  # compiles and loads
+    trained(
+        engine, problem, replace(QUICK, moves=2)
+    )  # compiles the kernels and loads torch, so that the run below does not
     began = time.monotonic()
     placement = place(problem, engine, SolveSettings(gap=0.0, time_limit_seconds=1.0))
     assert time.monotonic() - began < 10.0
@@ -147,8 +149,8 @@ def test_training_stops_when_the_time_is_over(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_saved_policy_is_the_same_policy_and_serves_another_graph(engine, tmp_path):
-    """Applied as it is: what it tries is what the trained one would; and on a graph that it has not
-    seen it gives a placement that passes the check."""
+    """A saved policy, applied without training, gives the same placement each time, keeps its
+    arrays when it is saved again, and gives a valid placement of a graph that it has not seen."""
     file = tmp_path / "policies" / "one.npz"
     said = []
     place(LAYERED, engine, replace(QUICK, options={"save_policy": file}))
@@ -226,7 +228,7 @@ def test_another_version_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("placewire.optimizer.published.learned.policy_file.VERSION", 2)
         save_policy(PolicyFile("hsdag", 3, {}, "trained", {}), file)
-    with pytest.raises(PolicyFileError, match="of version 2, and version 1 is read"):
+    with pytest.raises(PolicyFileError, match="of version 2, and this release reads version 1"):
         load_policy(file, "hsdag", 3)
 
 
@@ -257,7 +259,7 @@ def test_placeto_is_never_worse_than_one_device():
 
 @pytest.fixture
 def command(tmp_path):
-    """command(*options) -> exit code, in a folder of its own"""
+    """command(*options) solves a small graph with these options, and returns the exit code."""
     save_graph(graph({"A": 0.1, "B": 0.1}, [("A", ["B"], 100)]), tmp_path / "graph.json")
     (tmp_path / "cluster.json").write_text(cluster(2).model_dump_json())
     files = ["solve", str(tmp_path / "graph.json"), "--cluster", str(tmp_path / "cluster.json")]
@@ -274,7 +276,7 @@ def test_the_command_trains_saves_and_applies(command, tmp_path, capsys):
     assert [row["placements"] for row in curve] == ["20", "40"]
     assert float(curve[-1]["best_so_far_seconds"]) > 0
     assert command("--engine", "hsdag", "--moves", 0, "--policy", policy) == 0
-    assert "without training; 0 of 2 operators have types unseen" in capsys.readouterr().err
+    assert "without training; 0 of 2 operators have types that" in capsys.readouterr().err
     assert command(*learn, "--curve", picture) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     policy.write_bytes(b"something else")

@@ -1,4 +1,4 @@
-"""What HSDAG's policy sees of a graph, and how it groups it: worked by hand."""
+"""HSDAG's nodes, features and groups, worked by hand."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ def test_a_node_that_no_device_can_hold_is_refused():
 
 
 def test_fractal_dimension_of_a_path_and_of_a_star():
-    """From the end of a path of five, 1, 2, 3 and 4 nodes lie within 1, 2, 3 and 4: slope 1. From
-    its middle 2 and 4 within 1 and 2: also 1. From the second, 2, 3, 4 within 1, 2, 3: the least
-    squares of (0, ln 2), (ln 2, ln 3), (ln 3, ln 4). The middle of a star has one distance, which
-    has no slope; a leaf has 1 within 1 and n within 2."""
+    """From the end of a path of five nodes, 1, 2, 3 and 4 nodes lie within distances 1, 2, 3 and 4:
+    slope 1. From its middle, 2 and 4 nodes lie within 1 and 2: also slope 1. From its second node,
+    2, 3 and 4 nodes lie within 1, 2 and 3: the least squares of (0, ln 2), (ln 2, ln 3), (ln 3,
+    ln 4). The middle of a star has a single distance, and so no slope; from one of its four leaves,
+    1 node lies within 1 and 4 within 2."""
     found = fractal_dimensions(units(path(5)), NO_END)
     x, y = np.log([1.0, 2.0, 3.0]), np.log([2.0, 3.0, 4.0])
     second = np.polyfit(x, y, 1)[0]
@@ -81,7 +82,7 @@ def test_fractal_dimension_of_a_path_and_of_a_star():
 
 
 def test_fractal_dimension_of_a_grid_is_between_one_and_two():
-    """Within r of an inner corner point of a grid are about r^2 points."""
+    """About r^2 points of a grid lie within distance r of a corner."""
     side = 12
     names = {f"{i}.{j}": 1.0 for i in range(side) for j in range(side)}
     edges = [(f"{i}.{j}", [f"{i + 1}.{j}"], 8) for i in range(side - 1) for j in range(side)]
@@ -159,7 +160,7 @@ def test_degrees_count_neighbours_not_tensors():
 
 def test_every_node_keeps_its_strongest_edge():
     """a-b-c-d-e-f with scores .9 .2 .7 .8 .3: a, b keep a-b; c keeps c-d; d, e keep d-e; f keeps
-    e-f, so that {a, b} and {c, d, e, f} are groups, and only b-c holds nobody."""
+    e-f. So {a, b} and {c, d, e, f} are groups, and no node keeps b-c."""
     nodes = units(path(6))
     score = np.array([0.9, 0.2, 0.7, 0.8, 0.3], dtype=np.float32)
     strongest = strongest_edges(nodes, score, np.arange(5))

@@ -1,4 +1,4 @@
-"""ONNX models as graphs: do sizes, weights and counts hold, and is what is wrong told?"""
+"""ONNX models as graphs: sizes, weights and FLOPs are right, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ g (float[4, 8] x) => (float[4, 8] y) { y = com.acme.Mystery(x) }
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_exports_is_read() -> None:
-    """By its TorchScript exporter, which needs nothing beside onnx."""
+    """The model is exported by torch's TorchScript exporter, which needs no package but onnx."""
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
     ).eval()
@@ -273,17 +273,17 @@ MISTAKES = [
     ),
     (
         HEAD + "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }", {},
-        "its shapes do not follow",
+        "its shapes cannot be inferred",
     ),
     (
         HEAD + "g (float[2,3] x) => (float[a,2] y) { n = NonZero(x)\n f = Cast<to=1>(n)\n"
         " y = Transpose(f) }", {},
-        "depends on values; give what is to be planned for with --dimension",
+        "depends on values; give the size to plan for with --dimension",
     ),
     (
         HEAD + "g (float[2,3] x) => (float[2,3] y) { s = SequenceConstruct(x, x)\n"
         " i = Constant<value = int64 {0}>()\n y = SequenceAt(s, i) }", {},
-        "is a sequence, whose size is not known before it runs",
+        "is a sequence, whose size is not known before the model runs",
     ),
     (
         HEAD + "g (string[2] x) => (string[2] y) { y = Identity(x) }", {},

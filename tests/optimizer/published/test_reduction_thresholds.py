@@ -1,4 +1,4 @@
-"""alpha and beta: where the slope of the logistic fit says, and what happens without a fit."""
+"""alpha and beta: the delays at the thesis' slopes of the logistic fit, and those without a fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placewire.optimizer.published.reductions.thresholds import icc_alpha, thesi
 
 
 def logistic_delays(steepness, middle, count=400):
-    """Delays whose CDF is that logistic function, up to the step between them."""
+    """Delays whose CDF is the logistic function, up to the distance between two delays."""
     share = (np.arange(count) + 0.5) / count
     delays = middle + np.log(share / (1 - share)) / steepness
     return delays[delays > 0]
@@ -24,7 +24,7 @@ def test_thresholds_lie_at_their_slopes_of_the_curve(scale):
         value = 1 / (1 + np.exp(-steepness * (x - middle)))
         return steepness * value * (1 - value)
 
-    # The steepest point is inside; the flattest is the nearer to 0 of the two ends.
+    # The slope is largest in the middle, and smallest at one of the two ends.
     both = steepness / 4 + min(slope(delays.min()), slope(delays.max()))
     found = thesis_thresholds(delays)
     assert slope(found.alpha_seconds) == pytest.approx(both / 4, rel=0.02)

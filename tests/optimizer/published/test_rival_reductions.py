@@ -60,7 +60,7 @@ def without_keys(made):
 
 
 def test_colocrl_ties_an_operator_to_its_only_successor():
-    # A has two successors; B's only one is D, C's is E.
+    # A has two successors; B's only successor is D, C's is E.
     problem = problem_of("ABCDE", "AB", "AC", "BD", "CE")
     assert together(problem, only_successor_groups(problem)) == {"BD", "CE"}
     small, _ = reduce_as_colocrl(problem)
@@ -74,8 +74,8 @@ def test_colocrl_goes_on_from_successor_to_successor_and_not_over_a_fork():
 
 
 def test_colocrl_keeps_two_keys_apart_and_ties_a_gradient_to_its_update():
-    # P is read by F alone, the gradients G and H by the updates U and V: they join these. F and Q
-    # have two readers.
+    # F alone reads P, and the updates U and V alone read the gradients G and H: P, G and H join
+    # their readers. F and Q have two readers.
     keys = {"P": "p", "U": "p", "Q": "q", "V": "q"}
     tensors = ["PF", "FG", "FH", "GU", "HV", "QG", "QH"]
     problem = problem_of("PFGUHQV", *tensors, colocation=keys)
@@ -104,7 +104,7 @@ def test_colocrl_groups_are_what_leads_to_one_operator_alone(made):
     source, target, _ = distinct_edges(problem.graph)
     count = np.bincount(source, minlength=made.operator_count)
     assert all(unit[i] == unit[j] for i, j in zip(source, target, strict=True) if count[i] == 1)
-    # Each group has one operator that does not lead to one other alone.
+    # Each group has exactly one operator without an only successor.
     assert np.bincount(unit, count != 1).tolist() == [1.0] * (int(unit.max()) + 1)
     assert nx.is_directed_acyclic_graph(between(problem, unit))
 
@@ -116,16 +116,16 @@ def test_placeto_merges_the_cheapest_into_a_successor_else_into_a_predecessor():
     seconds = {"A": 5.0, "B": 1.0, "C": 4.0, "D": 2.0}
     problem = problem_of(seconds, "AB", "BC", "CD")
     assert members(problem, merge_cheapest(problem, 3)) == {"A", "BC", "D"}
-    # D (2 s) is the cheapest then, and has no successor.
+    # Then D (2 s) is the cheapest; it has no successor.
     assert members(problem, merge_cheapest(problem, 2)) == {"A", "BCD"}
     assert members(problem, merge_cheapest(problem, 1)) == {"ABCD"}
 
 
 def test_placeto_merges_with_the_successor_that_no_other_path_leads_to():
-    # A with C would close a loop through B.
+    # To merge A and C would make a cycle through B.
     problem = problem_of({"A": 1.0, "B": 5.0, "C": 5.0}, "AB", "BC", "AC")
     assert members(problem, merge_cheapest(problem, 2)) == {"AB", "C"}
-    # And a sink with the predecessor that leads nowhere else before it.
+    # A sink is merged with its last predecessor, from which no other path leads to it.
     problem = problem_of({"A": 5.0, "B": 5.0, "C": 1.0}, "AB", "BC", "AC")
     assert members(problem, merge_cheapest(problem, 2)) == {"A", "BC"}
 
@@ -162,7 +162,7 @@ def test_placeto_meets_its_target_wherever_edges_allow(made, target):
 @settings(max_examples=60, deadline=None)
 @given(graphs(largest=12))
 def test_placeto_merges_the_cheapest_first(made):
-    """One merge: of the operators with a neighbour, one of the least delay is part of it."""
+    """A single merge takes in an operator of least delay among those that have a neighbour."""
     problem = Problem(without_keys(made), cluster())
     source, target, _ = distinct_edges(made)
     joined = np.union1d(source, target)
@@ -276,7 +276,7 @@ def test_pesto_a_batch_takes_many_edges_and_each_operator_once():
 
 
 def test_pesto_edges_that_are_safe_one_by_one_and_not_together():
-    # A -> B and C -> D may each be merged; both at once are a loop, through A -> D and C -> B.
+    # A -> B or C -> D may be merged; both at once make a cycle through A -> D and C -> B.
     tensors = [("A", ["B"], 9), ("C", ["D"], 8), ("A", ["D"], 1), ("C", ["B"], 1)]
     problem = Problem(graph(dict.fromkeys("ABCD", 1.0), tensors), cluster())
     merging = MergingGraph(problem)
@@ -286,7 +286,7 @@ def test_pesto_edges_that_are_safe_one_by_one_and_not_together():
 
 
 def test_pesto_a_fork_is_merged_in_growing_groups():
-    # One pair a batch: 100 children would take 100 batches.
+    # With one pair in each batch, 100 children would take 100 batches.
     names = ["A", *(f"c{k}" for k in range(100))]
     made = graph(dict.fromkeys(names, 1.0), [("A", names[1:], 8)])
     problem = Problem(made, cluster())
@@ -294,14 +294,14 @@ def test_pesto_a_fork_is_merged_in_growing_groups():
     assert merge_batch(merging.tables, merging.edges_in_order(), 2, 1) == 1
     assert merge_batch(merging.tables, merging.edges_in_order(), 64, 1) == 63
     assert merge_in_batches(problem, 1)[0].graph.operator_count == 1
-    # And children of one join, in front of it.
+    # The same holds for 100 operators in front of one successor.
     joined = graph(dict.fromkeys(names, 1.0), [(name, ["A"], 8) for name in names[1:]])
     merging = MergingGraph(Problem(joined, cluster()))
     assert merge_batch(merging.tables, merging.edges_in_order(), 64, 1) == 63
 
 
 def test_pesto_an_edge_beside_another_path_waits():
-    # A -> C is the heaviest, and not the only path from A to C.
+    # A -> C is the heaviest edge, but not the only path from A to C.
     tensors = [("A", ["B"], 1), ("B", ["C"], 2), ("A", ["C"], 9)]
     problem = Problem(graph(dict.fromkeys("ABC", 1.0), tensors), cluster())
     assert members(problem, merge_in_batches(problem, 2)) == {"A", "BC"}
@@ -350,5 +350,5 @@ def test_hsdag_leaves_no_edge_between_an_only_child_and_its_only_parent(made):
     count = small.graph.operator_count
     children, parents = np.bincount(source, minlength=count), np.bincount(target, minlength=count)
     assert not ((children[source] == 1) & (parents[target] == 1)).any()
-    # Chains are all that it fuses, so that no path of operator times grows.
+    # Only chains are fused, so that no path of operator times grows.
     assert critical_path_seconds(small) == pytest.approx(critical_path_seconds(problem))

@@ -1,5 +1,5 @@
-"""The papers' reductions: examples worked by hand after the thesis' figures, and what must hold for
-every graph. The figures' own numbers are not in the text; the situations are."""
+"""The reductions of the thesis and QuickP: examples worked by hand after the thesis' figures, and
+properties of every graph. The text has the situations of the figures, but not their numbers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_figure_4_2_a_line_fuses_and_keeps_what_runs_beside_it():
 
 
 def test_figure_4_2_b_an_edge_with_two_degrees_is_never_fused():
-    # C has three successors and B two predecessors: however light, C -> B stays.
+    # C has three successors and B two predecessors: C -> B stays, however light they are.
     light = {"A": 9.0, "B": 0.0, "C": 0.0, "D": 9.0, "F": 9.0, "X": 9.0}
     made = graph(light, edges("AB", "AX", "CB", "CD", "CF", "BX", "BD", "XF"))
     problem = Problem(made, cluster())
@@ -68,17 +68,18 @@ def test_figure_4_2_b_an_edge_with_two_degrees_is_never_fused():
 @pytest.mark.parametrize(
     ("seconds", "pairs", "edge", "fuses", "loss"),
     [
-        # (a) and (b): C and A run side by side in front of B; what C + B loses is C's own time.
+        # (a) and (b): C and A run side by side in front of B; fusing C and B loses C's time.
         ({"A": 500, "C": 500, "B": 1}, ("AB", "CB"), "CB", False, 500),
         ({"A": 500, "C": 1, "B": 500}, ("AB", "CB"), "CB", True, 1),
-        # (c) and (d), mirrored: behind E, with E + F, G waits for F.
+        # (c) and (d) are the mirror image: F and G run behind E, and G waits for F where E and F
+        # fuse.
         ({"E": 1, "F": 500, "G": 500}, ("EF", "EG"), "EF", False, 500),
         ({"E": 500, "F": 1, "G": 500}, ("EF", "EG"), "EF", True, 1),
     ],
 )
 def test_figure_4_4_the_heavy_end_decides_what_a_fusion_loses(seconds, pairs, edge, fuses, loss):
-    """Whichever end hangs on the one edge must be light: 500 and 1 are QuickP's figures for the
-    same situations (its figure 4), in microseconds."""
+    """The end that has only this edge must be light. 500 and 1 are QuickP's microseconds for the
+    same situations (its figure 4)."""
     problem = Problem(graph({k: float(s) for k, s in seconds.items()}, edges(*pairs)), cluster())
     ends = [problem.graph.index_of[name] for name in edge]
     fused, _ = contract(problem, np.where(np.isin(np.arange(3), ends), min(ends), np.arange(3)))
@@ -88,7 +89,7 @@ def test_figure_4_4_the_heavy_end_decides_what_a_fusion_loses(seconds, pairs, ed
 
 
 def test_figure_4_6_fusing_with_the_critical_successor_waits_for_those_outside():
-    # A's successors are B, in its group, and C outside: A+B would make C wait for B.
+    # A's successors are B, in its group, and C outside: C would wait for B in A+B.
     seconds = {"A": 1.0, "B": 3.0, "C": 1.0, "Z": 1.0}
     made = graph(seconds, edges("AB", "AC", "BZ", "CZ"))
     problem = Problem(made, cluster())
@@ -100,13 +101,13 @@ def test_figure_4_6_fusing_with_the_critical_successor_waits_for_those_outside()
     # … and where all successors of A are in the group.
     wider = keys_of(problem, u="ABC")
     assert together(problem, fused_within(problem, wider, alpha=0.0)) == {"AB", "C", "Z"}
-    # Then A+B is followed by Z outside it, and C waits for its turn in the same way.
+    # Then A+B has the successor Z outside the group, so that C is not fused with it.
     whole = keys_of(problem, u="ABCZ")
     assert together(problem, fused_within(problem, whole, alpha=0.0)) == {"ABCZ"}
 
 
 def test_fusion_within_a_group_minds_paths_outside_it():
-    # A and C are one group, and within it A -> C is no cycle; through B outside it would be.
+    # A and C are one group, within which A -> C makes no cycle; through B outside it would.
     made = graph(dict.fromkeys("ABC", 1.0), edges("AB", "BC", "AC"))
     problem = Problem(made, cluster())
     group = keys_of(problem, u="AC")
@@ -125,7 +126,7 @@ def test_figure_4_7_fusion_within_a_group_lets_algorithm_1_fuse_more():
     problem = Problem(FIGURE_4_7, cluster())
     alone = together(problem, fused_groups(problem, alpha=2.0))
     assert {"A", "B", "D"} <= alone
-    # B is A's critical successor. Once A and B are one, D hangs on a single edge.
+    # B is A's critical successor. Once A and B are one, D has a single predecessor.
     keys = rank_colocation(problem, thesis_rank_rates(problem.cluster))
     assert keys[FIGURE_4_7.index_of["A"]] == keys[FIGURE_4_7.index_of["B"]] >= 0
     small, _ = contract(problem, fused_within(problem, keys_of(problem, u="AB"), alpha=2.0))
@@ -141,7 +142,7 @@ def test_figure_4_8_light_ungrouped_neighbours_join_a_group():
     problem = Problem(made, cluster())
     keys = keys_of(problem, u="CD")
     assert together(problem, expand_groups(problem, keys, beta=2.0)) == {"ACDF"}
-    # Strictly less than beta; and groups are never made one by what stands between them.
+    # The delay must be strictly less than beta; an operator between two groups does not unite them.
     assert together(problem, expand_groups(problem, keys, beta=1.0)) == {"CD"}
     two = keys_of(problem, u="BC", v="FE")
     assert together(problem, expand_groups(problem, two, beta=99.0)) == {"ABCD", "EF"}
@@ -155,8 +156,9 @@ def test_an_operator_between_two_groups_joins_the_one_it_exchanges_most_with():
 
 
 def test_rank_4_1_by_hand():
-    # r_C = 1, r_B = 2; to B takes 1 s, to C 3 s: 2 + 1 < 1 + 3, so A goes with C. Over fast links
-    # computing decides: A goes with B. B and C have one successor or none and choose nothing.
+    # r_C = 1 and r_B = 2; sending to B takes 1 s, to C 3 s: 2 + 1 < 1 + 3, so A goes with C. Over
+    # fast links computing decides, and A goes with B. B and C, of at most one successor, choose
+    # none.
     made = graph({"A": 1.0, "B": 2.0, "C": 1.0}, [("A", ["B"], SECOND), ("A", ["C"], 3 * SECOND)])
     problem = Problem(made, cluster())
     rates = thesis_rank_rates(problem.cluster)
@@ -181,7 +183,7 @@ def test_quickp_7_ranks_inside_a_server_and_chooses_between_servers():
     inside = Problem(made, cluster(1, devices=2))
     assert icc_rank_rates(inside.cluster) == RankRates(8e7, 8e6)
     assert best_successors(inside, icc_rank_rates(inside.cluster))[0] == 2
-    # Over two servers both count with the NIC: 1 + 5 + 1 > 3.
+    # Over two servers both use the NIC's rate: 1 + 5 + 1 > 3.
     across = Problem(made, cluster(2))
     assert icc_rank_rates(across.cluster) == RankRates(8e6, 8e6)
     assert best_successors(across, icc_rank_rates(across.cluster))[0] == 1
@@ -190,7 +192,7 @@ def test_quickp_7_ranks_inside_a_server_and_chooses_between_servers():
 
 
 def test_groups_are_the_weakly_connected_components_of_the_ties():
-    # A -> B (tie), X -> B (tie): one group with two operators that choose; D, E are nobody's best.
+    # A and X both choose B, so that the three are one group; nobody chooses D or E.
     seconds = {"A": 1.0, "X": 1.0, "B": 5.0, "D": 1.0, "E": 1.0}
     problem = Problem(graph(seconds, edges("AB", "AD", "XB", "XE")), cluster())
     assert together(problem, rank_colocation(problem, thesis_rank_rates(problem.cluster))) == {
@@ -199,7 +201,7 @@ def test_groups_are_the_weakly_connected_components_of_the_ties():
 
 
 def test_a_group_that_meets_a_key_joins_it_and_no_tie_makes_two_keys_one():
-    # A's critical successor is B, B's is C. Both ties meet a key; the one of more bytes is kept.
+    # A's critical successor is B, B's is C. Both ties meet a key; the tie of more bytes is kept.
     tensors = [("A", ["B"], 10), ("A", ["D"], 0), ("B", ["C"], 20), ("B", ["D"], 0)]
     seconds = {"A": 1.0, "B": 5.0, "C": 5.0, "D": 1.0, "P": 0.0, "Q": 0.0}
     made = graph(seconds, tensors, colocation={"A": "q", "Q": "q", "C": "p", "P": "p"})
@@ -229,7 +231,8 @@ def test_ties_between_what_no_device_can_run_together_are_left_out():
 
 
 def test_quickp_fuses_below_the_90th_percentile_and_neither_iterates_nor_expands():
-    # Nine of ten cost 1: alpha is 1 to 1.9, and Figure 4.7's D stays, unlike in the thesis.
+    # Nine of ten operators cost 1, so that alpha is 1 to 1.9, and figure 4.7's D stays, unlike in
+    # the thesis.
     seconds = dict.fromkeys(FIGURE_4_7.ids, 1.0) | {"E": 10.0}
     made = FIGURE_4_7.with_seconds({"cpu": np.array([seconds[i] for i in FIGURE_4_7.ids])})
     small, _, words = reduce_by_name(Problem(made, cluster()), "icc")
@@ -252,7 +255,7 @@ def test_every_reduction_keeps_what_must_be_kept(name, made, memory):
     assert small.graph.weight_bytes.sum() == made.weight_bytes.sum()
     assert small.graph.activation_bytes.sum() == made.activation_bytes.sum()
     check_undo(problem, small, undo, np.arange(count))
-    # Whatever was tied by the reduction still fits; what was tied before is not its doing.
+    # What the reduction tied fits a device; keys of the given graph may not.
     group, _ = undo(np.arange(count), np.zeros(count))
     units, before = units_of(small.graph.colocation), units_of(made.colocation)
     for unit in set(units.tolist()):
@@ -272,8 +275,8 @@ def test_coarsening_keeps_what_must_be_kept(made, target):
 
 
 def check_undo(problem, small, undo, labels):
-    """Every operator has a device; keys that held in the small graph hold the given graph's; and
-    an order that the small graph can run, undone, is one that the given graph can run."""
+    """Every operator gets a device, operators of one key get the same, and an order that the small
+    graph can run is undone to one that the given graph can run."""
     made, count = problem.graph, len(labels)
     position = np.empty(count)
     position[small.graph.topological_order] = np.arange(count)
@@ -283,7 +286,7 @@ def check_undo(problem, small, undo, labels):
     source, target, _ = made.edges
     assert (priority[source] > priority[target]).all()
     assert len(set(priority.tolist())) == made.operator_count
-    # A device per key of the small graph: no key of the given one is torn apart by it.
+    # With a device per key of the small graph, no key of the given graph is split.
     keys = small.graph.colocation
     device = np.where(keys >= 0, keys, count + labels)
     where, _ = undo(device, -position)

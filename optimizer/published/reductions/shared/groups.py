@@ -1,28 +1,50 @@
-"""Operators tied to one device, without being made one operator.
+"""Groups of operators that are tied to one device and stay separate operators.
 
-Operators of one key that the graph already has (tied weights, resources, a parameter and its
-update) start out tied, so that a group that meets one of them joins it. No tie makes two such keys
-one: every parameter hangs on the forward path, and all their updates would end on one device (the
-thesis, 4.3, combines no groups for the same reason). No group grows beyond what fits
-(merging.most_unit_bytes), and none of operators that can run on no common device is made.
+Operators that share a key of the graph (tied weights, resources, a parameter and its update) are
+tied from the start, so that a group that is tied to one of them has all of them. No tie unites two
+keys of the graph: every parameter hangs on the forward path, and all their updates would end on one
+device (the thesis, 4.3, combines no groups for the same reason). No group grows beyond what fits
+(merging.most_unit_bytes), and the operators of a group can all run on some common device.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.merging import (
     binding_keys,
+    distinct_edges,
     most_unit_bytes,
     operator_bytes,
+    recorded_position,
     units_of,
 )
 
 
+def root(above: list[int], i: int) -> int:
+    """The root of i in a union-find, whose paths are halved on the way."""
+    while above[i] != i:
+        above[i] = above[above[i]]
+        i = above[i]
+    return i
+
+
+def tied(problem: Problem, edges: BoolArray) -> IntArray:
+    """int64[n]: keys of the groups that edges bool[distinct edges] tie; -1 outside any. The edge of
+    most bytes ties first: a later one may be left out, which may cost its transfer."""
+    source, target, size = distinct_edges(problem.graph)
+    ties = np.flatnonzero(edges)
+    ties = ties[np.lexsort((recorded_position(problem.graph)[source[ties]], -size[ties]))]
+    groups = Groups(problem)
+    for i, j in zip(source[ties].tolist(), target[ties].tolist(), strict=True):
+        groups.join(i, j)
+    return groups.keys()
+
+
 class Groups:
-    """Operators tied to one device, a union-find; the graph's keys are tied from the start."""
+    """A union-find of operators. colocation int64[n] replaces the graph's keys if given."""
 
     def __init__(self, problem: Problem, colocation: IntArray | None = None) -> None:
         keys = binding_keys(problem.graph.colocation if colocation is None else colocation)
@@ -41,15 +63,10 @@ class Groups:
         self._most_bytes = most_unit_bytes(problem)
 
     def top(self, i: int) -> int:
-        unit = self._unit[i]
-        above = self._above
-        while above[unit] != unit:
-            above[unit] = above[above[unit]]
-            unit = above[unit]
-        return int(unit)
+        return root(self._above, self._unit[i])
 
     def join(self, i: int, j: int) -> bool:
-        """Whether operators i and j are in one group now."""
+        """Ties operators i and j where that is allowed; True where they are in one group now."""
         a, b = self.top(i), self.top(j)
         if a == b:
             return True

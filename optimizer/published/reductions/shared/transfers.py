@@ -1,4 +1,4 @@
-"""What moving tensors takes, before anything is placed: what the papers weigh edges with."""
+"""The seconds of transfers before anything is placed, with which the papers weigh edges."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from placewire.optimizer.reductions.merging import operator_delay, units_of
 
 
 def mean_rate(cluster: Cluster) -> float:
-    """Bits per second: the mean over ordered pairs of devices of two servers, joined by NICs (split
-    evenly) or by a link of their own; 0 where none is."""
+    """Bits per second: the mean over ordered pairs of devices of two servers that are joined by
+    NICs (split evenly) or by a link of their own; 0 where no pair is joined."""
     rate, _, apart = _pairs(cluster)
     return float(rate[apart].mean()) if apart.any() else 0.0
 
@@ -21,9 +21,9 @@ def mean_rate(cluster: Cluster) -> float:
 def transfer_seconds(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
     """(source, target, seconds) per pair of operators joined by an edge, sorted.
 
-    c_ij of Celeritas (section 4.2.1: linear in the bytes), p0 + bytes / b for each tensor of the
-    pair, with the mean latency and the mean rate between servers; inside a lone server, the rate
-    there. An ordering edge of 0 bytes takes nothing.
+    The seconds are c_ij of Celeritas (section 4.2.1: linear in the bytes), p0 + bytes / b for each
+    tensor of the pair, with the mean latency and the mean rate between servers; with a single
+    server, the rate inside it. An ordering edge of 0 bytes takes no time.
     """
     graph, cluster = problem.graph, problem.cluster
     rate, latency, apart = _pairs(cluster)
@@ -40,10 +40,8 @@ def transfer_seconds(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
 
 def communication_to_computing(problem: Problem) -> float:
     """CCR of Celeritas (1): seconds of all edges over seconds of all operators (each on the slowest
-    device that can run it); 0 where nothing is sent, inf where only computing takes no time.
-
-    Edges inside a co-location group are never sent over and do not count.
-    """
+    device that can run it); 0 where nothing is sent, inf where only computing takes no time. Edges
+    inside a co-location group send nothing and do not count."""
     source, target, seconds = transfer_seconds(problem)
     unit = units_of(problem.graph.colocation)
     communication = float(seconds[unit[source] != unit[target]].sum())
@@ -55,7 +53,7 @@ def communication_to_computing(problem: Problem) -> float:
 
 def _pairs(cluster: Cluster) -> tuple[FloatArray, FloatArray, np.ndarray]:
     """rate float64[D, D] bits per second, latency float64[D, D] seconds, and bool[D, D]: the pairs
-    of devices of two servers that something joins."""
+    of devices of different servers that a NIC or a link joins."""
     server = cluster.server_of_device
     rate = even_rates(cluster.nic_rates).sum(axis=2)[np.ix_(server, server)]
     latency = np.full(rate.shape, cluster.setup_latency_seconds)
