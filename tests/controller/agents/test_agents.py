@@ -30,8 +30,9 @@ from placewire.agent.contract.messages import (
 )
 from placewire.agent.contract.state import LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
-from placewire.controller.agents.authority import Authority, client_context
+from placewire.controller.agents.authority import Authority
 from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, UsageError
+from tests.controller.agents.dialling import client_context
 from tests.controller.plans import capabilities
 
 pytestmark = pytest.mark.timed

@@ -9,21 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from placewire.controller.agents.authority import (
-    Authority,
-    Issued,
-    client_context,
-    peer_name,
-    server_context,
-)
+from placewire.controller.agents.authority import Authority, Issued, bearer_of, server_context
+from tests.controller.agents.dialling import client_context
 
 
-async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str | None:
+async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
     """The client's name as the server sees it. Raises what either side raises."""
-    seen: list[str | None] = []
+    seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(peer_name(writer.get_extra_info("peercert")))
+        seen.append(bearer_of(writer.get_extra_info("peercert")).name)
         writer.write(b"welcome\n")
         writer.close()
 

@@ -153,7 +153,7 @@ async def test_a_token_that_has_expired_or_was_replaced_is_refused(site: Site) -
     async with site.waiting():
         with pytest.raises(EnrolmentError):
             await site.enrol("s1", late)
-    assert "none of those" in site.refused[0] and "has expired" in site.refused[1]
+    assert "was given last" in site.refused[0] and "has expired" in site.refused[1]
     assert not Path(site.config("s1").certificate_file).exists()
 
 
@@ -167,7 +167,7 @@ async def test_a_token_is_bound_to_its_server_and_its_address(site: Site) -> Non
             await site.enrol("s1", first)
         await site.enrol("s2", second)
     assert site.refused == [
-        "127.0.0.1: the token of 's1' came from 127.0.0.1, and is for 192.0.2.1"
+        "127.0.0.1: the token of 's1' came from 127.0.0.1, but is valid only from 192.0.2.1"
     ]
 
 

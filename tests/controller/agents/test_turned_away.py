@@ -40,10 +40,11 @@ from placewire.agent.contract.messages import (
 )
 from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
-from placewire.controller.agents.authority import Authority, Issued, client_context, server_context
+from placewire.controller.agents.authority import Authority, Issued, server_context
 from placewire.controller.agents.refused_connections import TurnedAway
 from placewire.controller.errors import AgentProblem, AgentRefused
 from tests.agent.states import desired_state
+from tests.controller.agents.dialling import client_context
 from tests.controller.memory_agents import MemoryAgent
 from tests.controller.memory_cluster import MemoryCluster
 from tests.controller.plans import capabilities
@@ -263,12 +264,12 @@ async def not_understood(site: Site) -> None:
 
 Attack = Callable[[Site], Awaitable[None]]
 ATTACKS: Mapping[Attack, str] = {
-    of_another_authority: "does not hold: self-signed certificate in certificate chain",
-    expired: "does not hold: certificate has expired",
+    of_another_authority: "is not valid: self-signed certificate in certificate chain",
+    expired: "is not valid: certificate has expired",
     without_a_certificate: "it shows no certificate",
-    with_the_controllers: "does not hold: unsuitable certificate purpose",
-    with_former_tls: "it speaks no TLS 1.3",
-    without_tls: "it speaks no TLS",
+    with_the_controllers: "is not valid: unsuitable certificate purpose",
+    with_former_tls: "it does not speak TLS 1.3",
+    without_tls: "it does not speak TLS",
     denied: "s2: its certificate is denied",
     denied_while_linked: "s2: its certificate is denied",
     expired_while_linked: "s2: its certificate has expired",
@@ -278,9 +279,9 @@ ATTACKS: Mapping[Attack, str] = {
     oversized: "/v1/hello: 10",
     oversized_as_it_says: "/v1/replies: 99999999 bytes",
     of_unknown_length: "/v1/poll: a message of unknown length",
-    slow: "/v1/hello: its message was not whole within 2 s",
+    slow: "/v1/hello: its message was not complete within 2 s",
     slow_from_the_start: "no TLS handshake within 2 s",
-    not_understood: "/v1/hello: what it sent is not understood: secret",
+    not_understood: "/v1/hello: its message is not understood: secret",
 }
 
 

@@ -45,7 +45,7 @@ def test_a_preview_that_is_stale_by_now(cluster: MemoryCluster) -> None:
     assert cluster.run("apply", cluster.plan("fast"), *APPLY).code == 0
     before = cluster.leases
     stale = cluster.run("apply", shown, *APPLY)
-    assert stale.code == 5 and "not as it was previewed; nothing was changed" in stale.output
+    assert stale.code == 5 and "not as they were previewed; nothing was changed" in stale.output
     assert all(f"{server}: " in stale.output for server in before)
     assert cluster.leases == before
 

@@ -439,7 +439,10 @@ async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_
         if comes_from != "127.0.0.1":
             with pytest.raises(EnrolmentError, match="403"):
                 await install(site, servers, check=False)
-            assert "came from 127.0.0.1, and is for 10.9.0.1" in site.outcomes["s1"].notes[0]
+            assert (
+                "came from 127.0.0.1, but is valid only from 10.9.0.1"
+                in site.outcomes["s1"].notes[0]
+            )
         else:
             found = await install(site, servers, check=False)
             assert found["s1"] == Outcome(), "it is there"
