@@ -85,23 +85,28 @@ class Agents:
         conversation = self._link.conversations.get(server)
         return conversation is not None and conversation.silent_seconds() < SILENCE_SECONDS
 
-    async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
-        """Waits until the agents of all these servers are connected. Raises AgentUnreachable,
-        naming those that are not, when the time is over."""
+    async def missing(self, servers: Sequence[str], timeout_seconds: float) -> list[str]:
+        """Waits until the agents of all these servers are connected. Returns the servers whose
+        agents are not when the time is over."""
         deadline = time.monotonic() + timeout_seconds
         while missing := [server for server in servers if not self.present(server)]:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise AgentUnreachable(missing, why=self._why_missing(timeout_seconds))
+            if (remaining := deadline - time.monotonic()) <= 0:
+                break
             self._link.arrival.clear()
             with suppress(TimeoutError):
                 # Before Python 3.12, asyncio.wait_for can lose a cancellation.
                 async with asyncio.timeout(remaining):
                     await self._link.arrival.wait()
+        return missing
 
-    def _why_missing(self, timeout_seconds: float) -> str:
-        why, told = f"not dialled in within {timeout_seconds:g} s", self._turned_away.told
-        return f"{why}; these were turned away: {'; '.join(told[-_MOST_TOLD:])}" if told else why
+    async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
+        """Waits as `missing` does. Raises AgentUnreachable, naming the servers whose agents are
+        missing."""
+        if missing := await self.missing(servers, timeout_seconds):
+            why = f"not dialled in within {timeout_seconds:g} s"
+            if told := self._turned_away.told:
+                why += f"; these were turned away: {'; '.join(told[-_MOST_TOLD:])}"
+            raise AgentUnreachable(missing, why=why)
 
     async def ask(
         self, server: str, request: Request, reply_type: type[ReplyType], timeout_seconds: float

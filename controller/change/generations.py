@@ -1,4 +1,4 @@
-"""The generations that servers get next: above all that they, or this journal, have seen."""
+"""Chooses the servers' next generations: above all that the agents or this journal have seen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def next_generations(journal: Journal, agents: Agents, servers: Iterable[str]) -
 def with_next_generations(
     journal: Journal, agents: Agents, states: Mapping[str, DesiredState]
 ) -> dict[str, DesiredState]:
-    """The same states, to be staged again."""
+    """The same states under their servers' next generations, so that they can be staged again."""
     return {
         server: states[server].model_copy(update={"generation": generation})
         for server, generation in next_generations(journal, agents, states).items()

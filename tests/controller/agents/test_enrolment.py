@@ -366,7 +366,7 @@ def test_the_two_commands_and_what_they_tell(site: Site) -> None:
     assert secret not in said + done.stdout + done.stderr
     deny = command("placewire.controller.cli", "authority", "deny", "s1", "--state-dir", str(state))
     denied = subprocess.run(deny, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "1 are noted here" in denied.stdout
+    assert "1 of them are recorded here" in denied.stdout
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryClu
     done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE | short)
     assert done.code == 8, done.output
     assert "not every server is back on its former state: s2: no answer" in done.output
-    assert "restores it within" in done.output
+    assert "restores its server within" in done.output
     status = cluster.run("status", cluster.plan())
     assert status.code == 5 and "unreachable" in status.output
     assert "decision 1 could not be undone everywhere" in status.output

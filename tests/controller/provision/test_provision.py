@@ -513,7 +513,7 @@ def test_the_inventory_of_a_plan_is_written_for_plain_ansible(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert set(host_variables([file])) == {"s1", "s2", "s3"}
     code, said = command(tmp_path, capsys, *words)
-    assert code == 2 and "is there already" in said
+    assert code == 2 and "exists already" in said
 
 
 def test_a_server_that_nobody_reaches_ends_with_five(
