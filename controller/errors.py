@@ -19,6 +19,7 @@ PlacewireError             1  a lab, a profile or the search failed on this mach
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,32 +101,19 @@ class AgentProblem(PlacewireError):
     """answered: by server, the replies of those that did answer the same request."""
 
     exit_code = 5
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        remedy: str = "",
-        answered: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(what, where=where, remedy=remedy)
-        self.answered = dict(answered or {})
+    answered: Mapping[str, Any] = MappingProxyType({})
 
 
 class AgentUnreachable(AgentProblem):
     def __init__(
         self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None
     ) -> None:
-        self.servers, self.why = tuple(servers), why
+        self.servers, self.why, self.answered = tuple(servers), why, dict(answered or {})
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),
-            remedy=(
-                f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
-                "the controller"
-            ),
-            answered=answered,
+            remedy=f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
+            "the controller",
         )
 
 
@@ -133,13 +121,9 @@ class AgentRefused(AgentProblem):
     def __init__(
         self, server: str, refusal: Refusal, *, answered: Mapping[str, Any] | None = None
     ) -> None:
-        self.server, self.refusal = server, refusal
-        super().__init__(
-            refusal.what,
-            where=f"{server} {refusal.where}".strip(),
-            remedy=refusal.remedy,
-            answered=answered,
-        )
+        self.refusal, self.answered = refusal, dict(answered or {})
+        where = f"{server} {refusal.where}".strip()
+        super().__init__(refusal.what, where=where, remedy=refusal.remedy)
 
 
 class StalePreview(AgentProblem):

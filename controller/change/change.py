@@ -13,17 +13,15 @@ import sqlite3
 import time
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from placewire.agent.contract.messages import Preview as PreviewRequest
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
+from placewire.controller.records.journal import Journal
 from placewire.controller.uninterruptible import uninterruptible
-
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.records.journal import Journal
 
 # Long enough to survive a stall of a busy machine, short enough that the half-made change of a dead
 # controller is gone within half a minute.

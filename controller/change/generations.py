@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.state import DesiredState
-
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.records.journal import Journal
+from placewire.controller.agents.agents import Agents
+from placewire.controller.records.journal import Journal
 
 
 def next_generations(journal: Journal, agents: Agents, servers: Iterable[str]) -> dict[str, int]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from placewire.agent.contract.messages import Observation, Observe, ReadBack, ReadBackResult
+from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.journal import Journal
 from placewire.controller.records.report import RunReport
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.script_allocation import load_allocation
 from placewire.optimizer.placement import load_placement
-
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.plan.plan import Plan
-    from placewire.controller.records.journal import Journal
 
 
 async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
@@ -48,7 +45,7 @@ async def read_back(
     try:
         return await agents.ask_all(in_force, ReadBackResult, timeout_seconds=15)
     except AgentProblem as problem:
-        return problem.answered
+        return dict(problem.answered)
 
 
 def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocation | None:

@@ -25,12 +25,13 @@ def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> Non
 def add_link(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that agents dial in to."""
     add_state_dir(parser)
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:7440",
-        metavar="HOST:PORT",
-        help="where agents dial in (default: %(default)s)",
-    )
+    add_place(parser, "--listen", "0.0.0.0:7440", "where agents dial in")
+
+
+def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: str) -> None:
+    """Adds the option of an address where this process listens."""
+    text = f"{what} (default: %(default)s)"
+    parser.add_argument(option, default=default, metavar="HOST:PORT", help=text)
 
 
 def require_writable(out: Path | None) -> None:

@@ -59,7 +59,7 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
             dict.fromkeys(present, Diagnose()), Diagnosis, timeout_seconds=30
         )
     except AgentProblem as problem:
-        answers = problem.answered
+        answers = dict(problem.answered)
     middle, uncertain = (asked + time.time()) / 2, (time.time() - asked) / 2
     ahead = {s: _beyond(a.clock_unix - middle, uncertain) for s, a in answers.items()}
     planned = diagnosis.plan_findings(plan, {s: tools.agents.hello[s] for s in present})

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_state_dir
+from placewire.controller.commands.arguments import add_place, add_state_dir
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import listening_place
 from placewire.controller.errors import AgentUnreachable, UsageError
@@ -42,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", type=Path, metavar="DIR", help="write each token to DIR/SERVER.token, mode 0600"
     )
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:7441",
-        metavar="HOST:PORT",
-        help="where servers ask for certificates (default: %(default)s)",
-    )
+    add_place(parser, "--listen", "0.0.0.0:7441", "where servers ask for certificates")
     add_state_dir(parser)
 
 

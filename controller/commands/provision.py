@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.commands.arguments import add_json, add_link, require_writable
+from placewire.controller.commands.arguments import add_json, add_link, add_place, require_writable
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import listening_place
 from placewire.controller.commands.talking import confirmed, print_json
@@ -49,12 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the name or address by which servers reach this machine; default: the address of its "
         "interface towards each",
     )
-    parser.add_argument(
-        "--enrol-at",
-        default="0.0.0.0:7441",
-        metavar="HOST:PORT",
-        help="where servers ask for their first certificate (default: %(default)s)",
-    )
+    what = "where servers ask for their first certificate"
+    add_place(parser, "--enrol-at", "0.0.0.0:7441", what)
     add_link(parser)
 
 

@@ -372,7 +372,7 @@ NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
 @pytest.mark.parametrize(
     ("one", "what"),
     [
-        (_able(datapath="none"), "no Open vSwitch answers"),
+        (_able(datapath="none"), "Open vSwitch does not answer"),
         (_able(traffic_control=NO_U32), "netdev datapath needs HTB and u32, the kernel has htb"),
         (
             _able(datapath="system", set_queue_honoured=True,
