@@ -154,16 +154,9 @@ def _summary(results: list[tuple[str, RunReport]]) -> Table:
     )
     alone = dict(results)["best single device"].measured_step_seconds
     for name, report in results:
-        measured, error = report.measured_step_seconds, report.prediction_error
-        predicted = report.predicted_step_seconds
-        assert measured is not None and error is not None and alone is not None
-        assert predicted is not None
-        made.add_row(
-            name,
-            str(len(report.devices)),
-            format_seconds(predicted),
-            format_seconds(measured),
-            f"{error:+.1%}",
-            f"{alone / measured:.2f}×",
-        )
+        predicted, measured = report.predicted_step_seconds, report.measured_step_seconds
+        assert predicted is not None and measured is not None and alone is not None
+        error, gain = f"{measured / predicted - 1:+.1%}", f"{alone / measured:.2f}×"
+        seconds = format_seconds(predicted), format_seconds(measured)
+        made.add_row(name, str(len(report.devices)), *seconds, error, gain)
     return made

@@ -30,6 +30,7 @@ from placewire.agent.contract.messages import (
     Hello,
     Poll,
     Reply,
+    Request,
     Welcome,
 )
 from placewire.agent.contract.state import Refusal
@@ -85,10 +86,13 @@ class Conversation:
     def silent_seconds(self) -> float:
         return 0.0 if self.open_polls else self.clock.seconds() - self.heard
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, request: Request) -> Asked:
+        future = asyncio.get_running_loop().create_future()
+        asked = Asked(Envelope(id=uuid.uuid4().hex, body=request), future)
         self.pending[asked.envelope.id] = asked
         self.waiting.append(asked)
         self.news.set()
+        return asked
 
     def forget(self, asked: Asked) -> None:
         self.pending.pop(asked.envelope.id, None)
@@ -120,9 +124,8 @@ class Conversation:
         else:
             for asked in self.pending.values():
                 if asked not in self.waiting and not asked.answer.done():
-                    asked.answer.set_exception(
-                        AgentUnreachable([hello.server], why="it restarted meanwhile")
-                    )
+                    problem = AgentUnreachable([hello.server], why="it restarted meanwhile")
+                    asked.answer.set_exception(problem)
         self.hello, self.address, self.serial = hello, address, serial
         self.session, self.heard = uuid.uuid4().hex, self.clock.seconds()
         self.news.set()  # Polls of the former session end.
@@ -155,37 +158,25 @@ class AgentConnections:
             conversation.news.set()
 
     async def _on_hello(self, request: web.Request) -> web.Response:
-        bearer = self._admitted(request)
-        name, serial = bearer.name, bearer.serial
-        hello = await self._parsed(request, Hello)
+        bearer, hello = await self._received(request, Hello)
+        name, serial, address = bearer.name, bearer.serial, request.remote or ""
+        where = f"certificate of {name!r}"
         if hello.server != name:
-            raise self._refused(
-                request,
-                f"claims to be {hello.server!r}",
-                f"certificate of {name!r}",
-                "give the agent the name that its certificate was issued for",
-            )
+            remedy = "give the agent the name that its certificate was issued for"
+            raise self._refused(request, f"claims to be {hello.server!r}", where, remedy)
         # A hello without a version is not of ours: the model's default must not stand in for it.
         said = hello.version if "version" in hello.model_fields_set else None
         if said != PROTOCOL_VERSION:
-            raise self._refused(
-                request,
-                f"speaks version {said} of the protocol",
-                hello.server,
-                f"the controller speaks version {PROTOCOL_VERSION}: install the same release",
-            )
-        address = request.remote or ""
+            what = f"speaks version {said} of the protocol"
+            remedy = f"the controller speaks version {PROTOCOL_VERSION}: install the same release"
+            raise self._refused(request, what, name, remedy)
         former = self.conversations.get(name)
         if former is not None and not former.is_of(hello) and await former.still_polls():
             former.rivals = (former.address, address)
             with contextlib.suppress(OSError):  # This command knows of the rivals all the same.
                 self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
-            raise self._refused(
-                request,
-                f"is a second {name!r}: the first, at {former.address}, is linked",
-                f"certificate of {name!r}",
-                _APART,
-            )
+            what = f"is a second {name!r}: the first, at {former.address}, is linked"
+            raise self._refused(request, what, where, _APART)
         conversation = self.conversations.setdefault(name, Conversation(hello, self.clock))
         conversation.greet(hello, address, serial)
         conversation.rivals = conversation.rivals or self._authority.revocations.copied(serial)
@@ -193,9 +184,8 @@ class AgentConnections:
         return _response(Welcome(session=conversation.session))
 
     async def _on_poll(self, request: web.Request) -> web.Response:
-        name = self._admitted(request).name
-        poll = await self._parsed(request, Poll)
-        conversation = self.conversations.get(name)
+        bearer, poll = await self._received(request, Poll)
+        conversation = self.conversations.get(bearer.name)
         if conversation is None or conversation.session != poll.session:
             raise _unknown_session()
         conversation.open_polls += 1
@@ -221,9 +211,8 @@ class AgentConnections:
 
     async def _on_reply(self, request: web.Request) -> web.Response:
         """A reply that nobody waits for any more is accepted and dropped."""
-        name = self._admitted(request).name
-        reply = await self._parsed(request, Reply, _LARGEST_REPLY_BYTES)
-        conversation = self.conversations.get(name)
+        bearer, reply = await self._received(request, Reply, _LARGEST_REPLY_BYTES)
+        conversation = self.conversations.get(bearer.name)
         if conversation is not None:
             conversation.heard = self.clock.seconds()
             asked = conversation.pending.get(reply.id)
@@ -233,8 +222,7 @@ class AgentConnections:
 
     async def _on_renewal(self, request: web.Request) -> web.Response:
         """Signs a new certificate for the same name as the one that the agent shows."""
-        bearer = self._admitted(request)
-        asked = await self._parsed(request, CertificateRequest)
+        bearer, asked = await self._received(request, CertificateRequest)
         if self._authority.revocations.copied(bearer.serial) is not None:
             raise self._refused(request, "two servers hold its certificate", bearer.name, _APART)
         pem, lifetime = asked.request_pem, AGENT_LIFETIME_SECONDS
@@ -259,19 +247,19 @@ class AgentConnections:
             raise self._refused(request, "its certificate has expired", bearer.name, remedy)
         return bearer
 
-    async def _parsed(
+    async def _received(
         self, request: web.Request, kind: type[Message], most_bytes: int = _LARGEST_MESSAGE_BYTES
-    ) -> Message:
-        """Raises an HTTP refusal where the message is too large, comes too slowly, or is not
-        understood."""
-        path, length = request.path, request.content_length
+    ) -> tuple[Bearer, Message]:
+        """(the certificate, the message). Raises an HTTP refusal where `_admitted` does, or where
+        the message is too large, comes too slowly, or is not understood."""
+        bearer, path, length = self._admitted(request), request.path, request.content_length
         if length is None or length > most_bytes:
             said = "a message of unknown length" if length is None else f"{length} bytes"
             self._note(request, f"{path}: {said}; at most {most_bytes} bytes are accepted")
             raise _closing(web.HTTPRequestEntityTooLarge(most_bytes, length or 0))
         try:
             async with asyncio.timeout(READ_SECONDS):
-                return kind.model_validate_json(await request.read())
+                return bearer, kind.model_validate_json(await request.read())
         except TimeoutError as error:
             self._note(request, f"{path}: its message was not complete within {READ_SECONDS:g} s")
             raise _closing(web.HTTPRequestTimeout()) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -12,15 +11,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from placewire.agent.contract.messages import (
-    Destroy,
-    Envelope,
-    Hello,
-    Preview,
-    Reply,
-    Request,
-    Stage,
-)
+from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
 from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
 from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.refused_connections import TurnedAway
@@ -117,10 +108,7 @@ class Agents:
         conversation = self._link.conversations.get(server)
         if conversation is None:
             raise AgentUnreachable([server], why="it has not dialled in")
-        asked = Asked(
-            Envelope(id=uuid.uuid4().hex, body=request), asyncio.get_running_loop().create_future()
-        )
-        conversation.begin(asked)
+        asked = conversation.begin(request)
         try:
             reply = await _answer(conversation, asked, timeout_seconds)
         finally:

@@ -162,35 +162,30 @@ class Authority:
         lifetime_seconds: float,
         renews: Bearer | None = None,
     ) -> bytes:
-        usage = {
-            "agent": ExtendedKeyUsageOID.CLIENT_AUTH,
-            "controller": ExtendedKeyUsageOID.SERVER_AUTH,
-        }[kind]
-        serial = x509.random_serial_number()
+        purposes = ExtendedKeyUsageOID
+        usage = purposes.CLIENT_AUTH if kind == "agent" else purposes.SERVER_AUTH
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
-            _builder(name, key, self._certificate.subject, lifetime_seconds, serial)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            _builder(name, key, self._certificate.subject, lifetime_seconds, authority=False)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .add_extension(_key_usage(authority=False), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
+            .add_extension(issuer, critical=False)
         )
+        certificate = builder.sign(self._key, hashes.SHA256())
         if kind == "agent":
             try:
                 with self.revocations.locked():
                     if renews is not None and self.revocations.is_denied(renews):
                         raise UsageError("its certificate is denied", where=name)
-                    self.revocations.record(name, serial, time.time() + lifetime_seconds)
+                    expires_unix = time.time() + lifetime_seconds
+                    self.revocations.record(name, certificate.serial_number, expires_unix)
             except OSError as error:
                 raise UsageError(
                     f"the certificate cannot be recorded: {error.strerror}",
                     where=str(error.filename or self.certificate_file.parent),
                     remedy="free space on the disk, or run as the user that owns the authority",
                 ) from error
-        return _sign(builder, self._key) + self.certificate_file.read_bytes()
+        return _pem(certificate) + self.certificate_file.read_bytes()
 
 
 def server_context(
@@ -231,14 +226,10 @@ def _create(certificate_file: Path, key_file: Path) -> None:
     """Makes a new authority. The key is written first, because a certificate without its key would
     never be replaced."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name, serial = "Placewire authority", x509.random_serial_number()
-    builder = (
-        _builder(name, key.public_key(), _subject(name), _AUTHORITY_LIFETIME_SECONDS, serial)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(authority=True), critical=True)
-    )
+    name, lifetime = "Placewire authority", _AUTHORITY_LIFETIME_SECONDS
+    builder = _builder(name, key.public_key(), _subject(name), lifetime, authority=True)
     write_private(key_file, _key_pem(key))
-    write_private(certificate_file, _sign(builder, key), mode=0o644)
+    write_private(certificate_file, _pem(builder.sign(key, hashes.SHA256())), mode=0o644)
 
 
 def _subject(name: str) -> x509.Name:
@@ -250,23 +241,12 @@ def _builder(
     public: ec.EllipticCurvePublicKey,
     issuer: x509.Name,
     lifetime_seconds: float,
-    serial: int,
+    *,
+    authority: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_subject(name))
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(serial)
-        .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
-        .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
-
-
-def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    constraints = x509.BasicConstraints(ca=authority, path_length=0 if authority else None)
+    usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
         key_encipherment=False,
@@ -277,15 +257,24 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
+        .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+    )
 
 
-def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    pem, unencrypted = serialization.Encoding.PEM, serialization.NoEncryption()
+    return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, unencrypted)

@@ -459,9 +459,9 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         given: list[Any] = []
         begin = placewire.controller.agents.agent_connections.Conversation.begin
 
-        def recorded(conversation: Any, asked: Any) -> None:
-            given.append(asked)
-            begin(conversation, asked)
+        def recorded(conversation: Any, request: Any) -> Any:
+            given.append(begin(conversation, request))
+            return given[-1]
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
@@ -476,7 +476,9 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         again = placewire.controller.agents.agent_connections.Asked(
             given[0].envelope, asyncio.get_running_loop().create_future()
         )
-        conversation.begin(again)
+        conversation.pending[again.envelope.id] = again
+        conversation.waiting.append(again)
+        conversation.news.set()
         reply: Reply = await asyncio.wait_for(again.answer, PATIENCE_SECONDS)
         assert reply.result is not None and reply.result["succeeded"], "as it was answered then"
         assert site.agent.picture() == after
