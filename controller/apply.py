@@ -56,9 +56,8 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             await change.commit()
             if not request.network_only:
                 if isinstance(decision, PlacementDecision):
-                    calibrated = await change.while_held(
-                        calibrated_paths(request, tools, decision, change)
-                    )
+                    paths = calibrated_paths(request, tools, decision, change)
+                    calibrated = await change.while_held(paths)
                 with tools.stage("job"):
                     job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)

@@ -106,17 +106,13 @@ def _predicts_right(
     graph = load_graph(Path(trained.files["graph"]))
     replayed = folder / "alexnet-faster.json.gz"
     save_graph(with_total_seconds(graph, DEVICE_STEP_SECONDS), replayed)
+    job = {"kind": "replay", "graph": str(replayed), "steps": REPLAY_STEPS}
     results = []
     for name, difference in VARIANTS.items():
         _title(console, f"(b) It predicts right: {name}")
         document = _roomy()
         document["cluster"]["setup_latency"] = SETUP_LATENCY
-        document["job"] = {
-            "kind": "replay",
-            "graph": str(replayed),
-            "steps": REPLAY_STEPS,
-            "time_scale": TIME_SCALE,
-        }
+        document["job"] = {**job, "time_scale": TIME_SCALE}
         for section, values in difference.items():
             document[section] = {**document[section], **values}
         results.append((name, _apply(console, folder, re.sub(r"\W+", "-", name), document)))

@@ -42,8 +42,7 @@ from placewire.controller.errors import AgentUnreachable, UsageError
 
 Message = TypeVar("Message", bound=BaseModel)
 
-# The observation of a large server with thousands of queues takes a few megabytes; every other
-# message is small.
+# Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 64 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
 # After this time an agent has given up sending its message.
@@ -287,8 +286,7 @@ def _response(message: BaseModel) -> web.Response:
 
 
 def _closing(refusal: web.HTTPException) -> web.HTTPException:
-    """Closes the connection after this refusal, so that the agent dials again: by then it may have
-    a renewed certificate."""
+    """Has the agent dial again after this refusal: by then it may have a renewed certificate."""
     refusal.force_close()
     return refusal
 

@@ -77,8 +77,8 @@ class Agents:
         return conversation is not None and conversation.silent_seconds() < SILENCE_SECONDS
 
     async def missing(self, servers: Sequence[str], timeout_seconds: float) -> list[str]:
-        """Waits until the agents of all these servers are connected. Returns the servers whose
-        agents are not when the time is over."""
+        """Waits until all these servers' agents are connected, or the time is over. Returns the
+        servers whose agents are not connected."""
         deadline = time.monotonic() + timeout_seconds
         while missing := [server for server in servers if not self.present(server)]:
             if (remaining := deadline - time.monotonic()) <= 0:
@@ -91,8 +91,7 @@ class Agents:
         return missing
 
     async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
-        """Waits as `missing` does. Raises AgentUnreachable, naming the servers whose agents are
-        missing."""
+        """Waits as `missing` does. Raises AgentUnreachable, naming the servers that are missing."""
         if missing := await self.missing(servers, timeout_seconds):
             why = f"not dialled in within {timeout_seconds:g} s"
             if told := self._turned_away.told:
@@ -126,13 +125,11 @@ class Agents:
         """
         if any(isinstance(request, _TO_CHANGE) for request in requests.values()):
             await self._require_one_each(requests)
-        outcomes = await asyncio.gather(
-            *(
-                self.ask(server, request, reply_type, timeout_seconds)
-                for server, request in requests.items()
-            ),
-            return_exceptions=True,
-        )
+        asking = [
+            self.ask(server, request, reply_type, timeout_seconds)
+            for server, request in requests.items()
+        ]
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
         by_server = dict(zip(requests, outcomes, strict=True))
         answered = {s: o for s, o in by_server.items() if not isinstance(o, BaseException)}
         failed = {s: o for s, o in by_server.items() if isinstance(o, BaseException)}
@@ -184,8 +181,7 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
 
 
 def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) -> BaseException:
-    """The exception to raise for all failures. One that is no AgentProblem is a defect of
-    Placewire and goes first."""
+    """The exception for all failures. One that is no AgentProblem is a defect, and goes first."""
     for error in failed.values():
         if not isinstance(error, AgentProblem):
             return error

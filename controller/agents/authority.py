@@ -29,8 +29,7 @@ from placewire.optimizer.cluster_plan.values import server_name
 CONTROLLER_NAME = "controller"
 Kind = Literal["agent", "controller"]
 
-# An agent renews its certificate once half of this has passed, whenever the link is up: so a
-# cluster may lie idle for 15 days.
+# Agents renew their certificates from half of this on, so a cluster may lie idle for 15 days.
 AGENT_LIFETIME_SECONDS = 30 * 86_400.0
 _AUTHORITY_LIFETIME_SECONDS = 10 * 365 * 86_400.0
 # A certificate begins this much in the past, so that a server whose clock is late accepts it.
@@ -44,8 +43,7 @@ class Issued:
 
 
 class Authority:
-    """A certificate authority with an EC P-256 key. certificate_file is public, and every agent
-    gets a copy; the key never leaves the authority's folder."""
+    """Its key (EC P-256) never leaves its folder. certificate_file: every agent gets a copy."""
 
     def __init__(
         self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
@@ -56,14 +54,12 @@ class Authority:
 
     @property
     def sha256(self) -> str:
-        """The digest of the authority's certificate in DER, in hex. An enrolment token contains
-        it, so that a new agent can recognise its authority."""
+        """Of the certificate in DER. An enrolment token has it, so that a new agent knows us."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """The authority that is kept in this folder; it is created at first use. Raises UsageError
-        where the folder cannot be used."""
+        """Creates the authority at first use. Raises UsageError where the folder is unusable."""
         certificate_file, key_file = directory / "authority.crt", directory / "authority.key"
         try:
             if not certificate_file.exists():
@@ -87,9 +83,8 @@ class Authority:
         return cls(directory, key, certificate)
 
     def issue(self, name: str, kind: Kind, directory: Path, *, lifetime_seconds: float) -> Issued:
-        """Writes NAME.crt (the certificate, then the authority's) and NAME.key, mode 0600, into
-        the folder. Raises UsageError where the name is no valid server name, or the folder cannot
-        be written to."""
+        """Writes NAME.crt (the certificate, then the authority's) and NAME.key, both of mode 0600.
+        Raises UsageError where the name is no server name, or the folder cannot be written to."""
         try:
             server_name(name)  # The name becomes part of two paths.
         except ValueError as error:
@@ -110,9 +105,9 @@ class Authority:
         return issued
 
     def own_context(self, *, lifetime_seconds: float, agents_only: bool = True) -> ssl.SSLContext:
-        """The TLS context of a controller that listens, with a new certificate. The key is kept in
-        memory only, because a controller that is killed would leave it on the disk. agents_only: as
-        in server_context."""
+        """The TLS context of a listening controller, with a new certificate. Its key stays in
+        memory, because a controller that is killed would leave a file. agents_only: as in
+        server_context."""
         key = ec.generate_private_key(ec.SECP256R1())
         chain = self._chain(CONTROLLER_NAME, key.public_key(), "controller", lifetime_seconds)
         descriptor = os.memfd_create("controller.pem")
@@ -202,8 +197,7 @@ def server_context(
 
 
 def bearer_of(certificate: dict[str, object] | None) -> Bearer:
-    """Reads a certificate as ssl's getpeercert() returns it. The name is empty where it has no DNS
-    name."""
+    """Reads what ssl's getpeercert() returns. The name is empty where there is no DNS name."""
     found = certificate or {}
     names = found.get("subjectAltName", ())
     assert isinstance(names, tuple)
@@ -223,8 +217,7 @@ def _unix_seconds(certificate_time: str) -> float:
 
 
 def _create(certificate_file: Path, key_file: Path) -> None:
-    """Makes a new authority. The key is written first, because a certificate without its key would
-    never be replaced."""
+    """Writes the key first, because a certificate without its key would never be replaced."""
     key = ec.generate_private_key(ec.SECP256R1())
     name, lifetime = "Placewire authority", _AUTHORITY_LIFETIME_SECONDS
     builder = _builder(name, key.public_key(), _subject(name), lifetime, authority=True)

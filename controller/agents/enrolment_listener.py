@@ -53,8 +53,7 @@ async def listening(
             async with asyncio.timeout(_READ_SECONDS):
                 asked = CertificateRequest.model_validate_json(await request.read())
             server = enrolment.server_of(asked.token or "", peer, time.monotonic())
-            # There is no `await` before `enrolled.add`, so that of two requests with one token the
-            # second finds it used.
+            # No `await` comes before `enrolled.add`: a second request finds the token used.
             chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
             enrolment.enrolled.add(server)
         except (EnrolmentRefusedError, UsageError) as error:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 
 def write_private(file: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replaces the file as a whole. Nobody else can read its content at any moment, and a crash
-    leaves the former file or the new one."""
+    """Replaces the file as a whole; at no moment can anybody else read the content."""
     fresh = file.with_name(file.name + ".new")
     fresh.unlink(missing_ok=True)
     # O_EXCL refuses a file or a link that somebody else put there meanwhile.

@@ -17,8 +17,7 @@ from placewire.controller.errors import CannotListen
 
 # A client that takes longer only occupies a connection.
 HANDSHAKE_SECONDS = 10.0
-# All agents of a cluster may dial at the same moment, each twice: once only to see whether the
-# controller listens.
+# All agents of a cluster may dial at once, each a second time to test whether we listen.
 _BACKLOG = 4096
 # The pause where this process has no file descriptors left: some may be closed meanwhile.
 _PAUSE_SECONDS = 0.1

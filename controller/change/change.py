@@ -12,7 +12,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Coroutine, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
@@ -29,8 +28,7 @@ LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 6.0
 # The least number of renewals within a lease: one may fail, and another may time out.
 _RENEWALS = 5
-# Less than the lease: the first server to stage must not restore itself before the last one has
-# answered.
+# Less than the lease, so that no server restores itself before the last one has staged.
 _STAGE_TIMEOUT_SECONDS = 24.0
 # For this long restoring is requested again and again, in case an agent is silent for a moment.
 _RESTORE_TIMEOUT_SECONDS = 40.0
@@ -95,12 +93,7 @@ class NetworkChange:
         self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # An interrupt while this ends must not replace the error that the block ends with.
         with contextlib.suppress(asyncio.CancelledError):
             await uninterruptible(self._end(error))
@@ -209,8 +202,7 @@ class NetworkChange:
         ) from cause
 
     async def _ask_restore(self) -> tuple[dict[str, ApplyReport], AgentProblem | None]:
-        """(the reports by server, the problem of the servers that sent none), once every server
-        has answered or the time is over."""
+        """(the reports by server, the problem of the servers that sent none by the deadline)"""
         reports: dict[str, ApplyReport] = {}
         deadline = time.monotonic() + _RESTORE_TIMEOUT_SECONDS
         while True:

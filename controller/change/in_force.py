@@ -19,8 +19,7 @@ from placewire.optimizer.placement import load_placement
 
 
 async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
-    """By server of the plan, what its agent observes; None where the agent does not dial in or
-    does not answer."""
+    """By server of the plan; None where its agent does not dial in, or does not answer."""
     servers = [server.name for server in plan.cluster.servers]
     missing = await agents.missing(servers, timeout_seconds=3)
     observations: dict[str, Observation | None] = dict.fromkeys(servers)

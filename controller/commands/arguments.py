@@ -35,8 +35,7 @@ def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: 
 
 
 def require_writable(out: Path | None) -> None:
-    """Checks `--out` before the long work whose result it gets. Raises UsageError where the file
-    could not be written."""
+    """For `--out`, before the work whose result it gets. Raises UsageError where it is not."""
     if out is None:
         return
     if out.is_dir():
@@ -46,8 +45,7 @@ def require_writable(out: Path | None) -> None:
 
 
 def plan_name(text: str) -> str:
-    """Reads an argument PLAN|NAME: the name in the plan file, or the text itself where there is no
-    such file. Raises PlanError where the file is no valid plan."""
+    """The name that an argument PLAN|NAME means. Raises PlanError where the plan is not valid."""
     if not Path(text).is_file():
         return text
     from placewire.controller.plan.plan_file import load_plan

@@ -68,10 +68,8 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         authority,
         enrolment,
         lifetime_seconds=AGENT_LIFETIME_SECONDS,
-        on_enrolled=lambda server: print(f"{server}: enrolled", flush=True),
-        on_refused=TurnedAway(
-            arguments.state_dir / FILE, lambda line: print(line, flush=True)
-        ).note,
+        on_enrolled=lambda server: _say(f"{server}: enrolled"),
+        on_refused=TurnedAway(arguments.state_dir / FILE, _say).note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
         while enrolment.missing and time.monotonic() < enrolment.expires_seconds:
@@ -103,15 +101,12 @@ def _addresses(words: list[str]) -> dict[str, str | None]:
 
 def _hand_out(enrolment: Enrolment, folder: Path | None, port: int, valid_seconds: float) -> None:
     """Prints how to use the tokens, and each token or the file that it was written to."""
-    print(
-        f"on each server, as root, within {valid_seconds:.0f} s: agent enrol HOST:{port} < TOKEN",
-        flush=True,
-    )
+    _say(f"on each server, as root, within {valid_seconds:.0f} s: agent enrol HOST:{port} < TOKEN")
     for server in enrolment.addresses:
         shown = token = enrolment.new_token(server).text
         if folder is not None:
             shown = str(_written(folder / f"{server}.token", token))
-        print(f"{server}: {shown}", flush=True)
+        _say(f"{server}: {shown}")
 
 
 def _written(file: Path, token: str) -> Path:
@@ -130,6 +125,10 @@ def _written(file: Path, token: str) -> Path:
             remedy="give a folder that you own",
         ) from error
     return file
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _seconds(text: str) -> float:

@@ -25,11 +25,8 @@ Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 
 
 def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = None) -> int:
-    """Runs a command's work, inside the lab of the plan's name where one is up.
-
-    arguments: include those of `add_plan`. plan: used in place of what the plan's file has now.
-    Raises PlanError before anything else is done.
-    """
+    """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
+    `add_plan`. plan: replaces what its file has now. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan)
@@ -38,18 +35,15 @@ def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = No
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
-    """Where a lab of the plan's name is up, runs this command again inside its controller's network
-    namespace, in place of this process."""
+    """Where a lab of the plan's name is up, this process becomes the same command inside it."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
         return
     from placewire.controller.lab import find_lab
 
-    lab = find_lab(plan.name)
-    if lab is None:
-        return
-    print(f"controller: using the lab {plan.name!r} on this machine", file=sys.stderr)
-    sys.stderr.flush()
-    lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
+    if (lab := find_lab(plan.name)) is not None:
+        told = f"controller: using the lab {lab.name!r} on this machine"
+        print(told, file=sys.stderr, flush=True)
+        lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
 
 
 async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
@@ -79,8 +73,8 @@ async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> 
 def agents_listening(
     arguments: argparse.Namespace, say: Callable[[str], None]
 ) -> AbstractAsyncContextManager[Agents]:
-    """The link to the agents. arguments: include those of `add_link`. say: told every refused
-    connection. Raises UsageError where an argument is wrong."""
+    """The link to the agents. arguments: of `add_link`. say: told of every refused connection.
+    Raises UsageError where an argument is wrong."""
     from placewire.controller.agents.agents import Agents
     from placewire.controller.agents.authority import Authority
     from placewire.controller.agents.refused_connections import FILE, TurnedAway
@@ -92,8 +86,7 @@ def agents_listening(
 
 
 def listening_place(text: str) -> tuple[str, int]:
-    """Parses HOST:PORT; no host means 0.0.0.0. Raises UsageError where the text is not of that
-    form, or the port is out of range."""
+    """Parses HOST:PORT; no host means 0.0.0.0. Raises UsageError where the text is wrong."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise UsageError(

@@ -27,8 +27,7 @@ async def confirmed(*, yes: bool) -> bool:
 
 
 async def _typed_line() -> str:
-    """A line from the terminal. The event loop goes on meanwhile: it serves agents and sees an
-    interrupt."""
+    """Reads a line while the event loop goes on to serve agents and to see an interrupt."""
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     loop.add_reader(sys.stdin, typed.set)

@@ -53,15 +53,11 @@ def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str
     if missing := [server for server, answer in observations.items() if answer is None]:
         raise AgentUnreachable(missing)
     leases = {s: answer.lease for s, answer in observations.items() if answer is not None}
-    without = [
-        server
-        for server, lease in leases.items()
-        if not lease.is_in_force or lease.plan_name != plan.name
-    ]
-    if without:
+    others = [s for s, one in leases.items() if not one.is_in_force or one.plan_name != plan.name]
+    if others:
         raise UsageError(
             f"nothing of plan {plan.name!r} is in force there",
-            where=", ".join(without),
+            where=", ".join(others),
             remedy="`controller apply --network-only` on a plan with `on_exit: keep` puts the "
             "network in force and keeps it",
         )
@@ -80,14 +76,11 @@ def _require_as_decided(
 ) -> None:
     if silent := [server for server in observations if server not in results]:
         raise AgentUnreachable(silent)
-    wrong = {s: len(v.deviations) + len(v.problems) for s, v in results.items()}
-    if any(wrong.values()):
-        counts = ", ".join(f"{server} {count}" for server, count in wrong.items() if count)
-        raise VerificationFailed(
-            f"what is read back differs from what was decided: {counts}",
-            where=", ".join(server for server, count in wrong.items() if count),
-            remedy=_NOTHING_CHANGED,
-        )
+    counts = {server: len(one.deviations) + len(one.problems) for server, one in results.items()}
+    if wrong := {server: count for server, count in counts.items() if count}:
+        told = ", ".join(f"{server} {count}" for server, count in wrong.items())
+        what = f"what is read back differs from what was decided: {told}"
+        raise VerificationFailed(what, where=", ".join(wrong), remedy=_NOTHING_CHANGED)
 
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:

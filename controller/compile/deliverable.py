@@ -28,8 +28,7 @@ def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
 def doubts(
     plan: Plan, able: Mapping[str, Capabilities], desired: Mapping[str, DesiredState]
 ) -> tuple[str, ...]:
-    """Reasons why a promised rate may not be delivered. None of them is certain, so the plan is
-    applied all the same."""
+    """Why promised rates may not be delivered. It is not certain, so the plan is still applied."""
     return (*_too_fast(able, desired), *_rdma_beside(plan, able))
 
 

@@ -72,8 +72,7 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
 def calibration_specs(
     plan: Plan, placement: Placement, placement_file: Path
 ) -> tuple[RankSpec, ...]:
-    """One rank per server, on the rails that all servers are on. Empty where no two servers share
-    a rail."""
+    """One rank per server, on the rails that all are on; empty where no two servers share one."""
     servers = plan.cluster.servers
     interfaces = [rail_interfaces(plan, server, plan.rails) for server in servers]
     common = set.intersection(*({one.rail for one in some} for some in interfaces))

@@ -15,9 +15,8 @@ FIRST_TCP_PORT = 42000
 
 @dataclass(frozen=True)
 class Promise:
-    """The rate that a transfer must get while all the others run, and the most that it may take:
-    above that it takes what is promised to others. queue_id: on the source's NIC. Rates are
-    payload."""
+    """The rate that a transfer must get while all the others run, and the most that it may take
+    without taking from others. Rates are payload. queue_id: on the source's NIC."""
 
     transfer: Transfer
     at_most_bits_per_second: float

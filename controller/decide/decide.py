@@ -70,8 +70,7 @@ class PlacementDecision:
 
     @property
     def graph_notes(self) -> Mapping[str, Any]:
-        """The notes of capture in the graph's file, such as which operators are loss and inputs.
-        Reads the file."""
+        """What capture noted in the graph's file, such as loss and inputs. Reads the file."""
         notes: Mapping[str, Any] = read_json(self.graph_file)["notes"]
         return notes
 
@@ -79,11 +78,9 @@ class PlacementDecision:
 async def decide(
     plan: Plan, plan_file: Path, launcher: Launcher, cache: Path, say: Say
 ) -> PlacementDecision:
-    """launcher: starts the programs that measure a placed job's operators.
-
-    Raises InfeasiblePlacement where no placement fits, PlanError where the job's graph or model
-    cannot be read, and what profiled_graph raises.
-    """
+    """launcher: starts the programs that measure a placed job's operators. Raises
+    InfeasiblePlacement where no placement fits, PlanError where a replay's graph cannot be read,
+    and what profiled_graph raises."""
     cache.mkdir(parents=True, exist_ok=True)
     plan = with_setup_latency(plan, cache, say)
     cluster, limit, job = plan.payload_cluster, plan.solve.time_limit_seconds, plan.job
@@ -163,8 +160,7 @@ async def _solve(
     cache: Path,
     say: Say,
 ) -> Path:
-    """The placement's file. Under `auto` it has the best placement, and a folder beside it has one
-    per sharing."""
+    """The placement's file. Under `auto`, a folder beside it has a placement per sharing."""
     graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
     question = [
         graph_digest, cluster.digest, sharing, plan.backend, plan.network.floor,

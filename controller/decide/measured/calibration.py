@@ -97,13 +97,10 @@ def with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
     """The plan with a number in place of `setup_latency: measured`."""
     if plan.cluster.setup_latency_seconds is not None:
         return plan
-    kept = kept_setup_seconds(plan, cache)
-    seconds = ASSUMED_SETUP_SECONDS if kept is None else kept
-    how = (
-        "assumed; apply measures it before the job, and the next decision uses the measured one"
-        if kept is None
-        else "as measured on this cluster"
-    )
+    seconds, how = kept_setup_seconds(plan, cache), "as measured on this cluster"
+    if seconds is None:
+        how = "assumed; apply measures it before its job, for the next time"
+        seconds = ASSUMED_SETUP_SECONDS
     say(f"setup latency: {format_seconds(seconds)}, {how}")
     cluster = plan.cluster.model_copy(update={"setup_latency_seconds": seconds})
     return plan.model_copy(update={"cluster": cluster})

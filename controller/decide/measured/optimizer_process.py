@@ -15,9 +15,8 @@ _INFEASIBLE = 4
 
 
 async def run_relayed(words: Sequence[str], say: Say) -> None:
-    """Runs `python WORDS` and tells `say` each line of its standard error. The process is killed
-    when this task is cancelled. Raises InfeasiblePlacement where no placement exists, and
-    PlacewireError where the process fails otherwise."""
+    """Runs `python WORDS`; tells `say` each line of its standard error. Cancelling kills it. Raises
+    InfeasiblePlacement where no placement fits, PlacewireError where it fails otherwise."""
     argv = [sys.executable, *words]
     ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
     if ended.status == _INFEASIBLE:

@@ -78,8 +78,7 @@ def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
 
 
 def import_roots(job: Job, plan_file: Path) -> list[str]:
-    """The folders that the job's modules are imported from: its working directory, then the plan's
-    folder."""
+    """Where the job's modules are imported from: its working directory, then the plan's folder."""
     return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
 
 
@@ -113,8 +112,7 @@ def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> l
 async def _of_type(
     asked: _Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
 ) -> Path:
-    """The file of the graph with the times of one device type. turns: by server, the lock that lets
-    one type be measured at a time."""
+    """turns: by server, the lock that lets one type be measured there at a time."""
     file = cache / f"graph-{digest(_question(asked))}.json.gz"
     if file.is_file():
         async with turns[asked.servers[0]]:
