@@ -23,7 +23,7 @@ ReplyType = TypeVar("ReplyType", bound=BaseModel)
 # An agent without an open poll for this long counts as gone.
 SILENCE_SECONDS = 5.0
 _SHORTEST_LOOK_SECONDS = 0.05
-# Counted from when the controller begins to listen; agents dial again within 0.6 s.
+# All agents dial within this time after the controller begins to listen: each waits at most 0.6 s.
 _ALL_DIAL_SECONDS = 1.0
 _TO_CHANGE = (Preview, Stage, Destroy)
 # How many refused connections an error names.

@@ -43,7 +43,7 @@ class Issued:
 
 
 class Authority:
-    """Its key (EC P-256) never leaves its folder. certificate_file: every agent gets a copy."""
+    """The authority's key (EC P-256) never leaves its folder. certificate_file is for agents."""
 
     def __init__(
         self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
@@ -54,7 +54,7 @@ class Authority:
 
     @property
     def sha256(self) -> str:
-        """Of the certificate in DER. An enrolment token has it, so that a new agent knows us."""
+        """Of the certificate in DER. A token carries it, so a new agent knows its authority."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod

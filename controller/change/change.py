@@ -78,7 +78,7 @@ class NetworkChange:
         return self
 
     async def stage(self) -> None:
-        """Every server applies its state and reads it back, under a lease that this renews."""
+        """Every server applies its state and reads it back, under a lease that is then renewed."""
         first = next(iter(self._desired.values()))
         self._decision = self._journal.begin(first.plan_name, first.plan_digest, self._generation)
         requests = {

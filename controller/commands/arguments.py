@@ -35,7 +35,7 @@ def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: 
 
 
 def require_writable(out: Path | None) -> None:
-    """For `--out`, before the work whose result it gets. Raises UsageError where it is not."""
+    """Checks `--out` before long work is done for it. Raises UsageError."""
     if out is None:
         return
     if out.is_dir():

@@ -1,4 +1,4 @@
-"""Certificates over real sockets: who gets in, and who does not."""
+"""Tests, over real sockets, which certificates the controller and the agents accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real commands killed by SIGKILL at seeded points of apply and destroy: the next ones bring every
+"""Kills commands with SIGKILL at seeded points of apply and destroy: the next commands bring every
 server to one decision, the former or the new one, and `status` says which and why.
 
 The servers are in memory; the controllers are processes, and link, journal and agents are real.
@@ -21,12 +21,12 @@ from tests.controller.memory_cluster import MemoryCluster
 pytestmark = pytest.mark.thorough
 
 POINTS = 100
-# Of those that are killed from outside: anywhere in this time, most of which is the change.
+# A command that is killed from outside is killed within this time, most of which is the change.
 LONGEST_SECONDS = 0.6
 
 
 def in_force(cluster: MemoryCluster) -> str | None:
-    """The digest of the one decision that all agents have on disk; None: nothing."""
+    """The digest of the decision that all agents have in force on disk; None where none has any."""
     found = {(lease.phase, lease.plan_digest) for lease in cluster.leases.values()}
     assert len(found) == 1, cluster.leases
     ((phase, digest),) = found
@@ -36,7 +36,7 @@ def in_force(cluster: MemoryCluster) -> str | None:
 
 
 def said_by_status(cluster: MemoryCluster, plan: Path) -> str:
-    """After checking that it holds together; the words."""
+    """The words in which `status` says which decision is in force, once the rest was checked."""
     told = cluster.run("status", plan, "--json")
     assert told.code == 0, told.output
     servers = told.document["servers"].values()
@@ -90,7 +90,7 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
 
 
 def killed(cluster: MemoryCluster, rng: random.Random, what: str, plan: Path, steps: int) -> Done:
-    """At a step of its own, or from outside after a time."""
+    """Kills the command at one of its own steps, or from outside after a random time."""
     words = [what, plan, "--yes", *(["--network-only"] if what == "apply" else [])]
     if rng.random() < 0.7:
         return cluster.run(*words, dies_at=rng.randrange(steps))

@@ -1,5 +1,6 @@
-"""What goes wrong with a cluster while it is used: what a user is told, the exit code, and that
-nothing stays half done. Real commands; servers in memory. In the lab: tests/end_to_end."""
+"""Tests what happens when a cluster fails while it is used: what the user is told, the exit code,
+and that nothing stays half done. Commands are real, servers in memory; tests/end_to_end has labs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.controller.memory_cluster import MemoryCluster, free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 APPLY = ("--network-only", "--yes")
-# As outside of tests: the second must be there when the first is asked.
+# The real value: a second agent must have dialled before the first is asked.
 DIAL = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 1.0}
 SILENCE = {"placewire.controller.agents.agents.SILENCE_SECONDS": 1.0}
 
@@ -80,7 +81,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(cluster: MemoryCluster
 def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     cluster: MemoryCluster, request_: str
 ) -> None:
-    """It comes back while the others are being restored."""
+    """The server comes back while the others are being restored."""
     cluster.leave("s2", request_, 4)
     done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE)
     assert done.code == 5, done.output
