@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.agents.authority import Authority, Issued, bearer_of, server_context
+from placewire.controller.agents.private_files import write_private
 from tests.controller.agents.dialling import client_context
 
 
@@ -106,6 +108,15 @@ async def test_a_controller_s_certificate_does_not_dial(site: Site) -> None:
     client = site.dial(site.issue("s1", "controller"))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await handshake(site.server, client, "controller")
+
+
+def test_a_private_file_is_on_disk_before_it_replaces_the_former(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    write_private(tmp_path / "key", b"secret")
+    assert synced == [len(b"secret")] and (tmp_path / "key").read_bytes() == b"secret"
 
 
 def test_the_authority_is_kept_and_its_files_are_private(tmp_path: Path) -> None:
