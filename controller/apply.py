@@ -1,27 +1,21 @@
-"""The one story: plan in, training job on a proven network out, everything put back.
+"""Applies a plan: decides on it, shapes and measures the network, runs the job, restores.
 
     decide ─▶ compile ─▶ preview ─▶ stage ─▶ measure ─▶ commit ─▶ job ─▶ keep or restore ─▶ report
 
-No detail lives here. Left of `stage` nothing is touched; from there on every way out of this
-function leaves each server on one whole state (controller/change/change.py).
+The details of each stage are elsewhere. No server is touched before `stage`; however `apply` ends
+after that, each server is left on one whole state (controller/change/change.py).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
-from placewire.controller.errors import (
-    AgentProblem,
-    JobFailed,
-    PlacewireError,
-    UsageError,
-)
+from placewire.controller.errors import AgentProblem, JobFailed, PlacewireError, UsageError
 from placewire.controller.records.report import (
     CalibratedRow,
     RunReport,
@@ -38,12 +32,9 @@ from placewire.controller.story.tools import Request, Tools
 from placewire.controller.verify.rail_use import rail_rows
 from placewire.job.contract.specification import RankEvent
 
-if TYPE_CHECKING:
-    pass
-
 
 async def apply(request: Request, tools: Tools) -> RunReport:
-    """Raises a PlacewireError whose exit code says how far it came; see controller/errors.py."""
+    """Raises a PlacewireError whose exit code says what went wrong; see controller/errors.py."""
     plan, show = request.plan, tools.show
     proposal = await propose(request, tools)
     if request.preview is not None:
@@ -57,10 +48,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
     trace: Path | None = None
     try:
         async with NetworkChange(
-            tools.agents,
-            tools.journal,
-            proposal.desired,
-            lease_seconds=plan.network.lease_seconds,
+            tools.agents, tools.journal, proposal.desired, lease_seconds=plan.network.lease_seconds
         ) as change:
             with tools.stage("stage"):
                 await change.stage()
@@ -68,9 +56,8 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             await change.commit()
             if not request.network_only:
                 if isinstance(decision, PlacementDecision):
-                    calibrated = await change.while_held(
-                        calibrated_paths(request, tools, decision, change)
-                    )
+                    paths = calibrated_paths(request, tools, decision, change)
+                    calibrated = await change.while_held(paths)
                 with tools.stage("job"):
                     job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)
@@ -79,7 +66,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
             if plan.network.on_exit == "keep":
                 await change.keep()
     except (JobFailed, AgentProblem) as failure:
-        if not events:  # nothing ran yet
+        if not events:  # No rank ran yet: there is nothing to report.
             raise
         failure.report = make_report(
             request, tools, proposal, change.changes, links, calibrated, events, failure

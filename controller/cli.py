@@ -1,4 +1,4 @@
-"""The `controller` command: arguments, exit codes, and which command runs. No work is done here."""
+"""The `controller` command line: parses arguments, runs one command, turns errors to exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Command(Protocol):
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
-# In the order of a first use.
+# In the order in which a new user meets them.
 COMMANDS: Mapping[str, Command] = {
     "provision": provision,
     "init": init,
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     make_output_last()
     made = parser()
-    if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
+    if "_ARGCOMPLETE" in os.environ:  # The user pressed Tab.
         import argcomplete
 
         argcomplete.autocomplete(made)
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print_json(error.document())
         code = error.exit_code
     except KeyboardInterrupt:
-        # All is put back: who insists gets the same exit status, not a death by the signal.
+        # Everything is put back. A further Ctrl-C must not change the exit status any more.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("controller: interrupted", file=sys.stderr)
         code = INTERRUPTED

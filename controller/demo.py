@@ -1,15 +1,16 @@
-"""`controller demo`: the main job on this machine, by the commands that a user would type.
+"""Runs `controller demo`: shows on this machine that training is exact and predictions hold.
 
-One lab of four servers with two NICs each, two acts:
-  (a) it trains right: AlexNet on device memories that no single device could hold, placed over
-      servers; its losses equal, to the last bit, those of the same program on one rank;
-  (b) it predicts right: the same model's graph with operator costs of a faster device, replayed
-      under five plans, each with its own best placement; predicted against measured.
+The demo types the commands that a user would type. It makes one lab of four servers with two NICs
+each, and has two acts:
+  (a) it trains right: AlexNet, too large for the memory of any one device, is placed over servers;
+      its losses equal, to the last bit, those of the same program on one rank;
+  (b) it predicts right: the same model's graph, with the operator costs of a faster device, is
+      replayed under five plans, each with its own best placement; the table compares predicted and
+      measured step times.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 import subprocess
 import sys
@@ -32,13 +33,13 @@ from placewire.optimizer.quantities import format_seconds
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "plans" / "quickstart.yaml"
 
-# Act (b) emulates a cluster of faster devices and faster links in slow motion. A device that takes
-# DEVICE_STEP_SECONDS for a step takes TIME_SCALE times as long here, whatever this processor takes
-# for it, and 25 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s). All eight at once
-# are 200 Mbit/s, which is about what the lab's switches can do with two cores.
+# Act (b) emulates a cluster of faster devices and faster NICs in slow motion. A device that takes
+# DEVICE_STEP_SECONDS for a step takes TIME_SCALE times as long here, however fast this processor
+# is, and 25 Mbit/s NICs stand for NICs TIME_SCALE times as fast (25 Gbit/s). All eight NICs at once
+# carry 200 Mbit/s, which is about what the lab's switches can do with two cores.
 DEVICE_STEP_SECONDS = 8e-3
 TIME_SCALE = 1000.0
-# What a message costs among such fast machines; slowed down it is 20 ms here.
+# The set-up latency of a message between such fast machines; slowed down it is 20 ms here.
 SETUP_LATENCY = "20us"
 REPLAY_STEPS = 3
 
@@ -74,17 +75,11 @@ def demo(keep_files: Path | None) -> int:
 
 def _trains_right(console: Console, folder: Path) -> RunReport:
     _title(console, "(a) It trains right: placed over servers because one device cannot hold it")
-    document = yaml.safe_load(QUICKSTART.read_text())
-    placed = _apply(console, folder, "placed", document)
+    placed = _apply(console, folder, "placed", yaml.safe_load(QUICKSTART.read_text()))
     if not placed.server_pairs:
-        raise JobFailed("no two servers talk: this shows nothing", where="act (a)")
+        raise JobFailed("no two servers exchange data, so this proves nothing", where="act (a)")
     _title(console, "(a) The same program on one rank, with the memory for it")
-    roomy = copy.deepcopy(document)
-    for server in roomy["cluster"]["servers"]:
-        for device in server["devices"]:
-            device["memory"] = "8GiB"
-    roomy["solve"] = {"engine": "single"}
-    alone = _apply(console, folder, "one-rank", roomy)
+    alone = _apply(console, folder, "one-rank", {**_roomy(), "solve": {"engine": "single"}})
     losses = table(
         "Losses, step by step", words=("step", f"{len(placed.devices)} ranks", "one rank", "equal")
     )
@@ -96,26 +91,28 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
     return placed
 
 
+def _roomy() -> dict[str, Any]:
+    """The quickstart's plan, with devices that could each hold the whole model."""
+    document: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
+    for server in document["cluster"]["servers"]:
+        for device in server["devices"]:
+            device["memory"] = "8GiB"
+    return document
+
+
 def _predicts_right(
     console: Console, folder: Path, trained: RunReport
 ) -> list[tuple[str, RunReport]]:
     graph = load_graph(Path(trained.files["graph"]))
     replayed = folder / "alexnet-faster.json.gz"
     save_graph(with_total_seconds(graph, DEVICE_STEP_SECONDS), replayed)
+    job = {"kind": "replay", "graph": str(replayed), "steps": REPLAY_STEPS}
     results = []
     for name, difference in VARIANTS.items():
         _title(console, f"(b) It predicts right: {name}")
-        document = yaml.safe_load(QUICKSTART.read_text())
-        for server in document["cluster"]["servers"]:
-            for device in server["devices"]:
-                device["memory"] = "8GiB"
+        document = _roomy()
         document["cluster"]["setup_latency"] = SETUP_LATENCY
-        document["job"] = {
-            "kind": "replay",
-            "graph": str(replayed),
-            "steps": REPLAY_STEPS,
-            "time_scale": TIME_SCALE,
-        }
+        document["job"] = {**job, "time_scale": TIME_SCALE}
         for section, values in difference.items():
             document[section] = {**document[section], **values}
         results.append((name, _apply(console, folder, re.sub(r"\W+", "-", name), document)))
@@ -123,7 +120,7 @@ def _predicts_right(
 
 
 def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) -> RunReport:
-    """Runs `controller apply` on this plan and reads its report."""
+    """Writes the plan to a file, runs `controller apply` on it, and reads the run's report."""
     plan, report = folder / f"{name}.yaml", folder / f"{name}.run.json"
     plan.write_text(yaml.safe_dump(document, sort_keys=False))
     _controller(console, "apply", str(plan), "--yes", "--out", str(report))
@@ -153,16 +150,9 @@ def _summary(results: list[tuple[str, RunReport]]) -> Table:
     )
     alone = dict(results)["best single device"].measured_step_seconds
     for name, report in results:
-        measured, error = report.measured_step_seconds, report.prediction_error
-        predicted = report.predicted_step_seconds
-        assert measured is not None and error is not None and alone is not None
-        assert predicted is not None
-        made.add_row(
-            name,
-            str(len(report.devices)),
-            format_seconds(predicted),
-            format_seconds(measured),
-            f"{error:+.1%}",
-            f"{alone / measured:.2f}×",
-        )
+        predicted, measured = report.predicted_step_seconds, report.measured_step_seconds
+        assert predicted is not None and measured is not None and alone is not None
+        error, gain = f"{measured / predicted - 1:+.1%}", f"{alone / measured:.2f}×"
+        seconds = format_seconds(predicted), format_seconds(measured)
+        made.add_row(name, str(len(report.devices)), *seconds, error, gain)
     return made

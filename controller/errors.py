@@ -1,24 +1,25 @@
-"""What can go wrong, by who must act and by exit code.
+"""The controller's errors and their exit codes.
 
-PlacewireError             1  this machine: a lab, a profile or the search
-├── UsageError             2  the command line
+PlacewireError             1  a lab, a profile or the search failed on this machine
+├── UsageError             2  the command line is wrong
 │   └── CannotListen          the address that agents dial is taken
-├── PlanError              3  plan.yaml: every mistake with its YAML path
+├── PlanError              3  plan.yaml has mistakes; each is told with its YAML path
 ├── InfeasiblePlacement    4  no placement fits the cluster
-├── AgentProblem           5  a server
-│   ├── AgentUnreachable      does not answer
-│   ├── AgentRefused          answers that it cannot, and why
-│   ├── StalePreview          would be changed otherwise than was previewed
-│   └── ProvisionFailed       the agent could not be installed there, or removed
+├── AgentProblem           5  an agent or its server is at fault:
+│   ├── AgentUnreachable      it does not answer
+│   ├── AgentRefused          it refuses, and says why
+│   ├── StalePreview          its changes would be others than were previewed
+│   └── ProvisionFailed       it could not be installed or removed
 ├── VerificationFailed     6  the network is not as promised; everything was restored
-├── JobFailed              7  a rank
+├── JobFailed              7  a rank failed
 │   └── LaunchFailed          no program can be started on a server
-└── RestoreFailed          8  something is left; says what and where
+└── RestoreFailed          8  something could not be restored; the message says what and where
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 AGENT_UNIT = "placewire-agent"
 INTERRUPTED = 130
 
-# What `controller` ends with, and what that says; the errors' own are theirs.
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
     1: "a lab, a profile or the search failed, or Placewire has a fault",
@@ -44,8 +44,8 @@ EXIT_CODES: Mapping[int, str] = {
 
 
 def restore_by_hand(servers: Sequence[str]) -> str:
-    """What a person does where an agent could not restore. A daemon that runs keeps the state
-    locked, and systemd would start it again if it were only ended."""
+    """What a person must do on servers whose agent could not restore. The agent's daemon must be
+    stopped, because it keeps the state locked; systemd would restart one that was only killed."""
     return (
         f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
         f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
@@ -53,10 +53,8 @@ def restore_by_hand(servers: Sequence[str]) -> str:
 
 
 class PlacewireError(Exception):
-    """what happened, where (YAML path, server, NIC, queue, rank), and what to do.
-
-    report: the RunReport of the run that it ended, as far as that came.
-    """
+    """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do.
+    report: the RunReport of the run that this error ended, as far as the run came."""
 
     exit_code = 1
     report: Any = None
@@ -66,7 +64,7 @@ class PlacewireError(Exception):
         self.what, self.where, self.remedy = what, where, remedy
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """The error as `--json` prints it."""
         error = {"what": self.what, "where": self.where, "remedy": self.remedy}
         return {"error": error, "exit_code": self.exit_code}
 
@@ -81,11 +79,11 @@ class UsageError(PlacewireError):
 
 
 class CannotListen(UsageError):
-    """Somebody has that address, perhaps another controller."""
+    """Another process, perhaps another controller, listens at the address already."""
 
 
 class PlanError(PlacewireError):
-    """All mistakes of one plan: (YAML path, what was found, what would be accepted)."""
+    """mistakes: all of one plan, each a YAML path and a message."""
 
     exit_code = 3
 
@@ -100,35 +98,22 @@ class InfeasiblePlacement(PlacewireError):
 
 
 class AgentProblem(PlacewireError):
-    """answered: replies of the servers that did answer in the same round, by server."""
+    """answered: by server, the replies of those that did answer the same request."""
 
     exit_code = 5
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        remedy: str = "",
-        answered: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(what, where=where, remedy=remedy)
-        self.answered = dict(answered or {})
+    answered: Mapping[str, Any] = MappingProxyType({})
 
 
 class AgentUnreachable(AgentProblem):
     def __init__(
         self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None
     ) -> None:
-        self.servers, self.why = tuple(servers), why
+        self.servers, self.why, self.answered = tuple(servers), why, dict(answered or {})
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),
-            remedy=(
-                f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
-                "the controller"
-            ),
-            answered=answered,
+            remedy=f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
+            "the controller",
         )
 
 
@@ -136,30 +121,26 @@ class AgentRefused(AgentProblem):
     def __init__(
         self, server: str, refusal: Refusal, *, answered: Mapping[str, Any] | None = None
     ) -> None:
-        self.server, self.refusal = server, refusal
-        super().__init__(
-            refusal.what,
-            where=f"{server} {refusal.where}".strip(),
-            remedy=refusal.remedy,
-            answered=answered,
-        )
+        self.refusal, self.answered = refusal, dict(answered or {})
+        where = f"{server} {refusal.where}".strip()
+        super().__init__(refusal.what, where=where, remedy=refusal.remedy)
 
 
 class StalePreview(AgentProblem):
-    """differing: by server, what is not as it was shown."""
+    """differing: by server, what differs from the preview."""
 
     def __init__(self, differing: Mapping[str, Sequence[str]]) -> None:
         self.differing = {server: tuple(some) for server, some in differing.items()}
         told = "; ".join(f"{server}: {', '.join(some)}" for server, some in differing.items())
         super().__init__(
-            f"not as it was previewed; nothing was changed. {told}",
+            f"the changes are not as they were previewed; nothing was changed. {told}",
             where=", ".join(differing),
-            remedy="look at it anew: `controller preview PLAN --out FILE`",
+            remedy="preview the plan again: `controller preview PLAN --out FILE`",
         )
 
 
 class ProvisionFailed(AgentProblem):
-    """outcomes: of every server, as documents."""
+    """outcomes: by server, what the playbook did there, as JSON objects."""
 
     def __init__(
         self, what: str, *, where: str, remedy: str, outcomes: Mapping[str, Mapping[str, Any]]
@@ -172,7 +153,7 @@ class ProvisionFailed(AgentProblem):
 
 
 class VerificationFailed(PlacewireError):
-    """links: every measurement, kept or not, as evidence."""
+    """links: every measurement, of rates that were delivered and of those that were not."""
 
     exit_code = 6
 
@@ -187,7 +168,7 @@ class VerificationFailed(PlacewireError):
 
 
 class JobFailed(PlacewireError):
-    """rank: the one that is to blame, where one is."""
+    """rank: the rank that caused the failure; None where no single one did."""
 
     exit_code = 7
 
@@ -199,7 +180,7 @@ class JobFailed(PlacewireError):
 
 
 class LaunchFailed(JobFailed):
-    """Nothing can be run on a server."""
+    """No program can be started on a server."""
 
 
 class RestoreFailed(PlacewireError):

@@ -1,4 +1,4 @@
-"""Work that a cancellation does not stop halfway: undoing, and telling every server the same."""
+"""Runs work that a cancellation must not stop halfway, such as restoring servers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Result = TypeVar("Result")
 
 
 async def uninterruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """Its result, or what it raises, once it is done. Raises CancelledError only then, where the
-    caller was cancelled meanwhile and the work did not fail."""
+    """Returns or raises what the work does. Where the caller is cancelled meanwhile, the work
+    still runs to its end; only then, if it did not fail, is CancelledError raised."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

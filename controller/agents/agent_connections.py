@@ -1,12 +1,12 @@
-"""The web side of the agent link: hello, poll and reply, over mutual TLS.
+"""Serves the controller's end of the agent link: hello, poll, reply and renewal, over mutual TLS.
 
 Agents dial in and poll; a request waits here until its agent's next poll. After a broken connection
-the same agent is given its unanswered requests again, by the same ids, and knows those that it has.
-An agent that restarted meanwhile is reported as unreachable, not asked again: half of the work may
-have been done.
+an agent is sent its unanswered requests again with the same ids, by which it recognises those that
+it received before. An agent that restarted meanwhile is not asked again but reported as
+unreachable, because half of the work may have been done.
 
-Whoever says hello under the name of an agent that still polls is turned away as its rival: two
-servers with one certificate must not be told apart by chance.
+A second agent that says hello under the name of one that still polls is turned away as its rival:
+which of two servers with one certificate is obeyed must not be left to chance.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from placewire.agent.contract.messages import (
     Hello,
     Poll,
     Reply,
+    Request,
     Welcome,
 )
 from placewire.agent.contract.state import Refusal
@@ -44,10 +45,10 @@ Message = TypeVar("Message", bound=BaseModel)
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 64 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
-# By then an agent has given up its message.
+# After this time an agent has given up sending its message.
 READ_SECONDS = 10.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
-# An agent whose poll is ended polls again at once.
+# An agent whose poll is answered polls again at once, so well within this time.
 _PROOF_SECONDS = 1.0
 
 
@@ -59,12 +60,13 @@ class Asked:
 
 @dataclass
 class Conversation:
-    """With one server's agent, over all its connections.
+    """The exchange with one server's agent, over all its connections.
 
-    address, serial: where its latest hello came from, and its certificate's number; session: of
-    that; an older one is told to say hello again. rivals: addresses of two agents of its name.
-    heard: when a poll or reply last came or a poll last ended, on the clock.
-    waiting: not handed over yet; pending: all without an answer, by id.
+    hello, address, serial, session: of the latest hello, the message, the address that it came
+    from, its certificate's number, and the session that it began; a message of an older session is
+    told to say hello again. rivals: the addresses of two agents of this name. heard: when a reply
+    last came or a poll last ended, by the clock. waiting: requests that were not handed over yet.
+    pending: all requests without an answer, by id.
     """
 
     hello: Hello
@@ -83,10 +85,13 @@ class Conversation:
     def silent_seconds(self) -> float:
         return 0.0 if self.open_polls else self.clock.seconds() - self.heard
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, request: Request) -> Asked:
+        future = asyncio.get_running_loop().create_future()
+        asked = Asked(Envelope(id=uuid.uuid4().hex, body=request), future)
         self.pending[asked.envelope.id] = asked
         self.waiting.append(asked)
         self.news.set()
+        return asked
 
     def forget(self, asked: Asked) -> None:
         self.pending.pop(asked.envelope.id, None)
@@ -94,14 +99,14 @@ class Conversation:
             self.waiting.remove(asked)
 
     def is_of(self, hello: Hello) -> bool:
-        """Whether it is the same start of the same agent. A process's number comes back after a
-        reboot, and on a copy of the server."""
+        """Whether this hello comes from the same run of the same agent. The process number alone
+        does not tell: it may return after a reboot, or on a copy of the server."""
         mine = self.hello
         return (mine.instance, mine.agent_pid) == (hello.instance, hello.agent_pid)
 
     async def still_polls(self) -> bool:
-        """Whether whoever was greeted last is there: an open poll of it is ended, and it comes
-        again. A poll alone is no proof: a server that lost its power leaves one open."""
+        """Whether the agent that was greeted last is still there. Ends its open poll and waits for
+        the next one: an open poll is no proof, because a server that lost power leaves one open."""
         if self.silent_seconds() > _PROOF_SECONDS:
             return False
         before, deadline = self.polls, time.monotonic() + _PROOF_SECONDS
@@ -111,24 +116,24 @@ class Conversation:
         return self.polls != before
 
     def greet(self, hello: Hello, address: str, serial: str) -> None:
-        """A hello: a response with requests in it may have been lost with the former connection."""
+        """Begins a new session with the agent that said hello."""
         if self.is_of(hello):
+            # The response that handed them over may have been lost with the former connection.
             self.waiting = list(self.pending.values())
         else:
             for asked in self.pending.values():
                 if asked not in self.waiting and not asked.answer.done():
-                    asked.answer.set_exception(
-                        AgentUnreachable([hello.server], why="it restarted meanwhile")
-                    )
+                    problem = AgentUnreachable([hello.server], why="it restarted meanwhile")
+                    asked.answer.set_exception(problem)
         self.hello, self.address, self.serial = hello, address, serial
         self.session, self.heard = uuid.uuid4().hex, self.clock.seconds()
-        self.news.set()  # polls of the former session end
+        self.news.set()  # Polls of the former session end.
 
 
 class AgentConnections:
-    """conversations by server; arrival is set whenever an agent says hello. clock: to be kept going
-    while this serves. began: when this was made, on the monotonic clock. turned_away: told of every
-    refusal."""
+    """conversations: by server. arrival: set whenever an agent says hello. clock: the caller must
+    run it while this serves. began: when this was made, by time.monotonic(). turned_away: notes
+    every refusal."""
 
     def __init__(self, authority: Authority, turned_away: TurnedAway) -> None:
         self._authority, self._turned_away = authority, turned_away
@@ -146,43 +151,31 @@ class AgentConnections:
         return application
 
     def close(self) -> None:
-        """Ends open polls, so that closing waits for none."""
+        """Ends open polls, so that closing the server does not wait for them."""
         self._closing = True
         for conversation in self.conversations.values():
             conversation.news.set()
 
     async def _on_hello(self, request: web.Request) -> web.Response:
-        bearer = self._admitted(request)
-        name = bearer.name
-        hello = await self._parsed(request, Hello)
+        bearer, hello = await self._received(request, Hello)
+        name, serial, address = bearer.name, bearer.serial, request.remote or ""
+        where = f"certificate of {name!r}"
         if hello.server != name:
-            raise self._refused(
-                request,
-                f"claims to be {hello.server!r}",
-                f"certificate of {name!r}",
-                "give the agent the name that its certificate was issued for",
-            )
-        # A version that is not said is none of ours, whatever a Hello that we make says.
+            remedy = "give the agent the name that its certificate was issued for"
+            raise self._refused(request, f"claims to be {hello.server!r}", where, remedy)
+        # A hello without a version is not of ours: the model's default must not stand in for it.
         said = hello.version if "version" in hello.model_fields_set else None
         if said != PROTOCOL_VERSION:
-            raise self._refused(
-                request,
-                f"speaks version {said} of the protocol",
-                hello.server,
-                f"the controller speaks version {PROTOCOL_VERSION}: install the same release",
-            )
-        address, serial = request.remote or "", bearer.serial
+            what = f"speaks version {said} of the protocol"
+            remedy = f"the controller speaks version {PROTOCOL_VERSION}: install the same release"
+            raise self._refused(request, what, name, remedy)
         former = self.conversations.get(name)
         if former is not None and not former.is_of(hello) and await former.still_polls():
             former.rivals = (former.address, address)
-            with contextlib.suppress(OSError):  # This command knows it all the same.
+            with contextlib.suppress(OSError):  # This command knows of the rivals all the same.
                 self._authority.revocations.note_copied({former.serial, serial}, *former.rivals)
-            raise self._refused(
-                request,
-                f"is a second {name!r}: the first, at {former.address}, is linked",
-                f"certificate of {name!r}",
-                _APART,
-            )
+            what = f"is a second {name!r}: the first, at {former.address}, is linked"
+            raise self._refused(request, what, where, _APART)
         conversation = self.conversations.setdefault(name, Conversation(hello, self.clock))
         conversation.greet(hello, address, serial)
         conversation.rivals = conversation.rivals or self._authority.revocations.copied(serial)
@@ -190,15 +183,14 @@ class AgentConnections:
         return _response(Welcome(session=conversation.session))
 
     async def _on_poll(self, request: web.Request) -> web.Response:
-        name = self._admitted(request).name
-        poll = await self._parsed(request, Poll)
-        conversation = self.conversations.get(name)
+        bearer, poll = await self._received(request, Poll)
+        conversation = self.conversations.get(bearer.name)
         if conversation is None or conversation.session != poll.session:
             raise _unknown_session()
         conversation.open_polls += 1
         conversation.polls += 1
         try:
-            await self._news(conversation)
+            await self._wait_for_news(conversation)
             if conversation.session != poll.session:
                 raise _unknown_session()
             asked, conversation.waiting = conversation.waiting, []
@@ -207,8 +199,8 @@ class AgentConnections:
             conversation.open_polls -= 1
             conversation.heard = self.clock.seconds()
 
-    async def _news(self, conversation: Conversation) -> None:
-        """Until there is something to hand over, at most as long as a poll may last."""
+    async def _wait_for_news(self, conversation: Conversation) -> None:
+        """Waits until a request can be handed over, at most as long as a poll may last."""
         if self._closing or conversation.waiting:
             return
         conversation.news.clear()
@@ -217,10 +209,9 @@ class AgentConnections:
                 await conversation.news.wait()
 
     async def _on_reply(self, request: web.Request) -> web.Response:
-        """A reply to something that nobody waits for any more is taken and dropped."""
-        name = self._admitted(request).name
-        reply = await self._parsed(request, Reply, _LARGEST_REPLY_BYTES)
-        conversation = self.conversations.get(name)
+        """A reply that nobody waits for any more is accepted and dropped."""
+        bearer, reply = await self._received(request, Reply, _LARGEST_REPLY_BYTES)
+        conversation = self.conversations.get(bearer.name)
         if conversation is not None:
             conversation.heard = self.clock.seconds()
             asked = conversation.pending.get(reply.id)
@@ -229,57 +220,52 @@ class AgentConnections:
         return web.Response(status=204)
 
     async def _on_renewal(self, request: web.Request) -> web.Response:
-        """A new certificate for the name of the one that asks."""
-        bearer = self._admitted(request)
-        server = bearer.name
-        asked = await self._parsed(request, CertificateRequest)
+        """Signs a new certificate for the same name as the one that the agent shows."""
+        bearer, asked = await self._received(request, CertificateRequest)
         if self._authority.revocations.copied(bearer.serial) is not None:
-            raise self._refused(request, "two servers hold its certificate", server, _APART)
+            raise self._refused(request, "two servers hold its certificate", bearer.name, _APART)
+        pem, lifetime = asked.request_pem, AGENT_LIFETIME_SECONDS
         try:
-            chain = self._authority.sign(
-                asked.request_pem,
-                server,
-                lifetime_seconds=AGENT_LIFETIME_SECONDS,
-                renews=bearer,
-            )
+            chain = self._authority.sign(pem, bearer.name, lifetime_seconds=lifetime, renews=bearer)
         except UsageError as error:
-            raise self._refused(request, error.what, error.where, "install the same release") from (
-                error
-            )
+            remedy = "install the same release on the server and on the controller"
+            raise self._refused(request, error.what, error.where, remedy) from error
         return _response(CertificateAnswer(chain_pem=chain.decode()))
 
     def _admitted(self, request: web.Request) -> Bearer:
-        """Whose certificate it is, before anything else of the message is read. Raises where it was
-        denied, or has expired, since the connection was made, or where the connection is gone."""
+        """The certificate that the request came with; checked before the message is read. Raises
+        an HTTP refusal where the certificate was denied or has expired since the connection was
+        made, or where the connection is gone."""
         if request.transport is None or request.transport.is_closing():
             raise _closing(web.HTTPBadRequest())
         bearer = bearer_of(request.get_extra_info("peercert"))
-        remedy = "`controller enrol` gives the server a new one, if it is to come back"
+        remedy = "if the server is to come back, `controller enrol` gives it a new certificate"
         if self._authority.revocations.is_denied(bearer):
             raise self._refused(request, "its certificate is denied", bearer.name, remedy)
         if bearer.expires_unix <= time.time():
             raise self._refused(request, "its certificate has expired", bearer.name, remedy)
         return bearer
 
-    async def _parsed(
+    async def _received(
         self, request: web.Request, kind: type[Message], most_bytes: int = _LARGEST_MESSAGE_BYTES
-    ) -> Message:
-        """Raises a refusal where it is too large, comes too slowly, or is not understood."""
-        path, length = request.path, request.content_length
+    ) -> tuple[Bearer, Message]:
+        """(the certificate, the message). Raises an HTTP refusal where `_admitted` does, or where
+        the message is too large, comes too slowly, or is not understood."""
+        bearer, path, length = self._admitted(request), request.path, request.content_length
         if length is None or length > most_bytes:
             said = "a message of unknown length" if length is None else f"{length} bytes"
-            self._note(request, f"{path}: {said}, and {most_bytes} are the most")
+            self._note(request, f"{path}: {said}; at most {most_bytes} bytes are accepted")
             raise _closing(web.HTTPRequestEntityTooLarge(most_bytes, length or 0))
         try:
             async with asyncio.timeout(READ_SECONDS):
-                return kind.model_validate_json(await request.read())
+                return bearer, kind.model_validate_json(await request.read())
         except TimeoutError as error:
-            self._note(request, f"{path}: its message was not whole within {READ_SECONDS:g} s")
+            self._note(request, f"{path}: its message was not complete within {READ_SECONDS:g} s")
             raise _closing(web.HTTPRequestTimeout()) from error
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            what = f"what it sent is not understood: {place} {first['msg']}"
+            what = f"its message is not understood: {place} {first['msg']}"
             self._note(request, f"{path}: {what}")
             raise web.HTTPBadRequest(text=what) from error
 
@@ -300,11 +286,10 @@ def _response(message: BaseModel) -> web.Response:
 
 
 def _closing(refusal: web.HTTPException) -> web.HTTPException:
-    """What is refused may be better with the next connection: a renewed certificate."""
+    """Has the agent dial again after this refusal: by then it may have a renewed certificate."""
     refusal.force_close()
     return refusal
 
 
 def _unknown_session() -> web.HTTPException:
-    """The agent says hello again."""
     return web.HTTPGone(text="no such session: say hello again")

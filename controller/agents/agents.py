@@ -1,43 +1,34 @@
-"""The agents of a cluster, as the controller asks them: who is there, and what they answer."""
+"""The controller's view of a cluster's agents: which are connected, and how to ask them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from placewire.agent.contract.messages import (
-    Destroy,
-    Envelope,
-    Hello,
-    Preview,
-    Reply,
-    Request,
-    Stage,
-)
+from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
 from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
 from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.refused_connections import TurnedAway
 from placewire.controller.agents.tls_listener import accepting
-from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, CannotListen
+from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable
 
 ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
-# Without an open poll for this long, an agent is taken for gone.
+# An agent without an open poll for this long counts as gone.
 SILENCE_SECONDS = 5.0
 _SHORTEST_LOOK_SECONDS = 0.05
-# From the first moment in which we listen: agents dial again within 0.6 s.
+# All agents dial within this time after the controller begins to listen: each waits at most 0.6 s.
 _ALL_DIAL_SECONDS = 1.0
 _TO_CHANGE = (Preview, Stage, Destroy)
-# Of those that were turned away, how many an error names.
+# How many refused connections an error names.
 _MOST_TOLD = 4
-# This process lives as long as one command; its certificate need not outlive the longest job.
+# A command's process makes its own certificate, which must last as long as the longest job.
 _CERTIFICATE_SECONDS = 30 * 86_400.0
 
 
@@ -50,9 +41,10 @@ class Agents:
     async def listening(
         cls, host: str, tcp_port: int, authority: Authority, turned_away: TurnedAway | None = None
     ) -> AsyncIterator[Agents]:
-        """Serves the link while the block runs. turned_away: told of whoever is refused. Raises
-        CannotListen where it cannot listen there."""
+        """Serves the agent link while the block runs. turned_away: notes every refused connection.
+        Raises CannotListen where this process cannot listen there."""
         turned_away = turned_away or TurnedAway()
+        context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
         link = AgentConnections(authority, turned_away)
         runner = web.AppRunner(
             link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
@@ -61,7 +53,7 @@ class Agents:
         assert runner.server is not None, "set up"
         counting = asyncio.create_task(link.clock.run())
         try:
-            async with _accepting(host, tcp_port, authority, runner.server, turned_away):
+            async with accepting(host, tcp_port, context, runner.server, turned_away.note):
                 yield cls(link, turned_away)
         finally:
             counting.cancel()
@@ -70,13 +62,13 @@ class Agents:
 
     @property
     def hello(self) -> Mapping[str, Hello]:
-        """What each agent said of itself when it connected last, by server."""
+        """By server, what each agent said of itself when it last connected."""
         return {server: c.hello for server, c in self._link.conversations.items()}
 
     @property
     def rivals(self) -> Mapping[str, tuple[str, str]]:
-        """By server that two agents say they are, or said with a certificate that is still in use:
-        the addresses of both."""
+        """By server, the addresses of two agents that both say that they are this server, now or
+        earlier with a certificate that is still in use."""
         found = self._link.conversations.items()
         return {server: c.rivals for server, c in found if c.rivals is not None}
 
@@ -84,35 +76,38 @@ class Agents:
         conversation = self._link.conversations.get(server)
         return conversation is not None and conversation.silent_seconds() < SILENCE_SECONDS
 
-    async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
-        """Until the agents of all of these are there. Raises AgentUnreachable naming the rest."""
+    async def missing(self, servers: Sequence[str], timeout_seconds: float) -> list[str]:
+        """Waits until all these servers' agents are connected, or the time is over. Returns the
+        servers whose agents are not connected."""
         deadline = time.monotonic() + timeout_seconds
         while missing := [server for server in servers if not self.present(server)]:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise AgentUnreachable(missing, why=self._why_missing(timeout_seconds))
+            if (remaining := deadline - time.monotonic()) <= 0:
+                break
             self._link.arrival.clear()
             with suppress(TimeoutError):
-                # Not wait_for: until Python 3.12 that can forget an interrupt.
+                # Before Python 3.12, asyncio.wait_for can lose a cancellation.
                 async with asyncio.timeout(remaining):
                     await self._link.arrival.wait()
+        return missing
 
-    def _why_missing(self, timeout_seconds: float) -> str:
-        why, told = f"not dialled in within {timeout_seconds:g} s", self._turned_away.told
-        return f"{why}; turned away: {'; '.join(told[-_MOST_TOLD:])}" if told else why
+    async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
+        """Waits as `missing` does. Raises AgentUnreachable, naming the servers that are missing."""
+        if missing := await self.missing(servers, timeout_seconds):
+            why = f"not dialled in within {timeout_seconds:g} s"
+            if told := self._turned_away.told:
+                why += f"; these were turned away: {'; '.join(told[-_MOST_TOLD:])}"
+            raise AgentUnreachable(missing, why=why)
 
     async def ask(
         self, server: str, request: Request, reply_type: type[ReplyType], timeout_seconds: float
     ) -> ReplyType:
-        """Raises AgentRefused with the agent's reason, or AgentUnreachable where it is not there,
-        falls silent, restarts meanwhile, or does not answer in time."""
+        """The agent's answer. Raises AgentRefused with the agent's reason; AgentUnreachable where
+        it is not connected, falls silent, restarts meanwhile, or does not answer in time; and
+        AgentProblem where its answer is not understood."""
         conversation = self._link.conversations.get(server)
         if conversation is None:
             raise AgentUnreachable([server], why="it has not dialled in")
-        asked = Asked(
-            Envelope(id=uuid.uuid4().hex, body=request), asyncio.get_running_loop().create_future()
-        )
-        conversation.begin(asked)
+        asked = conversation.begin(request)
         try:
             reply = await _answer(conversation, asked, timeout_seconds)
         finally:
@@ -120,23 +115,21 @@ class Agents:
         return _read(server, request, reply, reply_type)
 
     async def ask_all(
-        self,
-        requests: Mapping[str, Request],
-        reply_type: type[ReplyType],
-        timeout_seconds: float,
+        self, requests: Mapping[str, Request], reply_type: type[ReplyType], timeout_seconds: float
     ) -> dict[str, ReplyType]:
-        """All at once, by server; every outcome is awaited before anything is raised. The exception
-        carries the answers of those that did answer; unreachable goes before refused. Nobody is
-        asked for a change where one of them is two."""
+        """Asks all servers at once; returns the answers by server.
+
+        Waits for every outcome, then raises one exception that carries the answers of those that
+        did answer: AgentUnreachable if any is unreachable, else the first failure. Raises
+        AgentProblem, and asks nobody, where a change is requested of a server that has two agents.
+        """
         if any(isinstance(request, _TO_CHANGE) for request in requests.values()):
             await self._require_one_each(requests)
-        outcomes = await asyncio.gather(
-            *(
-                self.ask(server, request, reply_type, timeout_seconds)
-                for server, request in requests.items()
-            ),
-            return_exceptions=True,
-        )
+        asking = [
+            self.ask(server, request, reply_type, timeout_seconds)
+            for server, request in requests.items()
+        ]
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
         by_server = dict(zip(requests, outcomes, strict=True))
         answered = {s: o for s, o in by_server.items() if not isinstance(o, BaseException)}
         failed = {s: o for s, o in by_server.items() if isinstance(o, BaseException)}
@@ -145,36 +138,17 @@ class Agents:
         return answered
 
     async def _require_one_each(self, servers: Iterable[str]) -> None:
-        """Raises AgentProblem where a server's name is said by two agents. The second may come a
-        moment after the first."""
+        """Raises AgentProblem where two agents say that they are the same server. Waits first,
+        because the second may dial a moment after the first."""
         await asyncio.sleep(self._link.began + _ALL_DIAL_SECONDS - time.monotonic())
         for server in servers:
             if (both := self.rivals.get(server)) is not None:
                 raise AgentProblem(
                     f"two agents say that they are this server: from {both[0]}, and from {both[1]}",
                     where=server,
-                    remedy="one has a copy of the other's certificate; give each its own: "
+                    remedy="one has a copy of the other's certificate; give each one its own: "
                     f"`controller authority deny {server}`, then `controller enrol` for both",
                 )
-
-
-@asynccontextmanager
-async def _accepting(
-    host: str, tcp_port: int, authority: Authority, server: web.Server, turned_away: TurnedAway
-) -> AsyncIterator[None]:
-    context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(
-                accepting(host, tcp_port, context, server, turned_away.note)
-            )
-        except OSError as error:
-            raise CannotListen(
-                f"cannot listen for agents: {error.strerror}",
-                where=f"{host}:{tcp_port}",
-                remedy="another controller may be running; wait for it, or give --listen",
-            ) from error
-        yield
 
 
 async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: float) -> Reply:
@@ -186,7 +160,7 @@ async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: flo
             raise AgentUnreachable([server], why=f"{what}: no answer in {timeout_seconds:g} s")
         if (silence := conversation.silent_seconds()) >= SILENCE_SECONDS:
             raise AgentUnreachable([server], why=f"silent for {silence:.0f} s")
-        # Before then it cannot have been silent for that long.
+        # The agent cannot have been silent for SILENCE_SECONDS before this pause is over.
         pause = max(SILENCE_SECONDS - silence, _SHORTEST_LOOK_SECONDS)
         done, _ = await asyncio.wait([asked.answer], timeout=min(pause, remaining))
         if done:
@@ -207,7 +181,7 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
 
 
 def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) -> BaseException:
-    """One exception for all. What is no agent's problem (a defect of ours) goes first."""
+    """The exception for all failures. One that is no AgentProblem is a defect, and goes first."""
     for error in failed.values():
         if not isinstance(error, AgentProblem):
             return error

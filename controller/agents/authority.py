@@ -1,42 +1,38 @@
-"""The cluster's own certificate authority, and the two TLS contexts of the agent link.
+"""The cluster's own certificate authority, and the controller's TLS context for the agent link.
 
-An agent is who its certificate says, never what it claims: the subject alternative name is the
-server's name. Agents' certificates serve only to dial, the controller's only to be dialled, so that
-an agent that was broken into cannot pose as the controller.
+An agent is identified by its certificate alone: the subject alternative name is the server's name.
+Agents' certificates are valid for TLS clients only and the controller's for TLS servers only, so
+that an attacker who has an agent's certificate cannot pose as the controller.
 """
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import os
 import ssl
 import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from placewire.controller.agents.private_files import write_private
 from placewire.controller.agents.revocations import Bearer, Revocations
 from placewire.controller.errors import UsageError
 from placewire.optimizer.cluster_plan.values import server_name
 
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
 CONTROLLER_NAME = "controller"
 Kind = Literal["agent", "controller"]
 
-# Renewed from half of it on, whenever the link is up: a cluster may lie idle for 15 days.
+# Agents renew their certificates from half of this on, so a cluster may lie idle for 15 days.
 AGENT_LIFETIME_SECONDS = 30 * 86_400.0
 _AUTHORITY_LIFETIME_SECONDS = 10 * 365 * 86_400.0
-# Clocks of servers differ; a certificate must be valid on a slow one at once.
+# A certificate begins this much in the past, so that a server whose clock is late accepts it.
 _CLOCK_SKEW_SECONDS = 300.0
 
 
@@ -47,7 +43,7 @@ class Issued:
 
 
 class Authority:
-    """EC P-256. certificate_file is public and goes to every agent; the key never leaves here."""
+    """The authority's key (EC P-256) never leaves its folder. certificate_file is for agents."""
 
     def __init__(
         self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
@@ -58,18 +54,17 @@ class Authority:
 
     @property
     def sha256(self) -> str:
-        """Of its certificate in DER: by this an agent knows it that knows nobody yet."""
+        """Of the certificate in DER. A token carries it, so a new agent knows its authority."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """The authority kept in this folder, made at its first use. Raises UsageError where the
-        folder cannot be used."""
+        """Creates the authority at first use. Raises UsageError where the folder is unusable."""
         certificate_file, key_file = directory / "authority.crt", directory / "authority.key"
         try:
             if not certificate_file.exists():
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _found(certificate_file, key_file)
+                _create(certificate_file, key_file)
             key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
             certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
         except OSError as error:
@@ -87,31 +82,20 @@ class Authority:
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return cls(directory, key, certificate)
 
-    def issue(
-        self,
-        name: str,
-        kind: Kind,
-        directory: Path,
-        *,
-        lifetime_seconds: float,
-        addresses: tuple[str, ...] = (),
-    ) -> Issued:
-        """Writes NAME.crt (with the authority's) and NAME.key, mode 0600, into the folder.
-
-        addresses: IP addresses that the certificate is valid for, beside the name. Raises
-        UsageError where the name is no server's, or the folder cannot be written to.
-        """
+    def issue(self, name: str, kind: Kind, directory: Path, *, lifetime_seconds: float) -> Issued:
+        """Writes NAME.crt (the certificate, then the authority's) and NAME.key, both of mode 0600.
+        Raises UsageError where the name is no server name, or the folder cannot be written to."""
         try:
-            server_name(name)  # it becomes part of two paths
+            server_name(name)  # The name becomes part of two paths.
         except ValueError as error:
             raise UsageError(str(error), where="the server's name") from error
         key = ec.generate_private_key(ec.SECP256R1())
-        chain = self._chain(name, key.public_key(), kind, lifetime_seconds, addresses)
+        chain = self._chain(name, key.public_key(), kind, lifetime_seconds)
         issued = Issued(directory / f"{name}.crt", directory / f"{name}.key")
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_private(issued.key_file, _key_pem(key))
-            _write_private(issued.certificate_file, chain)
+            write_private(issued.key_file, _key_pem(key))
+            write_private(issued.certificate_file, chain)
         except OSError as error:
             raise UsageError(
                 f"the certificate cannot be written: {error.strerror}",
@@ -121,8 +105,9 @@ class Authority:
         return issued
 
     def own_context(self, *, lifetime_seconds: float, agents_only: bool = True) -> ssl.SSLContext:
-        """Of a controller that listens, with a certificate of its own. The key is never on a disk:
-        a controller that is killed would leave it there. agents_only: as of server_context."""
+        """The TLS context of a listening controller, with a new certificate. Its key stays in
+        memory, because a controller that is killed would leave a file. agents_only: as in
+        server_context."""
         key = ec.generate_private_key(ec.SECP256R1())
         chain = self._chain(CONTROLLER_NAME, key.public_key(), "controller", lifetime_seconds)
         descriptor = os.memfd_create("controller.pem")
@@ -142,10 +127,12 @@ class Authority:
         lifetime_seconds: float,
         renews: Bearer | None = None,
     ) -> bytes:
-        """A certificate for dialling, and the authority's behind it (PEM), for the key of a PKCS
-        #10 request. The request's own wishes count for nothing: who it is for is known by a token,
-        or by the certificate that it renews. Raises UsageError where it is none, names another, or
-        renews one that is denied.
+        """Signs the key of a PKCS #10 request; returns the new agent certificate, then the
+        authority's (PEM).
+
+        server: whom a token, or the certificate to be renewed, proves the request to come from.
+        What else the request asks for is ignored. Raises UsageError where it is no valid request,
+        names another server, or renews a certificate that is denied.
         """
         try:
             request = x509.load_pem_x509_csr(request_pem.encode())
@@ -168,72 +155,55 @@ class Authority:
         key: ec.EllipticCurvePublicKey,
         kind: Kind,
         lifetime_seconds: float,
-        addresses: tuple[str, ...] = (),
         renews: Bearer | None = None,
     ) -> bytes:
-        names: list[x509.GeneralName] = [x509.DNSName(name)]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-        usage = {
-            "agent": ExtendedKeyUsageOID.CLIENT_AUTH,
-            "controller": ExtendedKeyUsageOID.SERVER_AUTH,
-        }[kind]
-        serial = x509.random_serial_number()
+        purposes = ExtendedKeyUsageOID
+        usage = purposes.CLIENT_AUTH if kind == "agent" else purposes.SERVER_AUTH
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
-            _builder(name, key, self._certificate.subject, lifetime_seconds, serial)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            _builder(name, key, self._certificate.subject, lifetime_seconds, authority=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .add_extension(_key_usage(authority=False), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
+            .add_extension(issuer, critical=False)
         )
+        certificate = builder.sign(self._key, hashes.SHA256())
         if kind == "agent":
             try:
                 with self.revocations.locked():
                     if renews is not None and self.revocations.is_denied(renews):
                         raise UsageError("its certificate is denied", where=name)
-                    self.revocations.record(name, serial, time.time() + lifetime_seconds)
+                    expires_unix = time.time() + lifetime_seconds
+                    self.revocations.record(name, certificate.serial_number, expires_unix)
             except OSError as error:
                 raise UsageError(
-                    f"the certificate cannot be noted: {error.strerror}",
+                    f"the certificate cannot be recorded: {error.strerror}",
                     where=str(error.filename or self.certificate_file.parent),
-                    remedy="make room, or run as the user that owns the authority",
+                    remedy="free space on the disk, or run as the user that owns the authority",
                 ) from error
-        return _sign(builder, self._key) + self.certificate_file.read_bytes()
+        return _pem(certificate) + self.certificate_file.read_bytes()
 
 
 def server_context(
     authority_file: Path, issued: Issued, *, agents_only: bool = True
 ) -> ssl.SSLContext:
-    """For the controller. agents_only: only who has a certificate of this authority for dialling
-    gets in; else anybody, as for enrolment."""
+    """The controller's side of TLS. agents_only: a client must show an agent certificate of this
+    authority; otherwise every client is accepted, as enrolment needs."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority_file))
     if agents_only:
         context.verify_mode = ssl.CERT_REQUIRED
-    return _with_identity(context, issued)
-
-
-def client_context(authority_file: Path, issued: Issued) -> ssl.SSLContext:
-    """For an agent; the name to expect of the controller is CONTROLLER_NAME."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority_file))
-    return _with_identity(context, issued)
-
-
-def peer_name(certificate: dict[str, object] | None) -> str | None:
-    """The DNS name in what ssl's getpeercert() gave."""
-    names = (certificate or {}).get("subjectAltName", ())
-    assert isinstance(names, tuple)
-    return next((value for kind, value in names if kind == "DNS"), None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(issued.certificate_file, issued.key_file)
+    return context
 
 
 def bearer_of(certificate: dict[str, object] | None) -> Bearer:
-    """Of what getpeercert() gave."""
+    """Reads what ssl's getpeercert() returns. The name is empty where there is no DNS name."""
     found = certificate or {}
+    names = found.get("subjectAltName", ())
+    assert isinstance(names, tuple)
     begins = _unix_seconds(str(found["notBefore"])) if found else 0.0
     return Bearer(
-        name=peer_name(certificate) or "",
+        name=next((value for kind, value in names if kind == "DNS"), ""),
         serial=str(int(str(found.get("serialNumber", "0")), 16)),
         issued_unix=begins + _CLOCK_SKEW_SECONDS,
         expires_unix=_unix_seconds(str(found["notAfter"])) if found else 0.0,
@@ -242,33 +212,17 @@ def bearer_of(certificate: dict[str, object] | None) -> Bearer:
 
 @lru_cache(maxsize=4096)
 def _unix_seconds(certificate_time: str) -> float:
-    """The same few of each agent come with every message of it."""
+    """Cached, because every message of an agent comes with the same two times."""
     return ssl.cert_time_to_seconds(certificate_time)
 
 
-def _with_identity(context: ssl.SSLContext, issued: Issued) -> ssl.SSLContext:
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(issued.certificate_file, issued.key_file)
-    return context
-
-
-def _found(certificate_file: Path, key_file: Path) -> None:
-    """A new authority. The key first: a certificate without its key would never be replaced."""
+def _create(certificate_file: Path, key_file: Path) -> None:
+    """Writes the key first, because a certificate without its key would never be replaced."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = "Placewire authority"
-    builder = (
-        _builder(
-            name,
-            key.public_key(),
-            _subject(name),
-            _AUTHORITY_LIFETIME_SECONDS,
-            x509.random_serial_number(),
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(authority=True), critical=True)
-    )
-    _write_private(key_file, _key_pem(key))
-    _write_private(certificate_file, _sign(builder, key), mode=0o644)
+    name, lifetime = "Placewire authority", _AUTHORITY_LIFETIME_SECONDS
+    builder = _builder(name, key.public_key(), _subject(name), lifetime, authority=True)
+    write_private(key_file, _key_pem(key))
+    write_private(certificate_file, _pem(builder.sign(key, hashes.SHA256())), mode=0o644)
 
 
 def _subject(name: str) -> x509.Name:
@@ -280,23 +234,12 @@ def _builder(
     public: ec.EllipticCurvePublicKey,
     issuer: x509.Name,
     lifetime_seconds: float,
-    serial: int,
+    *,
+    authority: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_subject(name))
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(serial)
-        .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
-        .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
-
-
-def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    constraints = x509.BasicConstraints(ca=authority, path_length=0 if authority else None)
+    usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
         key_encipherment=False,
@@ -307,26 +250,24 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(seconds=_CLOCK_SKEW_SECONDS))
+        .not_valid_after(now + datetime.timedelta(seconds=lifetime_seconds))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
-def _write_private(file: Path, content: bytes, mode: int = 0o600) -> None:
-    """Never readable by others, not even for a moment; whole or not at all."""
-    fresh = file.with_name(file.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as sink:
-        sink.write(content)
-        os.fsync(sink.fileno())
-    fresh.replace(file)
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    pem, unencrypted = serialization.Encoding.PEM, serialization.NoEncryption()
+    return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, unencrypted)

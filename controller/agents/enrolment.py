@@ -1,4 +1,4 @@
-"""Which token enrols which server: each once, for a while, from that server's address. Pure."""
+"""Decides which token enrols which server: once, for a limited time, from one address. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from placewire.agent.contract.enrolment import Token, parse_token
 
 
 class EnrolmentRefusedError(Exception):
-    """Says to the log why; whoever asked is only told that it was refused."""
+    """The message is for the controller's log; the server is only told that it was refused."""
 
 
 @dataclass
 class Enrolment:
-    """addresses: by server, where its request must come from; None: from anywhere. Tokens are kept
-    as digests: nobody reads them out of this process's memory by mistake."""
+    """addresses: by server, the address that its request must come from; None: any address. Only
+    digests of tokens are kept, so that no token can leak from this process's memory."""
 
     authority_sha256: str
     addresses: Mapping[str, str | None]
@@ -27,7 +27,7 @@ class Enrolment:
     _digests: dict[str, bytes] = field(default_factory=dict)
 
     def new_token(self, server: str) -> Token:
-        """The former token of this server is void."""
+        """Makes a token for this server; its former token becomes void."""
         token = Token(server, self.authority_sha256, secrets.token_urlsafe(32))
         self._digests[server] = _digest(token.secret)
         return token
@@ -37,23 +37,24 @@ class Enrolment:
         return [server for server in self.addresses if server not in self.enrolled]
 
     def server_of(self, text: str, peer_address: str, now_seconds: float) -> str:
-        """The server that may have a certificate for this token: once it has it, add it to
-        `enrolled`, which uses the token up. Raises EnrolmentRefusedError."""
+        """Returns the server that this token entitles to a certificate. The caller adds it to
+        `enrolled` once the certificate is signed, which uses the token up. Raises
+        EnrolmentRefusedError where the token is not valid."""
         try:
             token = parse_token(text)
         except ValueError as error:
-            raise EnrolmentRefusedError("what it sent is no token") from error
+            raise EnrolmentRefusedError("it sent no valid token") from error
         server, known = token.server, self._digests.get(token.server)
         if server in self.enrolled:
             raise EnrolmentRefusedError(f"the token of {server!r} was used before")
         if known is None or not hmac.compare_digest(known, _digest(token.secret)):
-            raise EnrolmentRefusedError(f"the token is none of those for {server!r}")
+            raise EnrolmentRefusedError(f"this is not the token that {server!r} was given last")
         if now_seconds >= self.expires_seconds:
             raise EnrolmentRefusedError(f"the token of {server!r} has expired")
         wanted = self.addresses[server]
         if wanted is not None and wanted != peer_address:
             raise EnrolmentRefusedError(
-                f"the token of {server!r} came from {peer_address}, and is for {wanted}"
+                f"the token of {server!r} came from {peer_address}, but is valid only from {wanted}"
             )
         return server
 

@@ -1,4 +1,7 @@
-"""Where servers without a certificate ask for their first one, while `controller enrol` waits."""
+"""Serves the address where servers ask for their first certificate while `controller enrol` waits.
+
+The paths and messages are in agent/contract/enrolment.py.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,8 @@ from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.errors import UsageError
 
-# A request is one small document: whoever needs longer keeps a connection for its own sake.
+# A request is one small document; a client that sends for longer only occupies a connection.
 _READ_SECONDS = 5.0
-
-
-def _plain(address: str) -> str:
-    """An IPv4 address that a socket of both kinds shows as IPv6."""
-    return address.removeprefix("::ffff:")
 
 
 @asynccontextmanager
@@ -41,28 +39,29 @@ async def listening(
     on_enrolled: Callable[[str], None],
     on_refused: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
-    """on_refused: told who is turned away, by address, and why. Raises UsageError where that
-    address is taken."""
+    """Serves while the block runs. on_enrolled: called with each server that gets a certificate.
+    on_refused: called with the address of each client that is turned away, and why. Raises
+    UsageError where this process cannot listen there, such as when the address is taken."""
 
     async def give_authority(request: web.Request) -> web.Response:
         return web.Response(text=authority.certificate_file.read_text())
 
     async def give_certificate(request: web.Request) -> web.Response:
-        peer = _plain(request.remote or "")
+        # A socket for IPv4 and IPv6 writes an IPv4 address in this way.
+        peer = (request.remote or "").removeprefix("::ffff:")
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 asked = CertificateRequest.model_validate_json(await request.read())
             server = enrolment.server_of(asked.token or "", peer, time.monotonic())
-            # Nothing else runs between here and `enrolled`: of two requests with one token the
-            # second finds it used.
+            # No `await` comes before `enrolled.add`: a second request finds the token used.
             chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
             enrolment.enrolled.add(server)
         except (EnrolmentRefusedError, UsageError) as error:
             on_refused(peer, str(error))
             raise web.HTTPForbidden(text="refused; the controller says why") from error
         except (ValidationError, TimeoutError) as error:
-            on_refused(peer, "what it sent is no request for a certificate")
-            raise web.HTTPBadRequest(text="no request for a certificate") from error
+            on_refused(peer, "it sent no valid request for a certificate")
+            raise web.HTTPBadRequest(text="this is no valid request for a certificate") from error
         except web.HTTPRequestEntityTooLarge:
             on_refused(peer, f"it sent more than {LARGEST_REQUEST_BYTES} bytes")
             raise
@@ -81,7 +80,7 @@ async def listening(
             raise UsageError(
                 f"cannot listen: {error.strerror or error}",
                 where=f"--listen {host}:{tcp_port}",
-                remedy="another `controller enrol` may be running; or give another port",
+                remedy="another `controller enrol` may be running; end it, or give another port",
             ) from error
         yield
     finally:

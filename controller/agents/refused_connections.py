@@ -1,4 +1,4 @@
-"""Who was turned away, and why: told once, and kept in a file that only grows so far."""
+"""Tells and records which connections were turned away and why, each once, in a bounded file."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Who asks again and again is told once; who varies what they say is not told for ever.
+# The same refusal is told once, and no more than this many different ones are told.
 _MOST_TOLD = 256
 _LONGEST = 300
-# Of a controller's state folder.
+# The file's name in a controller's state folder.
 FILE = "refused.jsonl"
-# It is put aside at this size, and the one put aside before is removed.
+# At this size the file is renamed to FILE.1, in place of the former FILE.1.
 _LARGEST_FILE_BYTES = 1024 * 1024
 
 
-def _nobody(text: str) -> None:
-    return None
-
-
 class TurnedAway:
-    """file: a line each, for its owner alone; None: no file. say: told each as one line."""
+    """file: gets a JSON object a line, readable by its owner alone; None: no file. say: called with
+    each refusal as one line. told: these lines."""
 
-    def __init__(self, file: Path | None = None, say: Callable[[str], None] = _nobody) -> None:
+    def __init__(
+        self, file: Path | None = None, say: Callable[[str], None] = lambda line: None
+    ) -> None:
         self._file, self._say = file, say
         self.told: list[str] = []
 
     def note(self, address: str, why: str) -> None:
-        """address: where from. why: may hold what they sent: only what can be printed is kept."""
+        """address: of the peer. why: may quote what the peer sent, so it is shortened, and what
+        cannot be printed is replaced."""
         line = f"{address}: {_printable(why)}"
         if line in self.told or len(self.told) >= _MOST_TOLD:
             return
@@ -39,7 +39,7 @@ class TurnedAway:
             try:
                 _append(self._file, address, _printable(why))
             except OSError as error:
-                self._say(f"{self._file}: that could not be noted: {error.strerror}")
+                self._say(f"{self._file}: this refusal could not be recorded: {error.strerror}")
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Connections with mutual TLS, accepted so that a handshake that fails is told with its peer.
+"""Accepts the agents' TLS connections, and reports each handshake that fails, with its peer.
 
-asyncio's own server drops such a connection without a word: an agent whose certificate has expired
-would look like one that does not run.
+asyncio's own server drops a failed handshake silently, so that an agent whose certificate has
+expired would look like an agent that does not run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-# A client that has not proved itself by then keeps a connection for its own sake.
+from placewire.controller.errors import CannotListen
+
+# A client that takes longer only occupies a connection.
 HANDSHAKE_SECONDS = 10.0
-# All agents of a cluster may dial in one moment, and each once more to see whether we listen.
+# All agents of a cluster may dial at once, each a second time to test whether we listen.
 _BACKLOG = 4096
-# Where this process has no file descriptors left: others may be closed meanwhile.
+# The pause where this process has no file descriptors left: some may be closed meanwhile.
 _PAUSE_SECONDS = 0.1
 
 _WORDS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
-    "UNSUPPORTED_PROTOCOL": "it speaks no TLS 1.3",
-    "HTTP_REQUEST": "it speaks no TLS",
-    "WRONG_VERSION_NUMBER": "it speaks no TLS",
+    "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
+    "HTTP_REQUEST": "it does not speak TLS",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
 }
 
 
@@ -36,9 +38,18 @@ async def accepting(
     protocol: Callable[[], asyncio.BaseProtocol],
     on_refused: Callable[[str, str], None],
 ) -> AsyncIterator[None]:
-    """Whoever passes the handshake gets a `protocol`. on_refused: told the address of whoever does
-    not, and why. Raises OSError where it cannot listen there."""
+    """Listens while the block runs. Each connection that passes the handshake gets a `protocol`.
+    on_refused: called with the address of each peer that does not pass, and why. Raises
+    CannotListen where this process cannot listen there."""
     handshakes: set[asyncio.Task[None]] = set()
+    try:
+        listener = socket.create_server((host, tcp_port), backlog=_BACKLOG)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen for agents: {error.strerror}",
+            where=f"{host}:{tcp_port}",
+            remedy="another controller may be running; wait for it, or give another --listen",
+        ) from error
 
     async def greet(connection: socket.socket, address: str) -> None:
         try:
@@ -49,7 +60,7 @@ async def accepting(
             if (why := _why(error)) is not None:
                 on_refused(address, why)
 
-    async def accept(listener: socket.socket) -> None:
+    async def accept() -> None:
         while True:
             try:
                 connection, peer = await asyncio.get_running_loop().sock_accept(listener)
@@ -60,13 +71,13 @@ async def accepting(
             handshakes.add(task)
             task.add_done_callback(handshakes.discard)
 
-    with socket.create_server((host, tcp_port), backlog=_BACKLOG) as listener:
+    with listener:
         listener.setblocking(False)
-        accepted = asyncio.create_task(accept(listener))
+        accepted = asyncio.create_task(accept())
         try:
             yield
         finally:
-            # asyncio would give who dials in this very moment to the task that is cancelled.
+            # Otherwise asyncio would hand a peer that dials at this moment to the cancelled task.
             asyncio.get_running_loop().remove_reader(listener)
             for task in (accepted, *handshakes):
                 task.cancel()
@@ -75,11 +86,12 @@ async def accepting(
 
 
 def _why(error: OSError) -> str | None:
-    """None where the other side only hung up: agents look whether somebody listens."""
+    """Why the handshake failed; None where the peer only hung up, as an agent does that only tests
+    whether the controller listens."""
     if isinstance(error, ssl.SSLEOFError):
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate does not hold: {error.verify_message}"
+        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         return _WORDS.get(reason, f"no TLS handshake: {reason.replace('_', ' ').lower()}")

@@ -1,8 +1,8 @@
-"""One change over many servers: stage everywhere under a lease, then keep it or undo it everywhere.
+"""One change over many servers: stages it under leases, then keeps or restores it everywhere.
 
-The journal holds the decision; the agents hold the leases. Whatever ends the change early — an
-error, an interrupt, this process being killed — no server stays changed: either we restore it here,
-or its lease runs out.
+The journal holds the decision; the agents hold the leases. Whatever ends the change early (an
+error, an interrupt, the death of this process), no server stays changed: this process restores it,
+or its lease runs out and the agent does.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Coroutine, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from placewire.agent.contract.messages import Preview as PreviewRequest
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
+from placewire.controller.records.journal import Journal
 from placewire.controller.uninterruptible import uninterruptible
 
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.records.journal import Journal
-
-# Long enough to survive a stall of a busy machine, short enough that a dead controller's half-made
-# change is gone within half a minute.
+# Long enough to survive a stall of a busy machine, short enough that the half-made change of a dead
+# controller is gone within half a minute.
 LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 6.0
-# So often within a lease, at least: one renewal may fail, and one may wait for a server in vain.
+# The least number of renewals within a lease: one may fail, and another may time out.
 _RENEWALS = 5
-# Below the lease: the first server to stage must not go back before the last one has answered.
+# Less than the lease, so that no server restores itself before the last one has staged.
 _STAGE_TIMEOUT_SECONDS = 24.0
-# Restoring is asked for again until here: an agent that is silent for a moment still goes back.
+# For this long restoring is requested again and again, in case an agent is silent for a moment.
 _RESTORE_TIMEOUT_SECONDS = 40.0
 _RESTORE_PAUSE_SECONDS = 0.5
 
@@ -41,25 +38,21 @@ Result = TypeVar("Result")
 
 
 async def preview(agents: Agents, desired: Mapping[str, DesiredState]) -> dict[str, Previewed]:
-    """What staging would change, by server. Raises AgentRefused where a server could not do it."""
-    answers = await agents.ask_all(
-        {server: PreviewRequest(desired=state) for server, state in desired.items()},
-        Previewed,
-        timeout_seconds=20,
-    )
+    """By server, what staging would change. Raises AgentRefused where a server would refuse it."""
+    requests = {server: PreviewRequest(desired=state) for server, state in desired.items()}
+    answers = await agents.ask_all(requests, Previewed, timeout_seconds=20)
     for server, answer in answers.items():
         if answer.refusals:
             raise AgentRefused(server, answer.refusals[0])
-    return dict(answers)
+    return answers
 
 
 class NetworkChange:
-    """`async with NetworkChange(...) as change:`, then stage, commit and perhaps keep; leaving
-    without `keep`, or with an error, restores every server.
+    """`async with NetworkChange(...) as change:`, then stage, commit and perhaps keep. Leaving the
+    block without `keep`, or with an error, restores every server.
 
-    lease_seconds: of what is committed. What is only staged has a short one, so that a dead
-    controller's half-made change is soon gone. changes: number of changes that staging made, by
-    server.
+    lease_seconds: the lease once the change is committed; before that it is LEASE_SECONDS.
+    changes: by server, how many changes staging made.
     """
 
     def __init__(
@@ -85,17 +78,14 @@ class NetworkChange:
         return self
 
     async def stage(self) -> None:
-        """Every server applies, verifies by reading back, and holds a lease that we renew."""
+        """Every server applies its state and reads it back, under a lease that is then renewed."""
         first = next(iter(self._desired.values()))
         self._decision = self._journal.begin(first.plan_name, first.plan_digest, self._generation)
-        reports = await self._agents.ask_all(
-            {
-                server: Stage(desired=state, lease_seconds=LEASE_SECONDS)
-                for server, state in self._desired.items()
-            },
-            ApplyReport,
-            timeout_seconds=_STAGE_TIMEOUT_SECONDS,
-        )
+        requests = {
+            server: Stage(desired=state, lease_seconds=LEASE_SECONDS)
+            for server, state in self._desired.items()
+        }
+        reports = await self._agents.ask_all(requests, ApplyReport, _STAGE_TIMEOUT_SECONDS)
         for server, report in reports.items():
             if not report.succeeded:
                 raise AgentRefused(server, report.refusals[0])
@@ -103,13 +93,8 @@ class NetworkChange:
         self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # There is nothing left to interrupt: it ends with what it would have ended with.
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # An interrupt while this ends must not replace the error that the block ends with.
         with contextlib.suppress(asyncio.CancelledError):
             await uninterruptible(self._end(error))
 
@@ -121,8 +106,8 @@ class NetworkChange:
             await self._restore_all(error)
 
     async def while_held(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Its result. When a lease is lost the work is cancelled and the loss raised: nothing may
-        be measured or run on a network that is no longer the one that was staged."""
+        """The result of the work. If a lease is lost, cancels the work and raises the AgentProblem:
+        nothing may be measured or run on a network that is no longer as it was staged."""
         task = asyncio.ensure_future(work)
         either: set[asyncio.Future[Any]] = {task, self._lost}
         try:
@@ -135,7 +120,7 @@ class NetworkChange:
             await uninterruptible(asyncio.wait({task}))
 
     async def commit(self) -> None:
-        """Decided: the change stands until this controller restores it or stops renewing."""
+        """The change stands until this controller restores it or stops renewing the leases."""
         self._lease_seconds = self._committed_seconds
         asked = time.monotonic()
         await self._ask_lease(self._lease_seconds)
@@ -144,12 +129,12 @@ class NetworkChange:
 
     @property
     def held_seconds(self) -> float:
-        """For how long from now every server keeps the change, should nobody renew it."""
+        """For how long from now every server keeps the change if nobody renews the leases."""
         return max(0.0, min(self._held_until.values(), default=0.0) - time.monotonic())
 
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
-        # First, so that the journal knows of a keep that only some servers heard.
+        # The journal is written first, so that it knows of a `keep` that only some servers heard.
         assert self._decision is not None, "staged first"
         self._journal.keep(
             self._decision, {s: state.model_dump_json() for s, state in self._desired.items()}
@@ -164,23 +149,21 @@ class NetworkChange:
         self._journal.decide(self._decision, phase, detail=detail)
 
     def _record_undone(self, phase: str, detail: str = "") -> None:
-        """Where the journal cannot be written, what became of the servers is said all the same;
-        `recover` undoes it once more, which changes nothing."""
+        """A journal that cannot be written must not hide what became of the servers. `recover`
+        later restores them once more, which changes nothing."""
         with contextlib.suppress(sqlite3.Error):
             self._record(phase, detail)
 
     async def _ask_lease(self, lease_seconds: float | None) -> None:
-        await self._agents.ask_all(
-            {
-                server: Commit(generation=generation, lease_seconds=lease_seconds)
-                for server, generation in self._generation.items()
-            },
-            LeaseState,
-            timeout_seconds=10,
-        )
+        requests = {
+            server: Commit(generation=generation, lease_seconds=lease_seconds)
+            for server, generation in self._generation.items()
+        }
+        await self._agents.ask_all(requests, LeaseState, timeout_seconds=10)
 
     async def _renew(self) -> None:
-        """A renewal may be missed; a lease is lost when it ran out here, or its server says so."""
+        """Renews the leases again and again. A single renewal may fail; a lease is lost when its
+        time is over by this machine's clock, or when a server refuses to renew it."""
         while not self._lost.done():
             pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
             await asyncio.sleep(pause)
@@ -201,27 +184,25 @@ class NetworkChange:
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
 
     async def _restore_all(self, cause: BaseException | None) -> None:
-        """Until every server has confirmed, or time is up. Says what is left, if anything is."""
+        """Raises RestoreFailed, which names what is left, where not every server confirms."""
         reports, problem = await self._ask_restore()
-        unverified = {s: r.refusals for s, r in reports.items() if not r.succeeded}
-        if problem is None and not unverified:
+        failed = {s: r.refusals for s, r in reports.items() if not r.succeeded}
+        if problem is None and not failed:
             self._record_undone("restored")
             return
         silent = [server for server in self._generation if server not in reports]
-        what = [
-            f"{server}: {refusal.what}" for server, some in unverified.items() for refusal in some
-        ]
+        what = [f"{server}: {refusal.what}" for server, some in failed.items() for refusal in some]
         if problem is not None:
             what.append(f"{', '.join(silent)}: {problem.what}")
         self._record_undone("restore failed", detail="; ".join(what))
         raise RestoreFailed(
             f"not every server is back on its former state: {'; '.join(what)}",
-            where=", ".join([*unverified, *silent]),
-            remedy=self._remedy(list(unverified), silent),
+            where=", ".join([*failed, *silent]),
+            remedy=self._remedy(list(failed), silent),
         ) from cause
 
     async def _ask_restore(self) -> tuple[dict[str, ApplyReport], AgentProblem | None]:
-        """(reports by server, why the others have none)"""
+        """(the reports by server, the problem of the servers that sent none by the deadline)"""
         reports: dict[str, ApplyReport] = {}
         deadline = time.monotonic() + _RESTORE_TIMEOUT_SECONDS
         while True:
@@ -240,18 +221,16 @@ class NetworkChange:
                     return reports, problem
             await asyncio.sleep(_RESTORE_PAUSE_SECONDS)
 
-    def _remedy(self, unverified: list[str], silent: list[str]) -> str:
-        advice = []
-        if unverified:
-            advice.append(restore_by_hand(unverified))
+    def _remedy(self, failed: list[str], silent: list[str]) -> str:
+        advice = [restore_by_hand(failed)] if failed else []
         if silent and self._keeping:
             advice.append(
                 f"{', '.join(silent)} may have been told to keep the new state: when reachable, "
-                "apply again or `controller destroy`"
+                "run `controller apply` again, or `controller destroy`"
             )
         elif silent:
             advice.append(
-                f"an agent that runs on {', '.join(silent)} restores it within "
+                f"if the agent runs on {', '.join(silent)}, it restores its server within "
                 f"{self._lease_seconds:.0f} s, when the lease ends; see `controller status`"
             )
         return "; ".join(advice)

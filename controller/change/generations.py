@@ -1,15 +1,12 @@
-"""The generations that servers get next: above all that they, or this journal, have seen."""
+"""Chooses the servers' next generations: above all that the agents or this journal have seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.state import DesiredState
-
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.records.journal import Journal
+from placewire.controller.agents.agents import Agents
+from placewire.controller.records.journal import Journal
 
 
 def next_generations(journal: Journal, agents: Agents, servers: Iterable[str]) -> dict[str, int]:
@@ -22,7 +19,7 @@ def next_generations(journal: Journal, agents: Agents, servers: Iterable[str]) -
 def with_next_generations(
     journal: Journal, agents: Agents, states: Mapping[str, DesiredState]
 ) -> dict[str, DesiredState]:
-    """The same states, to be staged again."""
+    """The same states under their servers' next generations, so that they can be staged again."""
     return {
         server: states[server].model_copy(update={"generation": generation})
         for server, generation in next_generations(journal, agents, states).items()

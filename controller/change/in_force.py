@@ -1,34 +1,27 @@
-"""What servers have in force now: asked for, read back, and which allocation it came from."""
+"""Asks servers what they have in force, reads it back, and finds the allocation behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from placewire.agent.contract.messages import Observation, Observe, ReadBack, ReadBackResult
-from placewire.controller.errors import AgentProblem, AgentUnreachable
+from placewire.controller.agents.agents import Agents
+from placewire.controller.errors import AgentProblem
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.journal import Journal
 from placewire.controller.records.report import RunReport
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.script_allocation import load_allocation
 from placewire.optimizer.placement import load_placement
 
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.plan.plan import Plan
-    from placewire.controller.records.journal import Journal
-
 
 async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
-    """By server of the plan. None: its agent does not dial in, or does not answer."""
+    """By server of the plan; None where its agent does not dial in, or does not answer."""
     servers = [server.name for server in plan.cluster.servers]
-    missing: tuple[str, ...] = ()
-    try:
-        await agents.wait_for(servers, timeout_seconds=3)
-    except AgentUnreachable as problem:
-        missing = problem.servers
+    missing = await agents.missing(servers, timeout_seconds=3)
     observations: dict[str, Observation | None] = dict.fromkeys(servers)
     try:
         present = {server: Observe() for server in servers if server not in missing}
@@ -41,7 +34,8 @@ async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
 async def read_back(
     agents: Agents, observations: Mapping[str, Observation | None]
 ) -> dict[str, ReadBackResult]:
-    """What differs, in the kernel too, from what is in force; only servers where something is."""
+    """How the network, in the kernel too, differs from what is in force. Only of servers that
+    answer and have something in force."""
     in_force = {
         server: ReadBack(generation=answer.lease.generation)
         for server, answer in observations.items()
@@ -50,16 +44,16 @@ async def read_back(
     try:
         return await agents.ask_all(in_force, ReadBackResult, timeout_seconds=15)
     except AgentProblem as problem:
-        return problem.answered
+        return dict(problem.answered)
 
 
 def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocation | None:
-    """The one that this decision was compiled from; None where its file is gone, or another
-    controller decided."""
+    """The allocation that the decision with this digest was compiled from; None where its file is
+    gone, or another controller made the decision."""
     for run in reversed(journal.runs(plan_name)):
         try:
             report = RunReport.model_validate_json(run.report)
-        except ValidationError:  # of another version
+        except ValidationError:  # Another version of Placewire wrote the report.
             continue
         if report.plan_digest == plan_digest:
             try:

@@ -1,4 +1,4 @@
-"""`controller apply PLAN|PREVIEW`."""
+"""`controller apply PLAN|PREVIEW`: places a plan's job, shapes the network and runs the job."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from placewire.controller.records.report import RunReport
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "place, shape the network, measure, run the job, restore"
+PURPOSE = "place the job, shape the network, measure it, run the job, restore"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser, previewed=True)
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     parser.add_argument(
-        "--network-only", action="store_true", help="shape and measure the network, run no job"
+        "--network-only", action="store_true", help="shape and measure the network; run no job"
     )
     add_no_measurement(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
-    """What cannot be written is said: the run has ended as it did, and so does the command."""
+    """Writes the report to the journal and to `out`. A report that cannot be written is only told,
+    because the run has ended, and the command's exit status must say how."""
     try:
         tools.journal.record_run(report.plan_name, report.model_dump_json())
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from placewire.controller.errors import UsageError
 
 
 def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> None:
-    """Of a command that talks with the agents of a plan's servers. previewed: it also takes what
-    `preview --out` wrote."""
-    what = "the plan.yaml, or what `preview --out` wrote" if previewed else "the plan.yaml"
+    """Adds the arguments of a command that talks with the agents of a plan's servers. previewed:
+    the command also takes a file that `preview --out` wrote."""
+    what = "the plan.yaml, or a file of `preview --out`" if previewed else "the plan.yaml"
     metavar = "PLAN|PREVIEW" if previewed else "PLAN"
     parser.add_argument("plan", type=Path, metavar=metavar, help=what)
     add_json(parser)
     add_link(parser)
     parser.add_argument(
-        "--no-lab", action="store_true", help="do not enter a lab of this plan's name"
+        "--no-lab", action="store_true", help="do not enter the lab of this plan's name"
     )
 
 
 def add_link(parser: argparse.ArgumentParser) -> None:
-    """Of a command that agents dial in to."""
+    """Adds the arguments of a command that agents dial in to."""
     add_state_dir(parser)
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:7440",
-        metavar="HOST:PORT",
-        help="where agents dial in (default: %(default)s)",
-    )
+    add_place(parser, "--listen", "0.0.0.0:7440", "where agents dial in")
+
+
+def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: str) -> None:
+    """Adds the option of an address where this process listens."""
+    text = f"{what} (default: %(default)s)"
+    parser.add_argument(option, default=default, metavar="HOST:PORT", help=text)
 
 
 def require_writable(out: Path | None) -> None:
-    """Of `--out`, before long work is done for it. Raises UsageError."""
+    """Checks `--out` before long work is done for it. Raises UsageError."""
     if out is None:
         return
     if out.is_dir():
@@ -44,7 +45,7 @@ def require_writable(out: Path | None) -> None:
 
 
 def plan_name(text: str) -> str:
-    """Of PLAN|NAME: the name in a plan file that is there, or the text itself. Raises PlanError."""
+    """The name that an argument PLAN|NAME means. Raises PlanError where the plan is not valid."""
     if not Path(text).is_file():
         return text
     from placewire.controller.plan.plan_file import load_plan
@@ -54,7 +55,7 @@ def plan_name(text: str) -> str:
 
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-measurement", action="store_true", help="only read back: sends nothing"
+        "--no-measurement", action="store_true", help="only read back; send no test traffic"
     )
 
 
@@ -67,6 +68,6 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
-        help="certificates, journal and cache (default: %(default)s, or PLACEWIRE_STATE_DIR of the "
-        "environment)",
+        help="folder of certificates, journal and cache (default: %(default)s, or the environment "
+        "variable PLACEWIRE_STATE_DIR)",
     )

@@ -1,4 +1,4 @@
-"""`controller destroy PLAN`."""
+"""`controller destroy PLAN`: removes all that Placewire made on the plan's servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PURPOSE = "remove all that Placewire made on the plan's servers"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 await end_left_ranks(tools)
             except LaunchFailed as problem:
-                tools.show.say(f"ranks are not looked for: {problem}; they end with their lease")
+                tools.show.say(
+                    f"could not look for ranks that still run: {problem}; they end with their lease"
+                )
             reports = await uninterruptible(_destroyed(plan.name, servers, tools))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             tools.show.say(
                 "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
-                + " changes; every server is as it was before, read back"
+                + " changes; every server is as it was before Placewire, and was read back"
             )  # fmt: skip
         return 0
 
@@ -55,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def _destroyed(
     plan_name: str, servers: Sequence[str], tools: Tools
 ) -> Mapping[str, ApplyReport]:
-    """Raises RestoreFailed where something is left, AgentProblem."""
+    """The reports by server. Raises RestoreFailed where something is left, AgentProblem where an
+    agent does not answer."""
     from placewire.agent.contract.messages import Destroy
     from placewire.agent.contract.state import ApplyReport
 

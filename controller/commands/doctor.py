@@ -1,4 +1,4 @@
-"""`controller doctor PLAN`."""
+"""`controller doctor PLAN`: reports what would hinder the plan, on its servers and here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
-from placewire.controller.errors import AgentProblem, AgentUnreachable, PlacewireError
+from placewire.controller.errors import AgentProblem, PlacewireError
 
 if TYPE_CHECKING:
     from placewire.agent.contract.diagnosis import Finding
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "say what stands in the plan's way, on every server and here; changes nothing"
-# An error is what apply would end with: an agent is unreachable, or would refuse.
+PURPOSE = "report what would hinder the plan, on every server and here; changes nothing"
+# With an error, `apply` would end with the same exit code: an agent is unreachable or would refuse.
 _EXIT_CODES = {"note": 0, "warning": 0, "error": 5}
 _HERE = "this machine"
 
@@ -37,31 +37,21 @@ def run(arguments: argparse.Namespace) -> int:
         elif any(found.values()):
             tools.show.console.print(findings_table(found))
         else:
-            tools.show.say("nothing stands in the way")
-        return max(
-            (_EXIT_CODES[one.severity] for some in found.values() for one in some), default=0
-        )
+            tools.show.say("nothing stands in the way of the plan")
+        codes = [_EXIT_CODES[one.severity] for some in found.values() for one in some]
+        return max(codes, default=0)
 
     return in_session(arguments, doctor)
 
 
 async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
-    """By server, and of this machine."""
+    """By server, and for this machine under the name _HERE."""
     from placewire.agent.contract.diagnosis import Diagnosis
     from placewire.agent.contract.messages import Diagnose
-    from placewire.controller.verify.diagnosis import (
-        absent,
-        copied,
-        plan_findings,
-        versions_and_clocks,
-    )
+    from placewire.controller.verify import diagnosis
 
     servers = [server.name for server in plan.cluster.servers]
-    missing: Sequence[str] = ()
-    try:
-        await tools.agents.wait_for(servers, timeout_seconds=5)
-    except AgentUnreachable as problem:
-        missing = problem.servers
+    missing = await tools.agents.missing(servers, timeout_seconds=5)
     present = [server for server in servers if server not in missing]
     asked = time.time()
     try:
@@ -69,22 +59,22 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
             dict.fromkeys(present, Diagnose()), Diagnosis, timeout_seconds=30
         )
     except AgentProblem as problem:
-        answers = problem.answered
-    between = (asked + time.time()) / 2, (time.time() - asked) / 2
-    # What lies within the time that asking took is no difference of clocks.
-    ahead = {s: _beyond(a.clock_unix - between[0], between[1]) for s, a in answers.items()}
-    hellos = {s: tools.agents.hello[s] for s in present}
-    planned = plan_findings(plan, hellos)
-    common = versions_and_clocks(answers, version("placewire"), ahead)
+        answers = dict(problem.answered)
+    middle, uncertain = (asked + time.time()) / 2, (time.time() - asked) / 2
+    ahead = {s: _beyond(a.clock_unix - middle, uncertain) for s, a in answers.items()}
+    planned = diagnosis.plan_findings(plan, {s: tools.agents.hello[s] for s in present})
+    common = diagnosis.versions_and_clocks(answers, version("placewire"), ahead)
     found: dict[str, Sequence[Finding]] = {}
     for server in servers:
-        own = answers[server].findings if server in answers else (absent(server),)
-        twice = [copied(server, both)] if (both := tools.agents.rivals.get(server)) else []
+        own = answers[server].findings if server in answers else (diagnosis.absent(server),)
+        rivals = tools.agents.rivals.get(server)
+        twice = [] if rivals is None else [diagnosis.copied(server, rivals)]
         found[server] = (*twice, *planned.get(server, ()), *common.get(server, ()), *own)
     return {_HERE: await _here(tools), **found}
 
 
 def _beyond(seconds: float, uncertain: float) -> float:
+    """The part of a difference of clocks that the time that asking took cannot explain."""
     return max(0.0, abs(seconds) - uncertain) * (1 if seconds > 0 else -1)
 
 
@@ -97,11 +87,11 @@ async def _here(tools: Tools) -> Sequence[Finding]:
     except PlacewireError as problem:
         found.append(Finding(
             severity="warning", what=problem.what, where=problem.where or "launch",
-            why="a job cannot be started; `apply --network-only` works", remedy=problem.remedy,
+            why="no job can be started; `apply --network-only` works", remedy=problem.remedy,
         ))  # fmt: skip
     if (holder := tools.journal.holder()) is not None:
         found.append(Finding(
             severity="note", what=f"a change is under way: {holder}", where="journal",
-            why="one at a time", remedy="",
+            why="only one change can be made at a time", remedy="",
         ))  # fmt: skip
     return found

@@ -1,4 +1,4 @@
-"""`controller enrol SERVER[=ADDRESS] ...`: tokens for servers, then their first certificates."""
+"""`controller enrol SERVER[=ADDRESS] ...`: gives servers tokens, then their first certificates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_state_dir
+from placewire.controller.commands.arguments import add_place, add_state_dir
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import listening_place
 from placewire.controller.errors import AgentUnreachable, UsageError
@@ -20,7 +20,7 @@ from placewire.optimizer.quantities import parse_seconds
 if TYPE_CHECKING:
     from placewire.controller.agents.enrolment import Enrolment
 
-PURPOSE = "let servers ask for their first certificate, each with a token that is good once"
+PURPOSE = "give servers their first certificate, each for a token that is valid once"
 _LONGEST_SECONDS = 86_400.0
 _POLL_SECONDS = 0.2
 
@@ -30,20 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "servers",
         nargs="+",
         metavar="SERVER[=ADDRESS]",
-        help="its name in the plan; with an address, only a request from there is answered",
+        help="a server's name in the plan; with an address, only requests from there are answered",
     )
     parser.add_argument(
-        "--valid", type=_seconds, default=900.0, metavar="TIME", help="of tokens (default: 15m)"
+        "--valid",
+        type=_seconds,
+        default=900.0,
+        metavar="TIME",
+        help="how long the tokens are valid (default: 15m)",
     )
     parser.add_argument(
         "--tokens", type=Path, metavar="DIR", help="write each token to DIR/SERVER.token, mode 0600"
     )
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:7441",
-        metavar="HOST:PORT",
-        help="where servers ask (default: %(default)s)",
-    )
+    add_place(parser, "--listen", "0.0.0.0:7441", "where servers ask for certificates")
     add_state_dir(parser)
 
 
@@ -69,10 +68,8 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         authority,
         enrolment,
         lifetime_seconds=AGENT_LIFETIME_SECONDS,
-        on_enrolled=lambda server: print(f"{server}: enrolled", flush=True),
-        on_refused=TurnedAway(
-            arguments.state_dir / FILE, lambda line: print(line, flush=True)
-        ).note,
+        on_enrolled=lambda server: _say(f"{server}: enrolled"),
+        on_refused=TurnedAway(arguments.state_dir / FILE, _say).note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
         while enrolment.missing and time.monotonic() < enrolment.expires_seconds:
@@ -83,7 +80,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
 
 
 def _addresses(words: list[str]) -> dict[str, str | None]:
-    """By server. Raises UsageError."""
+    """Parses SERVER[=ADDRESS]: the address, or None, by server. Raises UsageError."""
     found: dict[str, str | None] = {}
     for word in words:
         name, given, address = word.partition("=")
@@ -97,43 +94,41 @@ def _addresses(words: list[str]) -> dict[str, str | None]:
             found[name] = str(ipaddress.IPv4Address(address)) if given else None
         except ValueError as error:
             raise UsageError(
-                f"{address!r} is no IPv4 address", where=word, remedy="like s1=10.9.0.1"
+                f"{address!r} is no IPv4 address", where=word, remedy="write it like s1=10.9.0.1"
             ) from error
     return found
 
 
 def _hand_out(enrolment: Enrolment, folder: Path | None, port: int, valid_seconds: float) -> None:
-    """On each server: `agent enrol`, with the token on standard input."""
-    print(
-        f"on each server, as root: agent enrol HOST:{port} < TOKEN; within {valid_seconds:.0f} s",
-        flush=True,
-    )
+    """Prints how to use the tokens, and each token or the file that it was written to."""
+    _say(f"on each server, as root, within {valid_seconds:.0f} s: agent enrol HOST:{port} < TOKEN")
     for server in enrolment.addresses:
-        token = enrolment.new_token(server).text
-        if folder is None:
-            print(f"{server}: {token}", flush=True)
-            continue
-        print(f"{server}: {_written(folder / f'{server}.token', token)}", flush=True)
+        shown = token = enrolment.new_token(server).text
+        if folder is not None:
+            shown = str(_written(folder / f"{server}.token", token))
+        _say(f"{server}: {shown}")
 
 
 def _written(file: Path, token: str) -> Path:
-    """A new file, of this user alone. Raises UsageError."""
+    """Writes a file that only this user can read. Raises UsageError where that is not possible."""
+    from placewire.controller.agents.private_files import write_private
+
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.parent.stat().st_uid != os.geteuid():
             raise PermissionError(1, "the folder is another user's", str(file.parent))
-        file.unlink(missing_ok=True)
-        # Neither a file nor a link that somebody put there meanwhile.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(file, flags, 0o600), "w") as out:
-            out.write(token + "\n")
+        write_private(file, f"{token}\n".encode())
     except OSError as error:
         raise UsageError(
             f"a token cannot be written: {error.strerror}",
             where=f"--tokens {error.filename or file.parent}",
-            remedy="give a folder of your own",
+            remedy="give a folder that you own",
         ) from error
     return file
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _seconds(text: str) -> float:
@@ -142,5 +137,5 @@ def _seconds(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of at most 24h, like 15m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0 and up to 24h, like 15m")
     return seconds

@@ -1,4 +1,4 @@
-"""`controller evaluate MODEL`: Standard Evaluation on this machine's devices."""
+"""`controller evaluate MODEL`: profiles a step that no device can hold, by Standard Evaluation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
         "--small-batches", type=positive, nargs="+", required=True, metavar="N",
-        help="batches that one device can hold, two or more: their memory is extrapolated",
+        help="two or more batch sizes that one device can hold; their memory is extrapolated",
     )  # fmt: skip
-    parser.add_argument("--devices", type=positive, required=True, help="of this machine")
+    parser.add_argument("--devices", type=positive, required=True, help="how many to use here")
     parser.add_argument(
-        "--device-memory", type=byte_count, required=True, help="of each for tensors, like 16GiB"
-    )
+        "--device-memory", type=byte_count, required=True,
+        help="memory of each device for tensors, like 16GiB",
+    )  # fmt: skip
     parser.add_argument(
         "--device-type", default="cpu", help="the name that the times are kept under; default: cpu"
     )
-    parser.add_argument("--threads", type=positive, default=1, help="of a rank; default: 1")
+    parser.add_argument("--threads", type=positive, default=1, help="threads a rank; default: 1")
     parser.add_argument(
-        "--samples", type=positive, default=9, help="steps recorded of each batch; default: 9"
+        "--samples", type=positive, default=9, help="recorded steps of each batch size; default: 9"
     )
 
 

@@ -1,26 +1,25 @@
-"""`controller history [NAME]`: what was decided and run before, as the journal has it."""
+"""`controller history [PLAN|NAME]`: lists the decisions and job runs in the journal."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
 from placewire.controller.commands.talking import print_json
 from placewire.optimizer.commands.arguments import positive
 
-PURPOSE = "what was decided for servers, and how jobs ran, by this machine's journal"
-_LAST = 20
+PURPOSE = "list the decisions for servers and the job runs in this machine's journal"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "plan", nargs="?", metavar="PLAN|NAME", help="of this plan only: its file or its name"
+        "plan", nargs="?", metavar="PLAN|NAME", help="only of this plan: its file or its name"
     )
     parser.add_argument(
-        "--last", type=positive, default=_LAST, metavar="N", help="of each; default: %(default)s"
-    )
+        "--last", type=positive, default=20, metavar="N",
+        help="how many of each to list; default: %(default)s",
+    )  # fmt: skip
     add_json(parser)
     add_state_dir(parser)
 
@@ -33,15 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     name = None if arguments.plan is None else plan_name(arguments.plan)
     with Journal.open(arguments.state_dir) as journal:
         runs = journal.runs(name)[-arguments.last :]
-        decisions = [one for one in journal.decisions() if name in (None, one.plan_name)][
-            -arguments.last :
-        ]
+        decisions = [one for one in journal.decisions() if name in (None, one.plan_name)]
+    decisions = decisions[-arguments.last :]
     if arguments.json:
-        document: dict[str, Any] = {
-            "decisions": [asdict(one) for one in decisions],
-            "runs": [asdict(one) for one in runs],
-        }
-        print_json(document)
+        told = {"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))}
+        print_json(told)
     elif not decisions:
         print("nothing was decided yet" + (f" for {name}" if name else ""))
     else:

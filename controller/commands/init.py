@@ -1,4 +1,4 @@
-"""`controller init`: a plan to begin with."""
+"""`controller init`: writes a first plan from what the agents find on their servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_json, add_link, require_writable
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.commands.session import LAB_VARIABLE, listening_place
+from placewire.controller.commands.session import LAB_VARIABLE, agents_listening
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.optimizer.commands.arguments import positive
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from placewire.agent.contract.messages import Hello
     from placewire.controller.agents.agents import Agents
 
-PURPOSE = "write a commented plan from what the agents find on their servers; touches nothing"
+PURPOSE = "write a commented plan from what the agents find on their servers; changes no server"
 _MODEL = "my_package.my_module:training_step"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "servers", nargs="*", metavar="SERVER", help="wait for these; default: whoever dials in"
+        "servers", nargs="*", metavar="SERVER", help="wait for these; default: all that dial in"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the plan.yaml")
-    parser.add_argument("--name", help="of the plan; default: the file's")
+    parser.add_argument("--name", help="the plan's name; default: that of the file")
     parser.add_argument("--model", default=_MODEL, help="package.module:function; docs/model.md")
     parser.add_argument(
-        "--seconds", type=positive, default=10, help="how long agents may take; default: 10"
+        "--seconds", type=positive, default=10, help="how long to wait for agents; default: 10"
     )
-    parser.add_argument("--lab", metavar="NAME", help="of the servers of this lab")
+    parser.add_argument("--lab", metavar="NAME", help="write a plan for the servers of this lab")
     add_json(parser)
     add_link(parser)
 
@@ -43,30 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.out)
     if arguments.out.exists():
-        raise UsageError(f"--out {arguments.out}: is there already", remedy="give another name")
+        raise UsageError(f"--out {arguments.out}: exists already", remedy="give another name")
     if arguments.lab is not None and LAB_VARIABLE not in os.environ:
         from placewire.controller.lab import find_lab
 
         lab = find_lab(arguments.lab)
         if lab is None:
-            raise UsageError(f"there is no lab {arguments.lab!r}", remedy="`controller lab list`")
+            raise UsageError(
+                f"there is no lab {arguments.lab!r}",
+                remedy="`controller lab list` lists those that exist",
+            )
         lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
     return interruptible(_init(arguments))
 
 
 async def _init(arguments: argparse.Namespace) -> int:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.agents.authority import Authority
-    from placewire.controller.agents.refused_connections import FILE, TurnedAway
     from placewire.controller.plan.discovery import discovered_plan
 
-    host, port = listening_place(arguments.listen)
-    authority = Authority.load(arguments.state_dir / "ca")
-    turned_away = TurnedAway(
-        arguments.state_dir / FILE, lambda line: print(line, file=sys.stderr, flush=True)
-    )
-    async with Agents.listening(host, port, authority, turned_away) as agents:
-        print(f"waiting for agents, at most {arguments.seconds} s", file=sys.stderr, flush=True)
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    async with agents_listening(arguments, say) as agents:
+        say(f"waiting for agents, at most {arguments.seconds} s")
         hellos = await _hellos(agents, arguments.servers, arguments.seconds)
     name = arguments.name or arguments.lab or arguments.out.stem
     text = discovered_plan(name, arguments.model, hellos)
@@ -80,12 +78,11 @@ async def _init(arguments: argparse.Namespace) -> int:
 
 
 async def _hellos(agents: Agents, wanted: list[str], seconds: float) -> Mapping[str, Hello]:
-    """By server, in order of name, or as they were asked for."""
+    """By server, in the order of `wanted`, or by name where no server is named."""
     if wanted:
         await agents.wait_for(wanted, timeout_seconds=seconds)
         return {server: agents.hello[server] for server in wanted}
     await asyncio.sleep(seconds)
-    found = dict(sorted(agents.hello.items()))
-    if not found:
+    if not agents.hello:
         raise AgentUnreachable(["any server"], why=f"none dialled in within {seconds:g} s")
-    return found
+    return dict(sorted(agents.hello.items()))

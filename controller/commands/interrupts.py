@@ -1,4 +1,4 @@
-"""Work that an interrupt ends, and leaves nothing half done."""
+"""Runs a command's work so that an interrupt ends it but leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 
 def interruptible(work: Coroutine[Any, Any, int]) -> int:
-    """The first SIGINT or SIGTERM cancels the work, which restores what it changed on its way out;
-    further ones do not stop the restoring. Raises KeyboardInterrupt after an interrupted one."""
+    """Runs the work and returns its result. The first SIGINT or SIGTERM cancels the work, which
+    then restores what it changed; further signals do not stop that. Raises KeyboardInterrupt once
+    work that was cancelled has ended."""
 
     async def watched() -> int:
         task = asyncio.current_task()
@@ -22,9 +23,7 @@ def interruptible(work: Coroutine[Any, Any, int]) -> int:
             if not signals:
                 task.cancel()
             signals.append(number)
-            print(
-                "controller: interrupted; ending so that nothing is left half done", file=sys.stderr
-            )
+            print("controller: interrupted; putting back what is half done", file=sys.stderr)
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,7 @@
-"""Standard output and error that outlast whoever reads them: the other end of a pipe, a terminal.
+"""Lets this process go on printing when the reader of its output (a pipe, a terminal) is gone.
 
-The key that interrupts `controller apply ... | tee log` ends `tee` too: what is said while
-everything is put back must not stop that.
+Ctrl-C in `controller apply ... | tee log` ends `tee` too; a message about restoring must not then
+stop the restoring.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-# What the kernel says of a pipe that nobody reads, and of a terminal that was closed.
+# The kernel's errors for a pipe that nobody reads, and for a terminal that was closed.
 _NOBODY_READS = (errno.EPIPE, errno.EIO)
 
 
@@ -30,7 +30,7 @@ class _Lasting(io.FileIO):
 
 
 def make_output_last() -> None:
-    """Of this process, where it is its own: a test's recording is left as it is."""
+    """Replaces this process's standard output and error. A test's recording of them is left."""
     if sys.stdout is sys.__stdout__:
         sys.stdout = _lasting(sys.stdout)
     if sys.stderr is sys.__stderr__:
@@ -38,8 +38,8 @@ def make_output_last() -> None:
 
 
 def _lasting(stream: Any) -> Any:
-    """Encoded and buffered like it."""
-    if not isinstance(stream, io.TextIOWrapper):  # none: the process began without it
+    """A stream to the same place, with the same encoding and buffering."""
+    if not isinstance(stream, io.TextIOWrapper):  # The process was started without this stream.
         return stream
     stream.flush()
     raw = _Lasting(stream.fileno(), "w", closefd=False)

@@ -1,4 +1,4 @@
-"""`controller logs NAME`: what the ranks of a plan's last run printed."""
+"""`controller logs PLAN|NAME`: shows what the ranks of a plan's last run printed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import UsageError
 from placewire.optimizer.commands.arguments import positive, whole
 
-PURPOSE = "what the ranks of a plan's last run printed beside their steps"
+PURPOSE = "show what the ranks of a plan's last run printed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN|NAME", help="a plan.yaml, or a plan's name")
-    parser.add_argument("--rank", type=whole, metavar="N", help="of this rank only")
+    parser.add_argument("--rank", type=whole, metavar="N", help="only of this rank")
     parser.add_argument(
-        "--back", type=positive, default=1, metavar="N", help="2 for the run before the last, …"
-    )
+        "--back", type=positive, default=1, metavar="N",
+        help="which run: 1 is the last one (the default), 2 the one before it, …",
+    )  # fmt: skip
     add_json(parser)
     add_state_dir(parser)
 
@@ -30,13 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.records.run_log import printed, rank_mark, runs_of
 
     name = plan_name(arguments.plan)
-    known = name == Path(name).name
-    found = runs_of(arguments.state_dir / "logs", name) if known else []
+    # A name with a slash in it would lead to another folder.
+    found = runs_of(arguments.state_dir / "logs", name) if name == Path(name).name else []
     if len(found) < arguments.back:
         raise UsageError(
             f"{len(found)} runs of plan {name!r} have a log here",
             where=str(arguments.state_dir),
-            remedy="`controller history` lists what ran from this machine",
+            remedy="`controller history` lists the runs that this machine started",
         )
     with found[-arguments.back].open() as log:
         if arguments.json:

@@ -1,4 +1,4 @@
-"""`controller preview PLAN`."""
+"""`controller preview PLAN`: shows every change that apply would make."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "show every change that apply would make; touches nothing"
+PURPOSE = "show every change that apply would make; changes nothing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
-        help="also write it: `apply FILE` then makes exactly these changes, or none",
+        help="also write it to a file: `apply FILE` then makes exactly these changes, or none",
     )  # fmt: skip
 
 
@@ -40,16 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out is not None:
             write_preview(preview_of(document, arguments.plan, proposal), arguments.out)
         if arguments.json:
-            print_json(
-                {
-                    "plan": plan.name,
-                    "predicted_step_seconds": proposal.decision.predicted_step_seconds,
-                    "changes": {
-                        server: [change.model_dump() for change in answer.changes]
-                        for server, answer in proposal.previewed.items()
-                    },
-                }
-            )
+            changes = {
+                server: [change.model_dump() for change in answer.changes]
+                for server, answer in proposal.previewed.items()
+            }
+            predicted = proposal.decision.predicted_step_seconds
+            print_json({"plan": plan.name, "predicted_step_seconds": predicted, "changes": changes})
         return 0
 
     return in_session(arguments, preview)

@@ -1,4 +1,4 @@
-"""`controller provision PLAN`: the agent on every server of the plan, or off it."""
+"""`controller provision PLAN`: installs the agent on the plan's servers, or removes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.commands.arguments import add_json, add_link, require_writable
+from placewire.controller.commands.arguments import add_json, add_link, add_place, require_writable
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import listening_place
 from placewire.controller.commands.talking import confirmed, print_json
@@ -20,9 +20,8 @@ from placewire.controller.errors import ProvisionFailed, UsageError
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
     from placewire.controller.provision.progress import Outcome
-    from placewire.controller.provision.provisioning import Site
 
-PURPOSE = "install the agent on the plan's servers over SSH and enrol it; or remove it"
+PURPOSE = "install the agent on the plan's servers over SSH and enrol it, or remove it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,27 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inventory",
         type=Path,
         metavar="FILE",
-        help="an Ansible inventory that overrides what the plan says of how servers are reached",
+        help="an Ansible inventory that overrides how the plan says that servers are reached",
     )
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--check", action="store_true", help="say what would change; change nothing")
+    does.add_argument("--check", action="store_true", help="show what would change; change nothing")
     does.add_argument(
         "--write-inventory", type=Path, metavar="FILE", help="only write the plan's inventory"
     )
-    parser.add_argument("--remove", action="store_true", help="remove all that it installed")
+    parser.add_argument("--remove", action="store_true", help="remove all that was installed")
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     add_json(parser)
     parser.add_argument(
         "--controller",
         metavar="HOST",
-        help="what servers call this machine; default: its address on the way to each",
+        help="the name or address by which servers reach this machine; default: the address of its "
+        "interface towards each",
     )
-    parser.add_argument(
-        "--enrol-at",
-        default="0.0.0.0:7441",
-        metavar="HOST:PORT",
-        help="where servers ask for their first certificate (default: %(default)s)",
-    )
+    what = "where servers ask for their first certificate"
+    add_place(parser, "--enrol-at", "0.0.0.0:7441", what)
     add_link(parser)
 
 
@@ -68,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
     from placewire.controller.agents.authority import Authority
     from placewire.controller.provision.inventory import inventory
-    from placewire.controller.provision.provisioning import Site
+    from placewire.controller.provision.playbook import Playbooks
+    from placewire.controller.provision.provisioning import Site, install, remove
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.outcomes import outcome_table
     from placewire.controller.show.story import Show
@@ -93,55 +90,48 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
                 raise UsageError("not confirmed; nothing was changed")
             journal = stack.enter_context(Journal.open(arguments.state_dir))
             stack.enter_context(journal.exclusive())
-        found = await _done(arguments, site, inventories)
+        playbooks = Playbooks(inventories, check=arguments.check)
+        if arguments.remove:
+            found = await remove(site, playbooks)
+        else:
+            found = await install(site, playbooks, check=arguments.check)
     if not arguments.json:
         show.console.print(outcome_table(found, check=arguments.check))
-    _require_success(found)
+    documents = {server: outcome.document() for server, outcome in found.items()}
+    _require_success(found, documents)
     if arguments.json:
-        print_json({"servers": _documents(found)})
+        print_json({"servers": documents})
     return 0
 
 
-async def _done(
-    arguments: argparse.Namespace, site: Site, inventories: Sequence[Path]
-) -> dict[str, Outcome]:
-    from placewire.controller.provision.playbook import Playbooks
-    from placewire.controller.provision.provisioning import install, remove
-
-    playbooks = Playbooks(inventories, check=arguments.check)
-    if arguments.remove:
-        return await remove(site, playbooks)
-    return await install(site, playbooks, check=arguments.check)
-
-
 def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
-    """In the plan's order. Raises UsageError."""
+    """The wanted servers, or all, in the plan's order. Raises UsageError where one is not in it."""
     known = [server.name for server in plan.cluster.servers]
     for name in wanted or ():
         if name not in known:
             raise UsageError(
                 f"{name!r} is no server of this plan",
                 where="--server",
-                remedy=f"there is {', '.join(known)}",
+                remedy=f"its servers are {', '.join(known)}",
             )
     return [name for name in known if not wanted or name in wanted]
 
 
 def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[str, str]:
-    """The operator's own is the last. Which servers enrol from an address of its saying. Raises
-    UsageError."""
+    """Checks the operator's own inventory, the last one. Returns, by server, the address that the
+    inventories give for enrolment. Raises UsageError where the inventory cannot be used."""
     from placewire.controller.provision.inventory import enrolment_addresses, require_valid_configs
     from placewire.controller.provision.playbook import host_variables
 
     given = inventories[-1]
     if not given.exists():
-        raise UsageError("is not there", where=f"--inventory {given}")
+        raise UsageError("there is no such file", where=f"--inventory {given}")
     named = set(host_variables([given]))
     if not named & set(servers):
         raise UsageError(
             f"names none of {', '.join(servers)}; it has {', '.join(sorted(named)) or 'no host'}",
             where=f"--inventory {given}",
-            remedy="its hosts are called as the plan's servers are; ansible_host is their address",
+            remedy="name its hosts like the plan's servers; ansible_host gives their address",
         )
     known = host_variables(inventories)
     require_valid_configs(known, servers)
@@ -149,7 +139,7 @@ def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[st
 
 
 def _write(derived: Mapping[str, Any], file: Path) -> int:
-    """For `ansible-playbook`, or to be changed and given back with --inventory."""
+    """Writes the inventory for `ansible-playbook`, or to be edited and given to --inventory."""
     import yaml
 
     require_writable(file)
@@ -159,17 +149,15 @@ def _write(derived: Mapping[str, Any], file: Path) -> int:
             yaml.safe_dump(derived, out, sort_keys=False)
     except FileExistsError as error:
         raise UsageError(
-            "is there already", where=f"--write-inventory {file}", remedy="give another name"
+            "exists already", where=f"--write-inventory {file}", remedy="give another name"
         ) from error
     print(f"{file}: ansible-playbook -i {file} playbooks/agent.yaml")
     return 0
 
 
-def _documents(found: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
-    return {server: outcome.document() for server, outcome in found.items()}
-
-
-def _require_success(found: Mapping[str, Outcome]) -> None:
+def _require_success(
+    found: Mapping[str, Outcome], documents: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Raises ProvisionFailed."""
     failed = {s: one.failure for s, one in found.items() if one.failure is not None}
     if not failed:
@@ -179,5 +167,5 @@ def _require_success(found: Mapping[str, Outcome]) -> None:
         "; ".join(told) if len(told) > 1 else told[0].partition(": ")[2],
         where=", ".join(failed),
         remedy="\n  ".join(dict.fromkeys(one.remedy for one in failed.values())),
-        outcomes=_documents(found),
+        outcomes=documents,
     )

@@ -1,4 +1,4 @@
-"""`controller recover PLAN`."""
+"""`controller recover PLAN`: finishes or undoes a change whose controller died."""
 
 from __future__ import annotations
 
@@ -12,25 +12,19 @@ from placewire.controller.errors import LaunchFailed, UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
-    from placewire.controller.story.recovery import Recovered
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "end what a controller left that died in the middle of a change"
+PURPOSE = "finish or undo a change whose controller died in the middle of it"
 _TOLD = {
-    "finish": "keeping it was decided: it is kept on every server",
-    "undo": "nothing is kept: every server is on its former state",
-    "destroy": "destroying was decided: every server is as it was before",
+    "finish": "the decision was to keep the change: every server keeps it",
+    "undo": "the change is not kept: every server is on its former state",
+    "destroy": "the decision was to destroy: every server is as it was before Placewire",
 }
-
-
-def _told(done: Recovered) -> str:
-    later = f", {', '.join(done.by_lease)} when the lease there ends" if done.by_lease else ""
-    return _TOLD[done.way] + later
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,26 +35,28 @@ def run(arguments: argparse.Namespace) -> int:
         with tools.journal.exclusive():
             if (found := left_open(tools.journal, plan.name)) is not None:
                 tools.show.say(
-                    f"decision {found.id} was left at {found.last_phase!r}: to {way_of(found)}"
+                    f"decision {found.id} was left at {found.last_phase!r}; recovery will "
+                    f"{way_of(found)} it"
                 )
                 if not await confirmed(yes=arguments.yes):
                     raise UsageError("not confirmed; nothing was changed")
                 try:
                     await end_left_ranks(tools)
                 except LaunchFailed as problem:
-                    tools.show.say(f"ranks are not looked for: {problem}")
+                    tools.show.say(f"could not look for ranks that still run: {problem}")
             done = await recover(plan, tools.agents, tools.journal)
+        if done is None:
+            if arguments.json:
+                print_json(None)
+            else:
+                tools.show.say("no change was left unfinished")
+            return 0
+        decision, later = done.decision.id, done.by_lease
         if arguments.json:
-            document = None
-            if done is not None:
-                document = {
-                    "decision": done.decision.id, "way": done.way, "by_lease": [*done.by_lease]
-                }  # fmt: skip
-            print_json(document)
-        elif done is None:
-            tools.show.say("nothing was left")
+            print_json({"decision": decision, "way": done.way, "by_lease": [*later]})
         else:
-            tools.show.say(f"decision {done.decision.id}: {_told(done)}")
+            when = f", {', '.join(later)} once the lease there ends" if later else ""
+            tools.show.say(f"decision {decision}: {_TOLD[done.way]}{when}")
         return 0
 
     return in_session(arguments, work)

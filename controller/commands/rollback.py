@@ -1,4 +1,4 @@
-"""`controller rollback PLAN [DECISION]`."""
+"""`controller rollback PLAN [DECISION]`: goes back to a network that was kept before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "go back to a network that was kept before, measured like any other"
+PURPOSE = "go back to a network that was kept before, and measure it again"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     parser.add_argument(
         "decision", nargs="?", type=positive, metavar="DECISION",
-        help="its number in `controller history`; default: the one kept before the latest",
+        help="the number of a decision in `controller history`; default: the last decision that "
+        "was kept and is not the present one",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     add_no_measurement(parser)

@@ -1,5 +1,4 @@
-"""What a command needs that talks with a plan's agents: the plan, its lab if there is one, the link
-to the agents, the journal, a launcher."""
+"""Gives a command what it needs to talk with a plan's agents: link, journal, launcher, lab."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, UsageError
 
 if TYPE_CHECKING:
-    from placewire.controller.lab import Lab
+    from placewire.controller.agents.agents import Agents
     from placewire.controller.launch.launcher import Launcher
     from placewire.controller.plan.plan import Plan, PlanLaunch
     from placewire.controller.story.tools import Tools
@@ -25,8 +25,8 @@ Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 
 
 def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = None) -> int:
-    """arguments: those of `add_plan`. plan: where it is not what its file has now. Raises PlanError
-    before anything else is done."""
+    """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
+    `add_plan`. plan: replaces what its file has now. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan)
@@ -35,35 +35,28 @@ def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = No
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
-    """Where a lab of the plan's name is up, go on inside its controller's namespace."""
+    """Where a lab of the plan's name is up, this process becomes the same command inside it."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
         return
     from placewire.controller.lab import find_lab
 
-    lab = find_lab(plan.name)
-    if lab is None:
-        return
-    print(f"controller: using the lab {plan.name!r} on this machine", file=sys.stderr)
-    sys.stderr.flush()
-    lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
+    if (lab := find_lab(plan.name)) is not None:
+        told = f"controller: using the lab {lab.name!r} on this machine"
+        print(told, file=sys.stderr, flush=True)
+        lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
 
 
 async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.agents.authority import Authority
-    from placewire.controller.agents.refused_connections import FILE, TurnedAway
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.story import Show
     from placewire.controller.story.tools import Tools
 
     state: Path = arguments.state_dir
-    host, port = listening_place(arguments.listen)
-    authority = Authority.load(state / "ca")
     show = Show(to_error=arguments.json)
-    turned_away = TurnedAway(state / FILE, show.plain)
+    listening = agents_listening(arguments, show.plain)
     with Journal.open(state) as journal:
         try:
-            async with Agents.listening(host, port, authority, turned_away) as agents:
+            async with listening as agents:
                 launcher = _launcher(plan, arguments.plan)
                 tools = Tools(agents, journal, launcher, state / "cache", state / "logs", show)
                 return await work(plan, tools)
@@ -72,13 +65,28 @@ async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> 
                 raise UsageError(
                     f"another change is under way: {holder}",
                     where=error.where,
-                    remedy="agents dial in to that one; wait for it to end",
+                    remedy="agents dial in to that controller; wait for it to end",
                 ) from error
             raise
 
 
+def agents_listening(
+    arguments: argparse.Namespace, say: Callable[[str], None]
+) -> AbstractAsyncContextManager[Agents]:
+    """The link to the agents. arguments: of `add_link`. say: told of every refused connection.
+    Raises UsageError where an argument is wrong."""
+    from placewire.controller.agents.agents import Agents
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.agents.refused_connections import FILE, TurnedAway
+
+    host, port = listening_place(arguments.listen)
+    authority = Authority.load(arguments.state_dir / "ca")
+    turned_away = TurnedAway(arguments.state_dir / FILE, say)
+    return Agents.listening(host, port, authority, turned_away)
+
+
 def listening_place(text: str) -> tuple[str, int]:
-    """Raises UsageError where it is not HOST:PORT, or no port that agents could be told."""
+    """Parses HOST:PORT; no host means 0.0.0.0. Raises UsageError where the text is wrong."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise UsageError(
@@ -89,12 +97,14 @@ def listening_place(text: str) -> tuple[str, int]:
 
 def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     from placewire.controller.decide.measured.profiles import import_roots
+    from placewire.controller.lab import find_lab
     from placewire.controller.launch.launcher import NoLauncher
 
     job = plan.job
     if plan.launch is not None:
         return _ssh_launcher(plan, plan.launch)
-    lab = _inside_lab()
+    lab_name = os.environ.get(LAB_VARIABLE)
+    lab = None if lab_name is None else find_lab(lab_name)
     if lab is None:
         roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
         paths = os.pathsep.join(path for path in roots if path)
@@ -130,12 +140,3 @@ def _ssh_launcher(plan: Plan, launch: PlanLaunch) -> Launcher:
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
     )
-
-
-def _inside_lab() -> Lab | None:
-    name = os.environ.get(LAB_VARIABLE)
-    if name is None:
-        return None
-    from placewire.controller.lab import find_lab
-
-    return find_lab(name)

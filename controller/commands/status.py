@@ -1,4 +1,4 @@
-"""`controller status PLAN`."""
+"""`controller status PLAN`: shows what is in force on every server of the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
-PURPOSE = "what is in force on every server of the plan"
+PURPOSE = "show what is in force on every server of the plan"
 
 add_arguments = add_plan
 
@@ -42,14 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
                 for server, answer in observations.items()
             }
             open_decision = left and {"decision": left.id, "phase": left.last_phase}
-            print_json(
-                {
-                    "servers": answers,
-                    "standing": asdict(stands),
-                    "job": asdict(job),
-                    "left_open": open_decision,
-                }
-            )
+            print_json({
+                "servers": answers, "standing": asdict(stands), "job": asdict(job),
+                "left_open": open_decision,
+            })  # fmt: skip
         else:
             tools.show.status(observations, found, job)
             tools.show.say(stands.why)

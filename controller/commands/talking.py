@@ -1,4 +1,4 @@
-"""What is said to whoever typed a command, and asked of them."""
+"""Prints a command's JSON document, and asks the user to confirm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def print_json(document: object) -> None:
 
 
 async def confirmed(*, yes: bool) -> bool:
-    """yes: said already. Raises UsageError where there is nobody to ask."""
+    """yes: the user said so on the command line. Raises UsageError where no terminal can ask."""
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -27,7 +27,7 @@ async def confirmed(*, yes: bool) -> bool:
 
 
 async def _typed_line() -> str:
-    """Agents are served, and an interrupt is heard, while the person thinks."""
+    """Reads a line while the event loop goes on to serve agents and to see an interrupt."""
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     loop.add_reader(sys.stdin, typed.set)

@@ -1,4 +1,4 @@
-"""`controller verify PLAN`."""
+"""`controller verify PLAN`: reads back what a plan keeps in force, and measures its rates again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "read back what a plan keeps in force, and measure its rates again; changes nothing"
-_NOTHING_CHANGED = "nothing was changed; `controller apply` puts it right"
+_NOTHING_CHANGED = "nothing was changed; `controller apply` makes it as the plan says"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,22 +48,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str:
-    """The digest of what is in force on every server. Raises where it is not this plan's, or not
-    one."""
+    """The digest of the decision that every server has in force. Raises UsageError where a server
+    has none of this plan, VerificationFailed where the servers' decisions differ."""
     if missing := [server for server, answer in observations.items() if answer is None]:
         raise AgentUnreachable(missing)
     leases = {s: answer.lease for s, answer in observations.items() if answer is not None}
-    without = [
-        server
-        for server, lease in leases.items()
-        if not lease.is_in_force or lease.plan_name != plan.name
-    ]
-    if without:
+    others = [s for s, one in leases.items() if not one.is_in_force or one.plan_name != plan.name]
+    if others:
         raise UsageError(
             f"nothing of plan {plan.name!r} is in force there",
-            where=", ".join(without),
-            remedy="`controller apply --network-only` with `on_exit: keep` puts it there and keeps "
-            "it",
+            where=", ".join(others),
+            remedy="`controller apply --network-only` on a plan with `on_exit: keep` puts the "
+            "network in force and keeps it",
         )
     digests = {lease.plan_digest or "" for lease in leases.values()}
     if len(digests) > 1:
@@ -80,14 +76,11 @@ def _require_as_decided(
 ) -> None:
     if silent := [server for server in observations if server not in results]:
         raise AgentUnreachable(silent)
-    wrong = {s: len(v.deviations) + len(v.problems) for s, v in results.items()}
-    if any(wrong.values()):
-        counts = ", ".join(f"{server} {count}" for server, count in wrong.items() if count)
-        raise VerificationFailed(
-            f"what is read back is not as decided: {counts}",
-            where=", ".join(server for server, count in wrong.items() if count),
-            remedy=_NOTHING_CHANGED,
-        )
+    counts = {server: len(one.deviations) + len(one.problems) for server, one in results.items()}
+    if wrong := {server: count for server, count in counts.items() if count}:
+        told = ", ".join(f"{server} {count}" for server, count in wrong.items())
+        what = f"what is read back differs from what was decided: {told}"
+        raise VerificationFailed(what, where=", ".join(wrong), remedy=_NOTHING_CHANGED)
 
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
@@ -96,7 +89,7 @@ async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurem
 
     allocation = allocation_of(tools.journal, plan.name, digest)
     if allocation is None:
-        tools.show.say("what was promised is not known here any more: read back, not measured")
+        tools.show.say("the promised rates are no longer known here: read back, not measured")
         return ()
     with tools.stage("measure"):
         links = await measure_until_sure(tools, plan, allocation)

@@ -1,8 +1,8 @@
-"""Whether servers can deliver what a plan wants of them, by their capabilities. Pure.
+"""Judges from servers' capabilities whether they can deliver what a plan promises. Pure.
 
-Here is what needs the plan or several servers to be known. What one server can judge of its own
-state, its agent refuses when it is asked for a preview (agent/reconcile): frames, link speeds,
-rates that Open vSwitch cannot count, a kernel without HTB.
+These are the judgements that need the plan or several servers. What a server can judge from its own
+state alone (frames, link speeds, rates that Open vSwitch cannot count, a kernel without HTB), its
+agent refuses when it is asked for a preview (agent/reconcile).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GIGABIT = 1e9
 
 
 def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
-    """By server, why no rate could be held there; empty where a compile makes sense."""
+    """By server, why no rate can be promised there; empty where the plan can be compiled."""
     return {
         server: refusal
         for server, capabilities in able.items()
@@ -28,14 +28,14 @@ def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
 def doubts(
     plan: Plan, able: Mapping[str, Capabilities], desired: Mapping[str, DesiredState]
 ) -> tuple[str, ...]:
-    """What may keep a promise from being held, though nothing speaks against trying it."""
+    """Why promised rates may not be delivered. It is not certain, so the plan is still applied."""
     return (*_too_fast(able, desired), *_rdma_beside(plan, able))
 
 
 def _steering(capabilities: Capabilities) -> Refusal | None:
     if capabilities.datapath == "none":
         return Refusal(
-            what="no Open vSwitch answers, so nothing can be shaped",
+            what="Open vSwitch does not answer, so no traffic can be shaped",
             where="datapath",
             remedy="install and start openvswitch-switch; `agent doctor` there says more",
         )
@@ -43,7 +43,7 @@ def _steering(capabilities: Capabilities) -> Refusal | None:
         kernel = capabilities.traffic_control
         has = ", ".join((*kernel.qdiscs, *kernel.classifiers)) or "none of it"
         return Refusal(
-            what=f"nothing leads traffic into queues: the {capabilities.datapath} datapath needs "
+            what=f"traffic cannot be led into queues: the {capabilities.datapath} datapath needs "
             f"{'HTB' if capabilities.set_queue_honoured else 'HTB and u32'}, the kernel has {has}",
             where=f"kernel {capabilities.kernel_version}",
             remedy="load or build sch_htb and cls_u32; `agent doctor` there says more",
@@ -64,8 +64,8 @@ def _too_fast(
     if fast:
         yield (
             f"{', '.join(fast)}: software HTB carries {SOFTWARE_HTB_BITS_PER_SECOND / _GIGABIT:g} "
-            "to 40 Gbit/s of a NIC, and Open vSwitch has no NIC do it in hardware: the measurement "
-            "will show whether it does here"
+            "to 40 Gbit/s of a NIC, and Open vSwitch never asks a NIC to do it in hardware: the "
+            "measurement will show whether software is enough here"
         )
 
 
@@ -80,6 +80,6 @@ def _rdma_beside(plan: Plan, able: Mapping[str, Capabilities]) -> Iterator[str]:
         ]
     if found:
         yield (
-            f"{', '.join(found)} can do RDMA, which passes by every queue: this job uses sockets, "
-            "and what others send by RDMA there is held by no rate of this plan"
+            f"{', '.join(found)} can do RDMA, which bypasses every queue: this job uses sockets, "
+            "but this plan's rates do not limit what others send by RDMA there"
         )

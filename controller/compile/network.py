@@ -1,11 +1,12 @@
-"""Allocated bandwidth as one desired network state per server. Pure; converts; decides nothing.
+"""Compiles allocated bandwidth to one desired network state per server. Pure; decides nothing.
 
-What each server gets (DESIGN of the network, docs/architecture.md):
+What each server gets (docs/architecture.md, "What a server gets"):
   every NIC      a bridge with the NIC as its port, the address on the bridge, a routing table and a
-                 source rule per rail, sysctls that keep ARP and reverse paths to their own NIC
+                 source rule per rail, sysctls that keep ARP and reverse paths on their own NIC
   shaped NICs    an HTB root at the NIC's rate; queue 0 for everything else, a queue for
-                 acknowledgements, and the job's: one per destination or one in all, by sharing
-  destinations   a flow that sets the queue, and where the datapath ignores set_queue a classifier;
+                 acknowledgements, and queues for the job: one per destination, or one in all under
+                 `job` sharing
+  destinations   a flow that sets the queue, and a classifier where the datapath ignores set_queue;
                  the same for acknowledgements and other short packets
 """
 
@@ -40,8 +41,8 @@ from placewire.optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
 from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
 
 _SYSCTLS = (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2"))
-# The NIC itself must not answer ARP for the address that moved to its bridge: on the userspace
-# datapath the kernel sees what the NIC receives as well.
+# The NIC itself must not answer ARP for the address that moved to its bridge: with the userspace
+# datapath, the kernel too sees what the NIC receives.
 _NIC_SYSCTLS = (("arp_ignore", "1"),)
 
 
@@ -51,12 +52,9 @@ def compile_network(
     capabilities: Mapping[str, Capabilities],
     generations: Mapping[str, int],
 ) -> dict[str, DesiredState]:
-    """One DesiredState per server of the plan.
-
-    capabilities and generations: by server name, of servers that `deliverable.refusals` lets
-    through. The digest names the whole decision, so that servers on different decisions can be
-    told apart.
-    """
+    """By server of the plan. capabilities and generations: by server; `deliverable.refusals` must
+    have been empty. plan_digest is the same in all states and names the whole decision, so that
+    servers on different decisions can be told apart."""
     queues = job_queues(plan, allocation)
     states = {
         server.name: _server_state(
@@ -77,7 +75,7 @@ def compile_network(
 
 
 def larger_frames(plan: Plan, capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:
-    """Where NICs carry larger frames than the plan uses: which, and what to write; by MTU."""
+    """A hint per MTU: which NICs carry larger frames than the plan uses, and how to use them."""
     there: dict[int, list[str]] = {}
     for server in plan.cluster.servers:
         found = {nic.name: nic.mtu_bytes for nic in capabilities[server.name].nics}
@@ -86,7 +84,7 @@ def larger_frames(plan: Plan, capabilities: Mapping[str, Capabilities]) -> tuple
                 there.setdefault(mtu_bytes, []).append(f"{server.name} {nic.name}")
     return tuple(
         f"{', '.join(nics)} could carry larger frames: they have MTU {mtu_bytes}, the plan uses "
-        "less; where all of a rail and its switch do, give them `mtu` in the plan"
+        "less; where all NICs of a rail and its switch can, give the NICs `mtu` in the plan"
         for mtu_bytes, nics in there.items()
     )
 
@@ -112,10 +110,7 @@ def _server_state(
         drift=plan.network.drift,
         bridges=tuple(
             Bridge(
-                name=bridge_name(nic.name),
-                nic=nic.name,
-                datapath=datapath,
-                mtu_bytes=nic.mtu_bytes,
+                name=bridge_name(nic.name), nic=nic.name, datapath=datapath, mtu_bytes=nic.mtu_bytes
             )
             for nic in nics
         ),
@@ -142,13 +137,19 @@ def _server_state(
             for nic in shaped
             for address, queue in (
                 *_destinations(plan, nic, on[nic.rail]),
-                # A classifier finds them where set_queue is ignored.
+                # Where the datapath ignores set_queue, a classifier does this instead.
                 *([(None, ACKNOWLEDGEMENT_QUEUE)] if capabilities.steering == "set_queue" else []),
             )
         ),
-        classifiers=tuple(c for nic in shaped for c in _classifiers(plan, nic, on[nic.rail]))
-        if capabilities.steering == "u32"
-        else (),
+        classifiers=tuple(
+            Classifier(nic=nic.name, destination=address, queue_id=queue)
+            for nic in shaped
+            if capabilities.steering == "u32"
+            for address, queue in (
+                (None, ACKNOWLEDGEMENT_QUEUE),
+                *_destinations(plan, nic, on[nic.rail]),
+            )
+        ),
         routes=tuple(route for nic in nics for route in _routes(plan, nic)),
         rules=tuple(
             Rule(
@@ -162,46 +163,32 @@ def _server_state(
 
 
 def _queues(nic: PlanNic, job: Sequence[NicQueue], rest_bits_per_second: int) -> list[Queue]:
-    """rest_bits_per_second: what queue 0 is promised."""
-    whole = round(nic.rate_bits_per_second)
-
-    def queue(queue_id: int, minimum: int, maximum: int, purpose: str) -> Queue:
-        return Queue(
+    """rest_bits_per_second: what queue 0 is promised, on the wire."""
+    whole, mtu = round(nic.rate_bits_per_second), nic.mtu_bytes
+    rows = [
+        (DEFAULT_QUEUE, rest_bits_per_second, whole, "everything else"),
+        (ACKNOWLEDGEMENT_QUEUE, round(whole * ACKNOWLEDGEMENT_FRACTION), whole, "acknowledgements"),
+    ]
+    for one in job:
+        least, most = wire_rate(one.queue.minimum, mtu), wire_rate(one.maximum, mtu)
+        rows.append((one.queue_id, least, most, one.purpose))
+    return [
+        Queue(
             nic=nic.name,
             queue_id=queue_id,
-            min_bits_per_second=minimum,
-            max_bits_per_second=maximum,
-            burst_bits=burst_bits(maximum, nic.mtu_bytes),
+            min_bits_per_second=least,
+            max_bits_per_second=most,
+            burst_bits=burst_bits(most, mtu),
             purpose=purpose,
         )
-
-    short = round(whole * ACKNOWLEDGEMENT_FRACTION)
-    queues = [
-        queue(DEFAULT_QUEUE, rest_bits_per_second, whole, "everything else"),
-        queue(ACKNOWLEDGEMENT_QUEUE, short, whole, "acknowledgements"),
-        *(
-            queue(
-                one.queue_id,
-                wire_rate(one.queue.minimum, nic.mtu_bytes),
-                wire_rate(one.maximum, nic.mtu_bytes),
-                one.purpose,
-            )
-            for one in job
-        ),
+        for queue_id, least, most, purpose in sorted(rows)
     ]
-    return sorted(queues, key=lambda q: q.queue_id)
 
 
 def _destinations(plan: Plan, nic: PlanNic, job: Sequence[NicQueue]) -> list[tuple[str, int]]:
-    """(address of the destination on this NIC's rail, its queue)"""
+    """(the address of a destination on this NIC's rail, the queue for it)"""
     address = {s.name: n.ip for s in plan.cluster.servers for n in s.nics if n.rail == nic.rail}
     return [(address[name], one.queue_id) for one in job for name in one.queue.destinations]
-
-
-def _classifiers(plan: Plan, nic: PlanNic, job: Sequence[NicQueue]) -> list[Classifier]:
-    short = Classifier(nic=nic.name, destination=None, queue_id=ACKNOWLEDGEMENT_QUEUE)
-    pairs = _destinations(plan, nic, job)
-    return [short, *(Classifier(nic=nic.name, destination=a, queue_id=q) for a, q in pairs)]
 
 
 def _table(plan: Plan, nic: PlanNic) -> int:
@@ -209,16 +196,11 @@ def _table(plan: Plan, nic: PlanNic) -> int:
 
 
 def _routes(plan: Plan, nic: PlanNic) -> list[Route]:
-    def route(destination: str, gateway: str | None) -> Route:
-        return Route(
-            table=_table(plan, nic),
-            destination=destination,
-            interface=bridge_name(nic.name),
-            source=nic.ip,
-            gateway=gateway,
-        )
-
-    routes = [route(str(nic.network), None)]
+    ways: list[tuple[str, str | None]] = [(str(nic.network), None)]
     if nic.gateway is not None:
-        routes.append(route("0.0.0.0/0", nic.gateway))
-    return routes
+        ways.append(("0.0.0.0/0", nic.gateway))
+    table, interface = _table(plan, nic), bridge_name(nic.name)
+    return [
+        Route(table=table, destination=to, interface=interface, source=nic.ip, gateway=gateway)
+        for to, gateway in ways
+    ]

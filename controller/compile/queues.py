@@ -1,7 +1,7 @@
-"""The queues of every NIC that carry the job: what a sharing asks for, with the ids that they get.
+"""The queues that carry the job on every NIC: those that a sharing asks for, with their ids.
 
-Rates are payload bits per second. What the job is not promised belongs to everything else: a
-neighbour keeps it when the job borrows.
+Rates are payload bits per second. What the job is not promised is promised to everything else, so
+that a neighbour keeps it even when the job borrows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from placewire.optimizer.cluster_plan.section import PlanNic
 from placewire.optimizer.network.sharing import JobQueue
 from placewire.optimizer.network.sharings import SHARINGS
 
-# A queue that carries the job to whatever server.
+# The queue that carries the job to all servers, where a sharing has only one.
 JOB_QUEUE = FIRST_PAIR_QUEUE
 
 
 @dataclass(frozen=True)
 class NicQueue:
-    """One queue of the job as it is on its NIC. maximum: payload bits per second."""
+    """A queue of the job on its NIC. maximum: payload bits per second."""
 
     queue: JobQueue
     queue_id: int
@@ -39,25 +39,22 @@ class NicQueue:
 
 
 def job_queues(plan: Plan, allocation: Allocation) -> tuple[NicQueue, ...]:
-    """Of all servers: by server, rail and destination, in plan order."""
-    nics = {(server.name, nic.rail): nic for server in plan.cluster.servers for nic in server.nics}
+    """The job's queues on all servers, in the plan's order of server, rail and destination."""
+    servers = plan.cluster.servers
+    nics = {(server.name, nic.rail): nic for server in servers for nic in server.nics}
+    # A destination has the same queue on every NIC, which changes only with the plan's servers.
+    numbers = {server.name: FIRST_PAIR_QUEUE + index for index, server in enumerate(servers)}
     found = []
     for queue in SHARINGS[allocation.sharing].queues(allocation):
         nic = nics[queue.source, queue.rail]
         whole = nic.rate_bits_per_second * payload_fraction(nic.mtu_bytes)
-        number = JOB_QUEUE if queue.for_the_job else pair_queue(plan, queue.destinations[0])
+        number = JOB_QUEUE if queue.for_the_job else numbers[queue.destinations[0]]
         found.append(NicQueue(queue, number, whole if queue.maximum is None else queue.maximum))
     return tuple(found)
 
 
-def pair_queue(plan: Plan, destination: str) -> int:
-    """The queue that a destination has on every NIC: stable while the plan's servers are."""
-    names = [server.name for server in plan.cluster.servers]
-    return FIRST_PAIR_QUEUE + names.index(destination)
-
-
 def everything_else(allocation: Allocation, server: str, nic: PlanNic) -> int:
-    """Wire bits per second that queue 0 is promised: all that the job does not count on."""
+    """What queue 0 is promised: all that the job does not count on, in wire bits per second."""
     cluster, whole = allocation.cluster, nic.rate_bits_per_second
     reserved = SHARINGS[allocation.sharing].reserved_rates(cluster, allocation.floor)
     names = [one.name for one in cluster.servers]

@@ -1,11 +1,11 @@
-"""Which rail each of gloo's contexts is on, so that a script which knows of none uses all of them.
+"""Spreads gloo's contexts over the rails, so that a script that knows of no rails uses all of them.
 
 ProcessGroupGloo makes one context for each interface that GLOO_SOCKET_IFNAME names, and the k-th
-collective of a group runs on context k modulo their number. A collective is never divided, so bytes
-are only in proportion to the rails over many; and where every training step has the same few of
-unequal size, simply taking turns would send all the large ones over one rail. An interface may be
-named several times: the order here is such that whatever comes every P-th collective meets every
-rail, for small P.
+collective of a group runs on context k modulo their number. A collective is never divided, so the
+rails' bytes come in proportion to their rates only over many collectives. Where every training step
+has the same few collectives of unequal size, simply taking turns would send all large ones over one
+rail. An interface may be named several times; in the order made here, collectives that come every
+P-th time meet every rail, for small P.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Sequence
 
 # Each context has a connection to every other rank, and two threads.
 MOST_CONTEXTS = 16
-# Rails of equal rate but for rounding.
+# Shares that differ by less are those of rails with the same rate, but for rounding.
 _EQUAL = 0.02
 
 
 def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
-    """Rails by number, for shares above 0 that sum to 1.
+    """For each context, the number of its rail. shares: by rail, above 0; they sum to 1.
 
-    Equal ones: by the sum of the digits of k to the base of their number (for two, the sequence of
-    Thue and Morse). Others: evenly spaced, over an odd length, which shares no factor with the
-    commonest periods. A rail whose share is too small for one place in that gets none.
+    For R equal shares, context k is on rail (digit sum of k to the base R) modulo R; for two rails
+    this is the Thue-Morse sequence. For unequal shares, the places of a rail are evenly spaced over
+    an odd length, which has no factor in common with the most frequent periods. A rail whose share
+    is too small for one place gets none.
     """
     rails = len(shares)
     if rails == 1:
@@ -38,7 +39,7 @@ def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
 
 
 def pattern_shares(pattern: Sequence[int], rails: int) -> tuple[float, ...]:
-    """By rail: what a long script sends there."""
+    """By rail, the part of its traffic that a long script sends there."""
     return tuple(pattern.count(rail) / len(pattern) for rail in range(rails))
 
 
@@ -51,7 +52,7 @@ def _spaced(shares: Sequence[float], length: int) -> tuple[int, ...]:
 
 
 def _error(pattern: Sequence[int], shares: Sequence[float]) -> float:
-    """How far the worst rail is off, in parts of its share."""
+    """The largest relative deviation of a rail from its share."""
     given = pattern_shares(pattern, len(shares))
     return max(abs(found - share) / share for found, share in zip(given, shares, strict=True))
 

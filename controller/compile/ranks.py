@@ -1,9 +1,10 @@
-"""A placement as one RankSpec per device that it uses."""
+"""Compiles a placement to one RankSpec per device that it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from placewire.agent.contract.entries import bridge_name
 from placewire.controller.plan.job import Job, PlacedJob, ReplayJob, TorchrunJob
@@ -16,21 +17,21 @@ from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
 RENDEZVOUS_TCP_PORT = 29400
-# One connection fills a NIC or a queue, and several of them only disturb each other. Beside others'
-# flows, with no queue between them, a pair gets by its connections: of the share of a flow, which
-# `unshaped` counts on, one got a sixth and four got 70 %.
+# One connection fills a NIC or a queue, and several only disturb each other. But where other
+# traffic shares a NIC without queues, a pair's rate depends on its number of connections: of the
+# share of a flow that `unshaped` counts on, one connection got a sixth and four got 70 %.
 SOCKETS_PER_RAIL_BESIDE_OTHERS = 4
 
 
 def rank_specs(
     plan: Plan, placement: Placement, placement_file: Path, graph_file: Path
 ) -> tuple[RankSpec, ...]:
-    """In rank order. graph_file is read by a replay; a placed job captures its model again."""
+    """In rank order. graph_file: read by a replay; a placed job captures its model again."""
     servers = {server.name: server for server in plan.cluster.servers}
     devices = placement.devices_used
     master = servers[server_of(devices[0])].management
     job = plan.job
-    assert not isinstance(job, TorchrunJob), "a script has no ranks of ours"
+    assert not isinstance(job, TorchrunJob), "a script is not started as ranks"
     return tuple(
         RankSpec(
             kind=job.kind,
@@ -43,29 +44,35 @@ def rank_specs(
             placement_file=str(placement_file),
             backend=placement.backend,
             sockets_per_rail=_sockets_per_rail(placement),
-            model=None if isinstance(job, ReplayJob) else job.model,
-            graph_file=str(graph_file) if isinstance(job, ReplayJob) else None,
-            batch=1 if isinstance(job, ReplayJob) else job.batch,
-            accumulate=1 if isinstance(job, ReplayJob) else job.accumulate,
-            autocast=None if isinstance(job, ReplayJob) else job.autocast,
-            optimizer=OptimizerSpec()
-            if isinstance(job, ReplayJob)
-            else OptimizerSpec.model_validate(job.optimizer_document),
             steps=job.steps,
-            seed=0 if isinstance(job, ReplayJob) else job.seed,
-            checkpoint=None if isinstance(job, ReplayJob) else _checkpoint(job),
             threads=job.threads,
-            time_scale=job.time_scale if isinstance(job, ReplayJob) else 1.0,
             trace=trace_spec(job),
+            **_of_kind(job, graph_file),
         )
         for rank, device in enumerate(devices)
     )
 
 
+def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
+    """The fields of a RankSpec that only this kind of job has."""
+    if isinstance(job, ReplayJob):
+        return {"graph_file": str(graph_file), "time_scale": job.time_scale}
+    asked = job.checkpoint
+    return {
+        "model": job.model,
+        "batch": job.batch,
+        "accumulate": job.accumulate,
+        "autocast": job.autocast,
+        "optimizer": OptimizerSpec.model_validate(job.optimizer_document),
+        "seed": job.seed,
+        "checkpoint": None if asked is None else CheckpointSpec(**asked.model_dump()),
+    }
+
+
 def calibration_specs(
     plan: Plan, placement: Placement, placement_file: Path
 ) -> tuple[RankSpec, ...]:
-    """One rank a server, on the rails that all servers are on; none where there is no path."""
+    """One rank per server, on the rails that all are on; empty where no two servers share one."""
     servers = plan.cluster.servers
     interfaces = [rail_interfaces(plan, server, plan.rails) for server in servers]
     common = set.intersection(*({one.rail for one in some} for some in interfaces))
@@ -89,15 +96,6 @@ def calibration_specs(
     )
 
 
-def _checkpoint(job: PlacedJob) -> CheckpointSpec | None:
-    asked = job.checkpoint
-    if asked is None:
-        return None
-    return CheckpointSpec(
-        folder=asked.folder, every=asked.every, keep=asked.keep, resume=asked.resume
-    )
-
-
 def trace_spec(job: Job) -> TraceSpec | None:
     if isinstance(job, TorchrunJob) or job.trace is None:
         return None
@@ -113,7 +111,7 @@ def _sockets_per_rail(placement: Placement) -> int:
 def rail_interfaces(
     plan: Plan, server: PlanServer, rails: Iterable[str]
 ) -> tuple[RailInterface, ...]:
-    """Of this server, in the order of these rails, without those that it is not on."""
+    """This server's interfaces, in the order of `rails`, without the rails that it is not on."""
     nics = {(one.name, nic.rail): nic for one in plan.cluster.servers for nic in one.nics}
     return tuple(
         RailInterface(

@@ -1,4 +1,4 @@
-"""A script of the user's own as one ScriptSpec per server, and what each rail is to carry of it."""
+"""Compiles a user's own script to one ScriptSpec per server; divides its traffic over the rails."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
 
 
 def planned_shares(plan: Plan) -> Mapping[str, float]:
-    """Of what a server sends, by rail: as near to the rails' rates as whole collectives come."""
+    """By rail, the part of a server's traffic that goes there: as near to `rail_shares` as whole
+    collectives allow."""
     shares = rail_shares(plan)
     pattern = rail_pattern(tuple(shares.values()))
     return dict(zip(shares, pattern_shares(pattern, len(shares)), strict=True))
 
 
 def rail_shares(plan: Plan) -> Mapping[str, float]:
-    """Of what a server sends, by rail, summing to 1: in proportion to the slowest NIC of each rail.
-    Only rails that every server is on: all processes cut their traffic alike."""
+    """By rail, the part of a server's traffic that should go there; the parts sum to 1. They are in
+    proportion to the slowest NIC of each rail. A rail that not every server is on has none, because
+    all processes divide their traffic alike."""
     slowest = {
         rail: min(rates)
         for rail in plan.rails

@@ -1,4 +1,4 @@
-"""What the network promised, as transfers to measure, all at once."""
+"""Turns the promised rates into the transfers that measure them, all at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ FIRST_TCP_PORT = 42000
 
 @dataclass(frozen=True)
 class Promise:
-    """What one transfer must get while all the others run; more than at_most would be another's.
-
-    queue_id: on the source's NIC. Rates are payload.
-    """
+    """The rate that a transfer must get while all the others run, and the most that it may take
+    without taking from others. Rates are payload. queue_id: on the source's NIC."""
 
     transfer: Transfer
     at_most_bits_per_second: float
@@ -26,7 +24,7 @@ class Promise:
 
 
 def promises(plan: Plan, allocation: Allocation) -> tuple[Promise, ...]:
-    """A TCP port of its own for each transfer into one server."""
+    """The promises of all servers. Transfers into the same server have different TCP ports."""
     queues = {one.queue: one for one in job_queues(plan, allocation)}
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
     used: dict[str, int] = {}

@@ -1,18 +1,19 @@
-"""Payload rates as rates on the wire, which is what HTB and tc count, and how much may burst.
+"""Converts payload rates to rates on the wire, which HTB and tc count, and sets queues' bursts.
 
-The other way, from a NIC's line rate to what pairs may share, is optimizer/cluster_plan/payload.py.
+The conversion from a NIC's line rate to the payload that pairs share is in
+optimizer/cluster_plan/payload.py.
 """
 
 from __future__ import annotations
 
 from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES, MTU_BYTES, payload_fraction
 
-# A class may send this much time's worth of its rate at once, after a pause too: enough for the
-# kernel's timers, and so little that a message does not pass its queue at line rate. With 5 ms
-# steps of many small messages came out 10 to 15 % shorter than their rates allow.
+# After a pause, a class may send the bytes of this time at once: enough for the kernel's timers,
+# and so little that a message does not pass its queue at line rate. With 5 ms, steps of many small
+# messages came out 10 to 15 % shorter than their rates allow.
 BURST_SECONDS = 0.001
-# However slow: one full frame, which a class below its cap sends whole, and these bytes more, in
-# which a late timer loses nothing. Not several frames: at MTU 9000 four are 11 ms at 25 Mbit/s.
+# The burst of a slow class: one full frame, which it sends whole, and these bytes more, so that a
+# late timer costs nothing. It is not several frames: at MTU 9000 and 25 Mbit/s four take 11 ms.
 TIMER_SLACK_BYTES = 3 * (MTU_BYTES + ETHERNET_BYTES)
 
 

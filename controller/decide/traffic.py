@@ -1,32 +1,29 @@
-"""plan.yaml to bandwidth, for a job that places itself: from the traffic that the plan states."""
+"""Allocates bandwidth for a job that places itself, from the traffic that its plan states."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from placewire.controller.decide.measured.digests import digest
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.plan import Plan
 from placewire.optimizer.names import SHARING_OF_EVEN_TRAFFIC, SHARING_OF_STATED_TRAFFIC
-from placewire.optimizer.network.script_allocation import allocate, even_traffic
-
-if TYPE_CHECKING:
-    from placewire.controller.plan.job import TorchrunJob
-    from placewire.controller.plan.plan import Plan
-    from placewire.optimizer.network.script_allocation import ScriptAllocation
+from placewire.optimizer.network.script_allocation import ScriptAllocation, allocate, even_traffic
 
 
 @dataclass(frozen=True)
 class TrafficDecision:
     allocation: ScriptAllocation
     allocation_file: Path
-    # Of a script nothing is known but what it sends.
+    # Only the traffic of a script is known, so its step time cannot be predicted.
     predicted_step_seconds: None = None
 
 
 def decide_traffic(plan: Plan, job: TorchrunJob, cache: Path) -> TrafficDecision:
-    """`auto`: where all send alike to all, any of them may use what the others leave (`job`); what
-    is stated unequally is kept unequal, and what is idle is lent (`guarantee`)."""
+    """Sharing `auto` means `job` where all servers send alike, so that each may use what the others
+    leave; with stated traffic it means `guarantee`, which keeps the stated proportions and lends
+    what is idle."""
     cluster = plan.payload_cluster
     sharing = SHARING_OF_STATED_TRAFFIC if job.traffic else SHARING_OF_EVEN_TRAFFIC
     if plan.network.sharing != "auto":

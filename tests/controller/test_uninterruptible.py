@@ -1,4 +1,4 @@
-"""A cancellation neither stops such work nor hides how it ended."""
+"""Tests that a cancellation neither stops uninterruptible work nor hides how it ended."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     throttle(cluster, shaped)
     assert cluster.run("status", plan).output.count("as decided") == len(SERVERS) - 1
     verified = cluster.run("verify", plan)
-    assert verified.code == 6 and "not as decided" in verified.output, verified.told
+    assert verified.code == 6 and "differs from what was decided" in verified.output, verified.told
     third = cluster.run(*arguments)
     assert third.code == 0, third.told
     changes = read_report(report)["changes"]
@@ -275,7 +275,7 @@ def test_init_writes_a_plan_of_what_the_agents_find(cluster: TestCluster, untouc
         nics = [(nic.name, nic.rail, str(nic.address)) for nic in found.nics]
         assert nics == [(nic["name"], nic["rail"], nic["address"]) for nic in server["nics"]]
     again = cluster.run(*arguments)
-    assert again.code == 2 and "is there already" in again.output, again.told
+    assert again.code == 2 and "exists already" in again.output, again.told
 
 
 def test_a_wrong_plan_is_exit_3(cluster: TestCluster, untouched: None) -> None:
@@ -427,7 +427,7 @@ def test_what_a_killed_controller_left_is_undone_at_once_by_the_next(
     done = cluster.run("recover", plan, "--yes")
     assert done.code == 0 and "on its former state" in done.output, done.told
     assert done.seconds < SHORTEST_LEASE_SECONDS
-    assert "nothing was left" in cluster.run("recover", plan, "--yes").output
+    assert "no change was left unfinished" in cluster.run("recover", plan, "--yes").output
 
 
 def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched: None) -> None:

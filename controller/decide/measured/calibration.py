@@ -1,10 +1,10 @@
-"""What messages between servers pay through the job's own backend, measured before the job.
+"""Measures, before the job, what messages between servers cost through the job's own backend.
 
-One rank a server measures set-up latency and throughput of every path, on the network as it was
-shaped (job/calibration). The report shows both beside what was predicted with. The set-up latency
-is kept for the cluster: a plan that says `setup_latency: measured` is decided with it from
-the next time on, and with an assumed one until then. Rates are not fed back: a queue carries what
-it is told to, so that they are the plan's to decide.
+One rank per server measures the set-up latency and throughput of every path on the shaped network
+(job/calibration). The report shows both beside the values of the prediction. The set-up latency is
+kept for the cluster: a plan with `setup_latency: measured` is decided with it from the next time
+on, and with an assumed one until then. The measured rates are not used for decisions, because a
+queue carries whatever rate the plan decides on.
 """
 
 from __future__ import annotations
@@ -12,35 +12,33 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placewire.controller.compile.ranks import calibration_specs
 from placewire.controller.decide.measured.digests import digest
 from placewire.controller.decide.measured.optimizer_process import Say
+from placewire.controller.launch.launcher import Launcher
 from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
+from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_seconds
 
-if TYPE_CHECKING:
-    from placewire.controller.launch.launcher import Launcher
-    from placewire.controller.plan.plan import Plan
-    from placewire.optimizer.placement import Placement
-
-# What gloo took over the lab's links, rounded up: until it was measured once.
+# Used until a set-up latency is measured: what gloo took over the lab's links, rounded up.
 ASSUMED_SETUP_SECONDS = 500e-6
 _VERSION = 1
 
 
 def wants_calibration(plan: Plan, cache: Path) -> bool:
-    """Where the plan asks for it, or for a set-up latency that was never measured here."""
-    if plan.network.calibrate:
-        return True
-    return plan.cluster.setup_latency_seconds is None and kept_setup_seconds(plan, cache) is None
+    """Whether the plan asks for a calibration, or for a measured set-up latency that is not yet
+    known for its cluster."""
+    unknown = plan.cluster.setup_latency_seconds is None and kept_setup_seconds(plan, cache) is None
+    return plan.network.calibrate or unknown
 
 
 async def calibrate(
@@ -52,13 +50,11 @@ async def calibrate(
     say: Say,
     held_seconds: Callable[[], float],
 ) -> tuple[CalibratedRow, ...]:
-    """Also keeps what it found. Nothing where there are no two servers on one rail.
-
-    held_seconds: as run_ranks takes it. Raises JobFailed.
-    """
+    """Measures every path and keeps the set-up latency. Empty where no two servers share a rail.
+    held_seconds: as in run_ranks. Raises JobFailed where a rank fails."""
     specs = calibration_specs(plan, placement, placement_file)
     if not specs:
-        say("no two servers share a rail: there is nothing to calibrate")
+        say("no two servers share a rail, so there is no path to calibrate")
         return ()
     events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
     rows = calibrated_rows(placement, events)
@@ -67,12 +63,12 @@ async def calibrate(
         say(f"{left_out} of {left_out + len(rows)} paths were too slow to be measured in time")
     if rows:
         setup_seconds = keep(plan, rows, cache)
-        say(f"a message is set up in {format_seconds(setup_seconds)}, the median of all paths")
+        say(f"setting up a message takes {format_seconds(setup_seconds)}, the median of all paths")
     return rows
 
 
 def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[CalibratedRow, ...]:
-    """By source, destination and rail."""
+    """The measured paths beside what was planned for them, by source, destination and rail."""
     cluster, policy = placement.cluster, SHARINGS[placement.sharing]
     usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
     promised = policy.rates_in_force(usable, placement.rates)
@@ -98,24 +94,20 @@ def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[
 
 
 def with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
-    """The same plan, its set-up latency a number."""
+    """The plan with a number in place of `setup_latency: measured`."""
     if plan.cluster.setup_latency_seconds is not None:
         return plan
-    seconds = kept_setup_seconds(plan, cache)
+    seconds, how = kept_setup_seconds(plan, cache), "as measured on this cluster"
     if seconds is None:
+        how = "assumed; apply measures it before its job, for the next time"
         seconds = ASSUMED_SETUP_SECONDS
-        say(
-            f"setup latency: {format_seconds(seconds)} assumed; apply measures it before its job, "
-            "for the next time"
-        )
-    else:
-        say(f"setup latency: {format_seconds(seconds)}, as measured on this cluster")
+    say(f"setup latency: {format_seconds(seconds)}, {how}")
     cluster = plan.cluster.model_copy(update={"setup_latency_seconds": seconds})
     return plan.model_copy(update={"cluster": cluster})
 
 
 def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
-    """What was measured on this cluster last; None where nothing was."""
+    """The set-up latency that was last measured on this cluster; None where none was."""
     file = _file(plan, cache)
     if not file.is_file():
         return None
@@ -123,11 +115,11 @@ def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
         document = read_json(file)
         return float(document["setup_seconds"]) if document["version"] == _VERSION else None
     except (GraphError, KeyError, TypeError, ValueError):
-        return None  # measured anew, and replaced
+        return None  # The file is broken: the next calibration replaces it.
 
 
 def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
-    """The median of all paths: the model has one set-up latency for them."""
+    """Keeps and returns the median of all paths, because the model has one set-up latency."""
     seconds = statistics.median(row.setup_seconds for row in rows)
     document = {
         "version": _VERSION,
@@ -145,13 +137,9 @@ def _file(plan: Plan, cache: Path) -> Path:
 
 
 def _cluster(plan: Plan) -> Any:
-    """What a measured set-up latency holds for: these servers, their NICs and the backend."""
-    servers = [
-        [
-            s.name,
-            s.management,
-            [[n.rail, n.address, n.rate_bits_per_second, n.mtu_bytes] for n in s.nics],
-        ]
-        for s in plan.cluster.servers
-    ]
+    """What a measured set-up latency is valid for: these servers, their NICs and the backend."""
+    servers = []
+    for server in plan.cluster.servers:
+        nics = [[n.rail, n.address, n.rate_bits_per_second, n.mtu_bytes] for n in server.nics]
+        servers.append([server.name, server.management, nics])
     return {"servers": servers, "backend": plan.backend}

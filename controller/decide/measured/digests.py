@@ -1,4 +1,4 @@
-"""What answers are kept under: everything that they were made from."""
+"""Digests that name cached results, of everything that a result was made from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def digest(question: object) -> str:
 
 
 def optimizer_digest() -> str:
-    """Changes when the optimizer's own code does: nothing that older code found is used again."""
+    """A digest of the optimizer's own code, so that no result of older code is used again."""
     whole = hashlib.sha256()
     for file in sorted(Path(placewire.optimizer.__path__[0]).rglob("*.py")):
         whole.update(file.read_bytes())

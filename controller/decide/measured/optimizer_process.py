@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 from placewire.controller.errors import InfeasiblePlacement, PlacewireError
 from placewire.controller.launch.programs import run_to_end
 
 Say = Callable[[str], None]
+OPTIMIZER_PROGRAM = ("-m", "placewire.optimizer.cli")
 _INFEASIBLE = 4
 
 
-async def run_relayed(argv: list[str], say: Say) -> None:
-    """Tells `say` each line that the process prints. The process is killed where this task is
-    cancelled. Raises InfeasiblePlacement, PlacewireError."""
+async def run_relayed(words: Sequence[str], say: Say) -> None:
+    """Runs `python WORDS`; tells `say` each line of its standard error. Cancelling kills it. Raises
+    InfeasiblePlacement where no placement fits, PlacewireError where it fails otherwise."""
+    argv = [sys.executable, *words]
     ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
     if ended.status == _INFEASIBLE:
         raise InfeasiblePlacement("\n".join(ended.tail[-3:]) or "no placement fits the cluster")
     if ended.status != 0:
         raise PlacewireError(
-            f"{argv[2]} ended with {ended.status}",
-            where=" ".join(argv[2:4]),
+            f"{words[1]} ended with {ended.status}",
+            where=" ".join(words[1:3]),
             remedy="\n  ".join(ended.tail[-12:]),
         )

@@ -1,10 +1,11 @@
-"""The operator graph of a placed job, measured on its servers: a column of times per device type.
+"""Measures the operator graph of a placed job on its servers: a column of times per device type.
 
-For each device type one server that has it captures and measures the step, as ranks run there: all
-types at once, but one at a time on a server, and on no server where something else of ours runs.
-What disturbs a measurement there would be in every prediction. Graphs are kept per device type and
-used again while the server says that they still stand; measured profiles are kept by the step's
-structure, so that an edit that does not change the step costs no measurement.
+For each device type, one server that has it captures and measures the step, as ranks run there. All
+types are measured at once, but only one at a time on a server, and on no server where another
+program of Placewire runs, because a disturbed measurement would distort every prediction. Graphs
+are kept per device type and used again while the server confirms that they are still valid.
+Measured profiles are kept by the step's structure, so that an edit that does not change the step
+costs no measurement.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
-from placewire.controller.launch.launcher import PROFILE_PROGRAM
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, LeftRank
+from placewire.controller.launch.programs import Ended
+from placewire.controller.plan.job import Job, PlacedJob
+from placewire.controller.plan.plan import Plan
 from placewire.optimizer.graph.graph_file import graph_from_json, load_graph, save_graph
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
@@ -27,16 +31,14 @@ from placewire.optimizer.names import is_cpu
 from placewire.optimizer.profile.exchange import require_profiles
 from placewire.optimizer.profile.joining import joined
 
-if TYPE_CHECKING:
-    from placewire.controller.launch.launcher import Launcher, LeftRank
-    from placewire.controller.launch.programs import Ended
-    from placewire.controller.plan.job import Job, PlacedJob
-    from placewire.controller.plan.plan import Plan
-
 STANDING_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
-# Of what is known of other steps, so many of the latest are told to whoever measures.
+# How many of the latest profiles of other steps the measuring program is given.
 _MOST_KNOWN = 32
 _MODEL_IS_WRONG = 3
+_NO_LAUNCH = (
+    "is measured on a server that has it, and the plan does not say how to start programs there "
+    "(launch: {kind: ssh})"
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class _Asked:
 async def profiled_graph(
     plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
 ) -> Path:
-    """The graph's file. Raises PlanError where the model cannot be captured or a device type not
-    be measured, PlacewireError naming server and device type where measuring fails."""
+    """The graph's file. Raises PlanError where the model cannot be captured or a device type cannot
+    be measured, and PlacewireError, naming server and device type, where measuring fails."""
     asked = _asked(plan, job, plan_file, launcher)
     turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
     try:
@@ -71,54 +73,46 @@ async def profiled_graph(
 
 
 def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
-    """Of several that talk at once, who it is."""
+    """Puts the device type before each line where several types are measured at once."""
     return say if len(asked) == 1 else lambda line: say(f"{one.device_type}: {line}")
 
 
 def import_roots(job: Job, plan_file: Path) -> list[str]:
-    """Where the job's modules are looked for: its working directory, then beside the plan."""
+    """Where the job's modules are imported from: its working directory, then the plan's folder."""
     return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
 
 
 def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> list[_Asked]:
-    types = dict.fromkeys(d.type for s in plan.cluster.servers for d in s.devices)
+    """Raises PlanError where a device type could only be measured on a server, and the launcher
+    starts programs on this machine."""
+    servers_of: dict[str, list[str]] = {}
     for k, server in enumerate(plan.cluster.servers):
         for d, device in enumerate(server.devices):
+            servers_of.setdefault(device.type, []).append(server.name)
             if not is_cpu(device.type) and not launcher.on_servers:
-                path = f"cluster.servers[{k}].devices[{d}].type"
                 raise _refused(
                     plan_file,
-                    path,
-                    f"device type {device.type!r} is measured on a server that has it, and the "
-                    "plan does not say how to start programs there (launch: {kind: ssh}); or give "
-                    "a graph file with its times (job.kind: replay)",
+                    f"cluster.servers[{k}].devices[{d}].type",
+                    f"device type {device.type!r} {_NO_LAUNCH}; add that, or give a graph file "
+                    "with the times of this type (job.kind: replay)",
                 )
-    if len(types) > 1 and not launcher.on_servers:
+    if len(servers_of) > 1 and not launcher.on_servers:
         raise _refused(
             plan_file,
             "cluster.servers",
-            f"device types {', '.join(types)}: each is measured on a server that has it, and the "
-            "plan does not say how to start programs there (launch: {kind: ssh}); use that, one "
-            "type, or a graph file that holds the times of each (job.kind: replay)",
+            f"device types {', '.join(servers_of)}: each {_NO_LAUNCH}; add that, use one type, or "
+            "give a graph file with the times of each (job.kind: replay)",
         )
     return [
-        _Asked(
-            job,
-            plan_file,
-            name,
-            tuple(s.name for s in plan.cluster.servers if name in {d.type for d in s.devices}),
-        )
-        for name in types
+        _Asked(job, plan_file, name, tuple(dict.fromkeys(servers)))
+        for name, servers in servers_of.items()
     ]
 
 
 async def _of_type(
-    asked: _Asked,
-    launcher: Launcher,
-    cache: Path,
-    say: Say,
-    turns: Mapping[str, asyncio.Lock],
+    asked: _Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
 ) -> Path:
+    """turns: by server, the lock that lets one type be measured there at a time."""
     file = cache / f"graph-{digest(_question(asked))}.json.gz"
     if file.is_file():
         async with turns[asked.servers[0]]:
@@ -128,7 +122,7 @@ async def _of_type(
             return file
         say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
     running: dict[str, LeftRank] = {}
-    # Where no other type has its turn, first.
+    # Servers where no other type is being measured come first.
     for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
         async with turns[server]:
             if busy := await asyncio.to_thread(launcher.busy, server):
@@ -139,14 +133,15 @@ async def _of_type(
     first, rank = next(iter(running.items()))
     raise JobFailed(
         f"device type {asked.device_type} cannot be measured in isolation: on every server that "
-        f"has it something of ours runs, here pid {rank.pid} for {rank.seconds:.0f} s",
+        "has it a rank or a profile of Placewire runs already, on this one with pid "
+        f"{rank.pid} for {rank.seconds:.0f} s",
         where=first,
         remedy="wait until it has ended; `controller destroy` ends ranks whose controller is gone",
     )
 
 
 def _question(asked: _Asked) -> Mapping[str, Any]:
-    """All that a profile depends on beside what its server says of itself."""
+    """All that a profile depends on, except what only its server knows (`_changed`)."""
     job = asked.job
     return {
         "model": job.model,
@@ -165,7 +160,7 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
 
 
 async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
-    """Why a kept graph no longer stands on that server, in words."""
+    """The reasons why a kept graph is no longer valid on that server; empty where it is valid."""
     notes = (await asyncio.to_thread(read_json, file))["notes"]
     said: list[str] = []
     ended = await launcher.run(
@@ -183,14 +178,12 @@ async def _measure(
     where = f"{server} ({asked.device_type})" if launcher.on_servers else "this machine"
     say(f"profile on {where}: {job.model}, batch {job.batch}")
     autocast = ["--autocast", job.autocast] if job.autocast else []
-    # fmt: off
     words = [
         *PROFILE_PROGRAM, job.model, "--batch", str(job.batch),
         "--accumulate", str(job.accumulate), *autocast,
         "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
         "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
-    ]
-    # fmt: on
+    ]  # fmt: skip
     known = await asyncio.to_thread(_known_profiles, cache, asked)
     ended = await launcher.run(
         server, words, given=json.dumps(known).encode(), on_line=lambda line: say("  " + line)
@@ -208,7 +201,7 @@ async def _measure(
 
 
 def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
-    """By file name: those of this device type and thread count, the latest."""
+    """By file name, the latest profiles of this device type and thread count."""
     files = sorted(cache.glob("profile-*.json"), key=lambda f: f.stat().st_mtime, reverse=True)
     known: dict[str, Any] = {}
     for file in files:
@@ -216,7 +209,7 @@ def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
             document = json.loads(file.read_bytes())
             of = document["key"]["device_type"], document["key"]["threads"]
         except (ValueError, KeyError, TypeError):
-            continue  # no profile: it is written anew when it is measured
+            continue  # The file is broken: it is replaced when its step is measured again.
         if of == (asked.device_type, asked.job.threads):
             known[file.name] = document
         if len(known) == _MOST_KNOWN:
@@ -234,15 +227,12 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
             "job.model",
             f"on {server}, for device type {asked.device_type}: {chr(10).join(ended.tail[-3:])}",
         )
-    how = (
-        f"was killed by signal {-ended.status}"
-        if ended.status < 0
-        else f"ended with {ended.status}"
-    )
+    killed = ended.status < 0
+    how = f"was killed by signal {-ended.status}" if killed else f"ended with {ended.status}"
     raise PlacewireError(
         f"the profile {how}{tail}",
         where=f"{server}, device type {asked.device_type}",
-        remedy="look at job.python, job.workdir and the memory of that server; nothing was changed",
+        remedy="check job.python, job.workdir and the server's memory; nothing was changed",
     )
 
 

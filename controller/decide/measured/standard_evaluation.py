@@ -1,23 +1,25 @@
-"""A profile of a step that no device can hold, on several devices of this machine.
+"""Profiles a step that no device can hold, on several devices of this machine.
 
-The Standard Evaluation of Celeritas (section 4.2), each part by who can do it: small batches are
-measured and the wanted one is estimated (`optimizer profile --small-batches`); the estimate is
-placed by filling one device after the other (`optimizer solve --engine sequential`); ranks run
-that, and record what operators took and held; the records become the profile, and say how far the
-estimate was off (`optimizer profile --recorded`).
+This is the Standard Evaluation of Celeritas (section 4.2), in four parts. Small batches are
+measured, and the wanted batch is estimated (`optimizer profile --small-batches`). The estimate is
+placed by filling one device after the other (`optimizer solve --engine sequential`). Ranks run this
+placement, and record the times and memory of operators. The records become the profile, and show
+how far the estimate was off (`optimizer profile --recorded`).
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from placewire.controller.decide.measured.optimizer_process import Say, run_relayed
+from placewire.controller.decide.measured.optimizer_process import (
+    OPTIMIZER_PROGRAM,
+    Say,
+    run_relayed,
+)
 from placewire.controller.launch.here import HereStarter
 from placewire.controller.launch.launcher import PROFILE_PROGRAM
 from placewire.controller.launch.ranks import run_ranks
@@ -40,8 +42,9 @@ _LOOPBACK_BITS_PER_SECOND = 1e10
 
 @dataclass(frozen=True)
 class Evaluation:
-    """devices: of one type, each with memory_bytes for a rank's tensors. samples: recorded steps
-    of the wanted batch, and of each small one. optimizer: as `optimizer profile` takes it."""
+    """devices: how many, all of one type. memory_bytes: of each device, for a rank's tensors.
+    samples: recorded steps of the wanted batch and of each small one. optimizer: JSON, as
+    `optimizer profile` takes it."""
 
     model: str
     batch: int
@@ -58,52 +61,44 @@ class Evaluation:
 
 
 async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
-    """The profiled graph's file, in the folder, with all that it was made from: the estimate is
-    rough.json.gz. Raises InfeasiblePlacement where the devices cannot hold the step, and
-    PlacewireError with what a part of it said."""
+    """The profiled graph's file. It lies in the folder, with all that it was made from; the
+    estimate is rough.json.gz. Raises InfeasiblePlacement where the devices cannot hold the step,
+    and PlacewireError where a part fails."""
     folder = folder.resolve()
     rough, placement_file = folder / "rough.json.gz", folder / "placement.json"
-    measured = folder / "measured.json.gz"
-    await run_relayed(
-        [sys.executable, *PROFILE_PROGRAM, *_of_model(asked), "--out", str(rough)], say
-    )
-    cluster_file = folder / "cluster.json"
-    cluster_file.write_text(cluster_of(asked).model_dump_json())
-    await run_relayed(
-        [sys.executable, "-m", "placewire.optimizer.cli", "solve", str(rough), "--cluster",
-         str(cluster_file), "--engine", "sequential", "--sharing", WITHOUT_SHAPING, "--backend",
-         backend_of(asked), "--out", str(placement_file)],
-        say,
-    )  # fmt: skip
-    specs = specs_of(asked, load_placement(placement_file), placement_file, folder)
-    say(f"run: {len(specs)} ranks, {specs[0].steps} steps of batch {asked.batch}")
-    await run_ranks(HereStarter(), specs, lambda event: _tell(event, say))
-    traces = [str(spec.trace.file_of(spec.rank)) for spec in specs if spec.trace is not None]
-    await run_relayed(
-        [sys.executable, *PROFILE_PROGRAM, str(rough), "--recorded", *traces, "--out",
-         str(measured)],
-        say,
-    )  # fmt: skip
-    return measured
-
-
-def _of_model(asked: Evaluation) -> list[str]:
+    cluster_file, measured = folder / "cluster.json", folder / "measured.json.gz"
     autocast = ["--autocast", asked.autocast] if asked.autocast else []
-    return [
-        asked.model, "--batch", str(asked.batch), *autocast,
+    words = [
+        *PROFILE_PROGRAM, asked.model, "--batch", str(asked.batch), *autocast,
         "--small-batches", *map(str, asked.small_batches), "--accumulate", str(asked.accumulate),
         "--optimizer", asked.optimizer, "--seed", str(asked.seed),
         "--device-type", asked.device_type, "--threads", str(asked.threads),
-        "--samples", str(asked.samples),
+        "--samples", str(asked.samples), "--out", str(rough),
     ]  # fmt: skip
+    await run_relayed(words, say)
+    cluster_file.write_text(_cluster(asked).model_dump_json())
+    words = [
+        *OPTIMIZER_PROGRAM, "solve", str(rough), "--cluster", str(cluster_file),
+        "--engine", "sequential", "--sharing", WITHOUT_SHAPING,
+        "--backend", "gloo" if is_cpu(asked.device_type) else "nccl", "--out", str(placement_file),
+    ]  # fmt: skip
+    await run_relayed(words, say)
+    specs = _specs(asked, load_placement(placement_file), placement_file, folder)
+    say(f"run: {len(specs)} ranks, {specs[0].steps} steps of batch {asked.batch}")
+
+    def tell(event: RankEvent) -> None:
+        if isinstance(event, StepDone) and event.rank == 0:
+            say(f"  step {event.step}: {event.seconds:.3f} s")
+
+    await run_ranks(HereStarter(), specs, tell)
+    traces = [str(spec.trace.file_of(spec.rank)) for spec in specs if spec.trace is not None]
+    words = [*PROFILE_PROGRAM, str(rough), "--recorded", *traces, "--out", str(measured)]
+    await run_relayed(words, say)
+    return measured
 
 
-def backend_of(asked: Evaluation) -> Literal["gloo", "nccl"]:
-    return "gloo" if is_cpu(asked.device_type) else "nccl"
-
-
-def cluster_of(asked: Evaluation) -> Cluster:
-    """One server with the devices: what passes between them passes no NIC."""
+def _cluster(asked: Evaluation) -> Cluster:
+    """One server that has all the devices, so that no message between them passes a NIC."""
     device = Device(type=asked.device_type, memory_bytes=asked.memory_bytes)
     server = Server(
         name=_SERVER,
@@ -117,11 +112,13 @@ def cluster_of(asked: Evaluation) -> Cluster:
     )
 
 
-def specs_of(
+def _specs(
     asked: Evaluation, placement: Placement, placement_file: Path, folder: Path
 ) -> list[RankSpec]:
-    """One per device that the placement uses; folder: where traces go."""
-    tcp_port = _free_tcp_port()
+    """One per device that the placement uses. folder: where the ranks write traces."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        tcp_port: int = probe.getsockname()[1]
     return [
         RankSpec(
             kind="placed",
@@ -137,7 +134,7 @@ def specs_of(
             batch=asked.batch,
             accumulate=asked.accumulate,
             autocast=asked.autocast,
-            optimizer=_optimizer(asked.optimizer),
+            optimizer=OptimizerSpec.model_validate(json.loads(asked.optimizer)),
             steps=WARM_UP_STEPS + 1 + asked.samples,
             seed=asked.seed,
             threads=asked.threads,
@@ -145,20 +142,3 @@ def specs_of(
         )
         for rank, device in enumerate(placement.devices_used)
     ]
-
-
-def _optimizer(text: str) -> OptimizerSpec:
-    document: Mapping[str, Any] = json.loads(text)
-    return OptimizerSpec.model_validate(document)
-
-
-def _free_tcp_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _tell(event: RankEvent, say: Say) -> None:
-    if isinstance(event, StepDone) and event.rank == 0:
-        say(f"  step {event.step}: {event.seconds:.3f} s")

@@ -1,4 +1,4 @@
-"""The agent link over real TLS sockets, with an agent of the test's own at the other end."""
+"""Tests the controller's end of the agent link over real TLS sockets, with simulated agents."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from placewire.agent.contract.messages import (
 )
 from placewire.agent.contract.state import LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
-from placewire.controller.agents.authority import Authority, client_context
+from placewire.controller.agents.authority import Authority
 from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable, UsageError
+from tests.controller.agents.dialling import client_context
 from tests.controller.plans import capabilities
 
 pytestmark = pytest.mark.timed
@@ -245,7 +246,7 @@ async def test_a_silent_agent_is_unreachable_long_before_the_timeout(
 
 
 async def test_the_same_agent_is_asked_again_after_a_broken_connection(site: Site) -> None:
-    """It takes the request and its connection breaks: as if the response had been lost."""
+    """The agent's connection breaks after it was sent the request, as if that had been lost."""
     deaf, hearing = (TestAgent(site, "s1", answers(a), pid=7) for a in (None, READ_BACK))
     async with site.listening() as agents:
         async with deaf.running():

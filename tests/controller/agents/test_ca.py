@@ -1,29 +1,26 @@
-"""Certificates over real sockets: who gets in, and who does not."""
+"""Tests, over real sockets, which certificates the controller and the agents accept."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import stat
 from pathlib import Path
 
 import pytest
 
-from placewire.controller.agents.authority import (
-    Authority,
-    Issued,
-    client_context,
-    peer_name,
-    server_context,
-)
+from placewire.controller.agents.authority import Authority, Issued, bearer_of, server_context
+from placewire.controller.agents.private_files import write_private
+from tests.controller.agents.dialling import client_context
 
 
-async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str | None:
+async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
     """The client's name as the server sees it. Raises what either side raises."""
-    seen: list[str | None] = []
+    seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(peer_name(writer.get_extra_info("peercert")))
+        seen.append(bearer_of(writer.get_extra_info("peercert")).name)
         writer.write(b"welcome\n")
         writer.close()
 
@@ -111,6 +108,15 @@ async def test_a_controller_s_certificate_does_not_dial(site: Site) -> None:
     client = site.dial(site.issue("s1", "controller"))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await handshake(site.server, client, "controller")
+
+
+def test_a_private_file_is_on_disk_before_it_replaces_the_former(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    write_private(tmp_path / "key", b"secret")
+    assert synced == [len(b"secret")] and (tmp_path / "key").read_bytes() == b"secret"
 
 
 def test_the_authority_is_kept_and_its_files_are_private(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Agents whose connections are cut again and again while changes are applied to them: the real
-link, service, state machine and disk; networks in memory. 500 of them: `make bench-agent`."""
+"""Cuts agents' connections again and again while changes are applied to them. Link, service, state
+machine and disk are real; the servers' networks are in memory. `make bench-agent` has 500 agents.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ pytestmark = pytest.mark.timed
 
 COUNT, DROPPING, DECISIONS = 12, 4, 6
 DIAL_SECONDS = 30.0
-# Of each decision; committed, and then kept.
+# How often each decision sends each request; commit comes twice, the second time to keep.
 TIMES = {"preview": 1, "stage": 1, "commit": 2}
 
 
 @asynccontextmanager
 async def running(folder: Path, authority: Authority, port: int) -> AsyncIterator[Sequence[Agent]]:
-    """The first DROPPING of them have a cable that can be cut."""
+    """Runs COUNT agents; the first DROPPING of them have a cable that can be cut."""
     agents = []
     for number in range(COUNT):
         authority.issue(f"s{number}", "agent", folder / f"s{number}", lifetime_seconds=3600)
@@ -53,7 +54,7 @@ async def running(folder: Path, authority: Authority, port: int) -> AsyncIterato
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
-    """How often each server did what, by (server, request)."""
+    """By (server, request), how often the server executed the request."""
     counted: Counter[tuple[str, str]] = Counter()
     answer = Service.answer
 

@@ -1,4 +1,4 @@
-"""Enrolment over real sockets: one token, one certificate; and everybody else is turned away."""
+"""Tests enrolment over real sockets: a token gives one certificate, and nothing else does."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def site(tmp_path: Path) -> Site:
 
 
 async def hello_status(site: Site, config: AgentConfig) -> int:
-    """What the link says to this server's certificate."""
+    """The HTTP status that the link answers to a hello with this server's certificate."""
     hello = Hello(
         server=config.server, agent_pid=1, capabilities=capabilities(),
         lease=LEASE,
@@ -154,7 +154,7 @@ async def test_a_token_that_has_expired_or_was_replaced_is_refused(site: Site) -
     async with site.waiting():
         with pytest.raises(EnrolmentError):
             await site.enrol("s1", late)
-    assert "none of those" in site.refused[0] and "has expired" in site.refused[1]
+    assert "was given last" in site.refused[0] and "has expired" in site.refused[1]
     assert not Path(site.config("s1").certificate_file).exists()
 
 
@@ -168,12 +168,12 @@ async def test_a_token_is_bound_to_its_server_and_its_address(site: Site) -> Non
             await site.enrol("s1", first)
         await site.enrol("s2", second)
     assert site.refused == [
-        "127.0.0.1: the token of 's1' came from 127.0.0.1, and is for 192.0.2.1"
+        "127.0.0.1: the token of 's1' came from 127.0.0.1, but is valid only from 192.0.2.1"
     ]
 
 
 async def test_another_controller_gets_no_token(site: Site, tmp_path: Path) -> None:
-    """Whoever answers at the controller's address is asked for its authority first."""
+    """An agent first asks for the authority, and sends its token to no other than the expected."""
     token = site.enrolment.new_token("s1").text
     stranger = Authority.load(tmp_path / "stranger")
     async with site.waiting(stranger):
@@ -186,7 +186,7 @@ async def test_another_controller_gets_no_token(site: Site, tmp_path: Path) -> N
 async def test_an_authority_that_brings_another_along_is_not_trusted_with_it(
     site: Site, tmp_path: Path
 ) -> None:
-    """The right one first, as anybody can fetch it, and behind it whoever would pose as it."""
+    """An attacker sends the right authority's public certificate, followed by its own."""
     site.expecting({"s1": None})
     token = site.enrolment.new_token("s1").text
     stranger = Authority.load(tmp_path / "stranger")
@@ -226,7 +226,7 @@ async def test_of_many_requests_with_one_token_one_is_answered(site: Site) -> No
 
 
 def test_a_torn_line_and_an_unnoted_certificate_are_denied_over(site: Site) -> None:
-    """A full disk in the middle of a note; and what was issued before anything was noted."""
+    """A full disk tore a line of issued.jsonl; another certificate was never recorded there."""
     site.authority.sign(new_key("s1").request_pem, "s1", lifetime_seconds=600)
     notes = site.folder / "ca" / "issued.jsonl"
     notes.write_bytes(notes.read_bytes() + b'{"name": "s1", "ser')
@@ -275,7 +275,7 @@ async def test_a_request_that_never_ends_is_ended(
 
 
 def test_the_authority_decides_what_a_certificate_is_for(site: Site) -> None:
-    """Not the request: its name must be the token's, and its key one of ours."""
+    """A request cannot choose: its name must be the token's, and its key of the expected kind."""
     with pytest.raises(UsageError, match="another name"):
         site.authority.sign(new_key("controller").request_pem, "s1", lifetime_seconds=60)
     with pytest.raises(UsageError, match="no request"):
@@ -301,7 +301,7 @@ async def test_from_half_of_its_life_on_the_link_renews_the_certificate(
 ) -> None:
     config = site.config("s1")
     file, key = Path(config.certificate_file), new_key("s1")
-    # It began 300 s ago (for slow clocks) and lasts 250 more: more than half is over.
+    # It began 300 s ago (for late clocks) and lasts 250 s more, so more than half is over.
     chain = site.authority.sign(key.request_pem, "s1", lifetime_seconds=250).decode()
     Path(config.authority_file).write_bytes(site.authority.certificate_file.read_bytes())
     keep(file, key.key_pem, chain, like=site.folder)
@@ -340,7 +340,7 @@ def agent_enrol(config_file: Path, place: str, token: str) -> subprocess.Complet
 
 @pytest.mark.slow
 def test_the_two_commands_and_what_they_tell(site: Site) -> None:
-    """`controller enrol` here, `agent enrol` there; then `authority deny`."""
+    """Runs `controller enrol` and `agent enrol` against each other, then `authority deny`."""
     state, place = site.folder / "state", f"127.0.0.1:{site.port}"
     config_file = site.folder / "agent.json"
     config_file.write_text(site.config("s1").model_dump_json())
@@ -367,7 +367,7 @@ def test_the_two_commands_and_what_they_tell(site: Site) -> None:
     assert secret not in said + done.stdout + done.stderr
     deny = command("placewire.controller.cli", "authority", "deny", "s1", "--state-dir", str(state))
     denied = subprocess.run(deny, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "1 are noted here" in denied.stdout
+    assert "1 of them are recorded here" in denied.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who and what the link turns away, at both ends: refused, told and noted, and nothing is changed.
+"""Tests what both ends of the link refuse: it is told and recorded, and changes nothing.
 
 Real sockets, certificates, link, service, keeper and files; the server is in memory.
 """
@@ -40,10 +40,11 @@ from placewire.agent.contract.messages import (
 )
 from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
-from placewire.controller.agents.authority import Authority, Issued, client_context, server_context
+from placewire.controller.agents.authority import Authority, Issued, server_context
 from placewire.controller.agents.refused_connections import TurnedAway
 from placewire.controller.errors import AgentProblem, AgentRefused
 from tests.agent.states import desired_state
+from tests.controller.agents.dialling import client_context
 from tests.controller.memory_agents import MemoryAgent
 from tests.controller.memory_cluster import MemoryCluster
 from tests.controller.plans import capabilities
@@ -54,7 +55,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Site:
-    """A controller, and s1 with generation 5 for good; s2 has a certificate too."""
+    """A controller, server s1 that keeps generation 5, and a certificate for s2."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +98,7 @@ class Site:
         return authority.issue(server, kind, folder, lifetime_seconds=seconds)  # type: ignore[arg-type]
 
     def dial(self, issued: Issued | None = None) -> ssl.SSLContext:
-        """As an agent with this certificate does; by default s2's own."""
+        """The TLS context of an agent with this certificate; by default one of s2."""
         issued = issued or self.issue("s2")
         return client_context(self.authority.certificate_file, issued)
 
@@ -116,7 +117,7 @@ class Site:
             return response.status, await response.text()
 
     async def write(self, data: bytes) -> bytes:
-        """With s2's certificate, byte for byte; the first line of the answer."""
+        """Sends these bytes with s2's certificate; returns the first line of the answer."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=self.dial(), server_hostname="controller"
         )
@@ -211,7 +212,7 @@ async def denied_while_linked(site: Site) -> None:
 
 
 async def expired_while_linked(site: Site) -> None:
-    """The connection was made while it was valid, and is not made again by itself."""
+    """The certificate expires while the connection that was made with it stays open."""
     context, now = site.dial(site.issue("s2", seconds=600)), time.time
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
         assert (await site.post_with(http, "hello", hello()))[0] == 200
@@ -267,12 +268,12 @@ async def not_understood(site: Site) -> None:
 
 Attack = Callable[[Site], Awaitable[None]]
 ATTACKS: Mapping[Attack, str] = {
-    of_another_authority: "does not hold: self-signed certificate in certificate chain",
-    expired: "does not hold: certificate has expired",
+    of_another_authority: "is not valid: self-signed certificate in certificate chain",
+    expired: "is not valid: certificate has expired",
     without_a_certificate: "it shows no certificate",
-    with_the_controllers: "does not hold: unsuitable certificate purpose",
-    with_former_tls: "it speaks no TLS 1.3",
-    without_tls: "it speaks no TLS",
+    with_the_controllers: "is not valid: unsuitable certificate purpose",
+    with_former_tls: "it does not speak TLS 1.3",
+    without_tls: "it does not speak TLS",
     denied: "s2: its certificate is denied",
     denied_while_linked: "s2: its certificate is denied",
     expired_while_linked: "s2: its certificate has expired",
@@ -282,9 +283,9 @@ ATTACKS: Mapping[Attack, str] = {
     oversized: "/v1/hello: 10",
     oversized_as_it_says: "/v1/replies: 99999999 bytes",
     of_unknown_length: "/v1/poll: a message of unknown length",
-    slow: "/v1/hello: its message was not whole within 2 s",
+    slow: "/v1/hello: its message was not complete within 2 s",
     slow_from_the_start: "no TLS handshake within 2 s",
-    not_understood: "/v1/hello: what it sent is not understood: secret",
+    not_understood: "/v1/hello: its message is not understood: secret",
 }
 
 
@@ -343,11 +344,11 @@ def test_what_strangers_say_cannot_fill_a_disk_or_a_terminal(tmp_path: Path) -> 
     assert sum("the same again" in line for line in said) == 1
 
 
-# -- a controller that is none, or that says what must not be done ---------------------------------
+# -- a false controller, and requests that an agent must refuse ------------------------------------
 
 
 class Impostor:
-    """At the controller's address: answers every path, and counts what it is sent."""
+    """Listens at the controller's address, answers every path, and counts requests."""
 
     def __init__(self, site: Site, issued: Issued, *, former_tls: bool = False) -> None:
         self.site, self.asked = site, 0
@@ -364,7 +365,7 @@ class Impostor:
         await endless.prepare(request)
         while True:
             await endless.write(b" " * 65_536)
-            await asyncio.sleep(0)  # writing alone lets nobody else run
+            await asyncio.sleep(0)  # Writing alone would not let other tasks run.
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -413,7 +414,7 @@ async def test_an_agent_sends_nothing_to_a_controller_that_is_none(
     async with false.listening(), running(site.agent):
         await until(lambda: said in caplog.text)
     assert false.asked == 0 and site.agent.picture() == before
-    # Without a version in common neither side says why.
+    # Without a common TLS version, the handshake fails before either side can say why.
     assert ("not spoken to" in caplog.text) == (kind != "of former TLS")
 
 
@@ -434,7 +435,7 @@ async def test_an_answer_without_end_is_ended(
 async def test_an_old_generation_is_refused_and_told(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As somebody would send who has recorded what a controller said before."""
+    """An attacker may replay what a controller said before."""
     async with site.linked() as agents:
         before = site.agent.picture()
         for generation, rates in ((4, (10_000_000, 30_000_000)), (5, (1_000_000, 2_000_000))):
@@ -458,15 +459,15 @@ async def test_an_old_generation_is_refused_and_told(
 
 
 async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: Site) -> None:
-    """Whoever could send it twice would do so with what it says: it is the same message."""
+    """A message that is sent twice has the same id both times."""
     async with site.linked() as agents:
         stage = Stage(desired=desired_state(6, (1_000_000, 2_000_000)), lease_seconds=30)
         given: list[Any] = []
         begin = placewire.controller.agents.agent_connections.Conversation.begin
 
-        def recorded(conversation: Any, asked: Any) -> None:
-            given.append(asked)
-            begin(conversation, asked)
+        def recorded(conversation: Any, request: Any) -> Any:
+            given.append(begin(conversation, request))
+            return given[-1]
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
@@ -481,7 +482,9 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         again = placewire.controller.agents.agent_connections.Asked(
             given[0].envelope, asyncio.get_running_loop().create_future()
         )
-        conversation.begin(again)
+        conversation.pending[again.envelope.id] = again
+        conversation.waiting.append(again)
+        conversation.news.set()
         reply: Reply = await asyncio.wait_for(again.answer, PATIENCE_SECONDS)
         assert reply.result is not None and reply.result["succeeded"], "as it was answered then"
         assert site.agent.picture() == after
@@ -519,7 +522,7 @@ async def test_a_copy_of_a_server_is_turned_away_and_nobody_is_asked_to_change(s
             )
             assert not verified.deviations, "the first is still heard, to be undone if need be"
         assert (site.agent.picture(), copy.picture()) == before
-    async with site.linked() as agents:  # The other one may be late next time.
+    async with site.linked() as agents:  # The next command may not see the copy in time.
         assert agents.rivals == {"s1": ("127.0.0.1", "127.0.0.1")}
         site.authority.revocations.deny("s1")
     issued = site.issue("s1")
@@ -530,7 +533,7 @@ async def test_a_copy_of_a_server_is_turned_away_and_nobody_is_asked_to_change(s
 
 
 async def test_an_agent_that_starts_again_is_no_rival_of_its_former_self(site: Site) -> None:
-    """Not even where its server lost its power, and left a poll open."""
+    """This holds even where its server lost power and left a poll open."""
     async with site.listening() as agents:
         context = site.dial(site.issue("s1"))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:

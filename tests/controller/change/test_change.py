@@ -1,4 +1,4 @@
-"""One change over many servers, against agents that answer, refuse, or fall silent as told."""
+"""Tests a change over many servers with simulated agents that answer, refuse, or fall silent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = Callable[[str, Any], Any]
 
 
 class ToldAgents:
-    """`answer(server, request)` returns a reply or raises an AgentProblem; asked holds requests."""
+    """answer(server, request): returns a reply or raises an AgentProblem. asked: all requests."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -282,7 +282,7 @@ async def test_an_agent_that_is_silent_for_a_moment_is_asked_again(tmp_path: Pat
         async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
             await change.stage()
         assert phases(journal)[-1] == "restored"
-    # The one that had answered is not asked again.
+    # The server that had answered is not asked again.
     assert sum(s == "s2" for s, r in agents.asked if isinstance(r, Restore)) == 1
 
 
@@ -305,7 +305,7 @@ async def test_what_is_left_is_said_truly(tmp_path: Path, keeping: bool) -> None
 
 
 async def test_restoring_by_hand_is_advised_so_that_it_works(tmp_path: Path) -> None:
-    """`agent restore` is refused while the daemon runs, which systemd starts again when it ends."""
+    """`agent restore` is refused while the daemon runs, and systemd restarts a daemon that ends."""
 
     def told(server: str, request: Any) -> Any:
         report = answer(server, request)

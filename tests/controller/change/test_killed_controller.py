@@ -1,4 +1,4 @@
-"""Real commands killed by SIGKILL at seeded points of apply and destroy: the next ones bring every
+"""Kills commands with SIGKILL at seeded points of apply and destroy: the next commands bring every
 server to one decision, the former or the new one, and `status` says which and why.
 
 The servers are in memory; the controllers are processes, and link, journal and agents are real.
@@ -21,12 +21,12 @@ from tests.controller.memory_cluster import MemoryCluster
 pytestmark = pytest.mark.thorough
 
 POINTS = 100
-# Of those that are killed from outside: anywhere in this time, most of which is the change.
+# A command that is killed from outside is killed within this time, most of which is the change.
 LONGEST_SECONDS = 0.6
 
 
 def in_force(cluster: MemoryCluster) -> str | None:
-    """The digest of the one decision that all agents have on disk; None: nothing."""
+    """The digest of the decision that all agents have in force on disk; None where none has any."""
     found = {(lease.phase, lease.plan_digest) for lease in cluster.leases.values()}
     assert len(found) == 1, cluster.leases
     ((phase, digest),) = found
@@ -36,7 +36,7 @@ def in_force(cluster: MemoryCluster) -> str | None:
 
 
 def said_by_status(cluster: MemoryCluster, plan: Path) -> str:
-    """After checking that it holds together; the words."""
+    """The words in which `status` says which decision is in force, once the rest was checked."""
     told = cluster.run("status", plan, "--json")
     assert told.code == 0, told.output
     servers = told.document["servers"].values()
@@ -79,7 +79,7 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
             words = said_by_status(cluster, plans[name])
             assert re.search(r"on every server that answers: (decision \d+|nothing); .+", words)
             assert re.search(r"decision \d+ was (kept|undone|destroyed|kept by another) 20", words)
-            if "nothing was left" not in recovered.output:
+            if "no change was left unfinished" not in recovered.output:
                 assert "by recovery" in words, words
             if done.code == -signal.SIGKILL:
                 ends[f"{what}: {'new' if after == aim else 'old'}"] += 1

@@ -1,5 +1,6 @@
-"""What `provision --remove` leaves where others use it by now. Its own tasks, with --check, which
-run nothing that changes; apt-get, dpkg-query, ovs-vsctl and getent are stand-ins that answer."""
+"""Tests that `provision --remove` leaves what others use by now. Runs the role's own tasks with
+--check, which changes nothing; apt-get, dpkg-query, ovs-vsctl and getent are replaced by scripts.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ INSTALLED = "".join(f"{name} installed\n" for name in [*ADDED, "bash", "benchmar
 
 
 def apt_get(needs: Mapping[str, str]) -> str:
-    """Says what would go: what is named, and what needs it."""
+    """A script that prints what apt-get would remove: the named packages, and what needs them."""
     cases = "".join(f"{name}) echo Remv {who} '[1]';; " for name, who in needs.items())
     return f"shift 2; for word; do echo Purg $word '[1]'; case $word in {cases}*) ;; esac; done"
 
 
 def tasks(folder: Path, tasks_from: str, programs: Mapping[str, str], **added: object) -> str:
-    """What Ansible prints for one file of the role."""
+    """Runs one task file of the role; returns what Ansible prints."""
     there = folder / "bin"
     there.mkdir()
     for name, script in programs.items():
@@ -54,7 +55,7 @@ def tasks(folder: Path, tasks_from: str, programs: Mapping[str, str], **added: o
 
 
 def message(printed: str, task: str) -> str:
-    """Of a debug task; empty where it was skipped."""
+    """The message of a debug task; empty where the task was skipped."""
     part = printed.partition(f": {task}]")[2].partition("TASK [")[0]
     shown = part.partition('"msg": ')[2].splitlines()
     return str(json.loads(shown[0])) if shown else ""

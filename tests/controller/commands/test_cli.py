@@ -1,4 +1,4 @@
-"""What the command line refuses: one line that says what would do, an exit code, no traceback."""
+"""Tests that the command line refuses wrong arguments with one line, an exit code, no traceback."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What goes wrong with a cluster while it is used: what a user is told, the exit code, and that
-nothing stays half done. Real commands; servers in memory. In the lab: tests/end_to_end."""
+"""Tests what happens when a cluster fails while it is used: what the user is told, the exit code,
+and that nothing stays half done. Commands are real, servers in memory; tests/end_to_end has labs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.controller.memory_cluster import MemoryCluster, free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 APPLY = ("--network-only", "--yes")
-# As outside of tests: the second must be there when the first is asked.
+# The real value: a second agent must have dialled before the first is asked.
 DIAL = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 1.0}
 SILENCE = {"placewire.controller.agents.agents.SILENCE_SECONDS": 1.0}
 
@@ -45,7 +46,7 @@ def test_a_preview_that_is_stale_by_now(cluster: MemoryCluster) -> None:
     assert cluster.run("apply", cluster.plan("fast"), *APPLY).code == 0
     before = cluster.leases
     stale = cluster.run("apply", shown, *APPLY)
-    assert stale.code == 5 and "not as it was previewed; nothing was changed" in stale.output
+    assert stale.code == 5 and "not as they were previewed; nothing was changed" in stale.output
     assert all(f"{server}: " in stale.output for server in before)
     assert cluster.leases == before
 
@@ -80,7 +81,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(cluster: MemoryCluster
 def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     cluster: MemoryCluster, request_: str
 ) -> None:
-    """It comes back while the others are being restored."""
+    """The server comes back while the others are being restored."""
     cluster.leave("s2", request_, 4)
     done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE)
     assert done.code == 5, done.output
@@ -96,7 +97,7 @@ def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryClu
     done = cluster.run("apply", cluster.plan(), *APPLY, patches=SILENCE | short)
     assert done.code == 8, done.output
     assert "not every server is back on its former state: s2: no answer" in done.output
-    assert "restores it within" in done.output
+    assert "restores its server within" in done.output
     status = cluster.run("status", cluster.plan())
     assert status.code == 5 and "unreachable" in status.output
     assert "decision 1 could not be undone everywhere" in status.output

@@ -1,4 +1,4 @@
-"""The compile to network state: what each server gets, and that no NIC is promised away."""
+"""Tests the network state that each server gets, and that no NIC is promised more than it has."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_each_rail_is_compiled_with_its_own_mtu() -> None:
     pair = {q.nic: q for q in state.queues if q.queue_id > ACKNOWLEDGEMENT_QUEUE}
     assert pair["nic0"].max_bits_per_second == round(20e6 * 1514 / 1448)
     assert pair["nic1"].max_bits_per_second == round(20e6 * 9014 / 8948)
-    # A whole frame and no several: four would be 14 ms of this rate.
+    # The burst is one whole frame and not several: four would take 14 ms at this rate.
     assert pair["nic0"].burst_bits == 8 * 4 * 1514
     assert 8 * 9014 < pair["nic1"].burst_bits < 8 * 1.6 * 9014
 
@@ -86,8 +86,8 @@ def test_all_that_is_promised_of_a_nic_with_large_frames_fits_it(sharing: Sharin
     rates = (("s1", "s2", "a", 0.5 * whole), ("s1", "s3", "a", 0.5 * whole))
     state = _compiled(rates, sharing=sharing, document=_with_mtu(9000))["s1"]
     queues = [q for q in state.queues if q.nic == "nic0"]
-    # 0.96 of the NIC is the job's (0.8 of that under job), the rest everything else's: nothing is
-    # lost between payload and wire.
+    # The job is promised 0.96 of the NIC (under `job` sharing 0.8 of that) and everything else the
+    # rest: nothing is lost between payload and wire.
     assert sum(q.min_bits_per_second for q in queues) == pytest.approx(50e6, rel=1e-6)
     most = 0.8 if sharing == "job" else 1.0
     job = sum(q.min_bits_per_second for q in queues if q.queue_id > ACKNOWLEDGEMENT_QUEUE)
@@ -192,7 +192,7 @@ def test_minimums_never_exceed_the_nic(rates: Rates, sharing: SharingName) -> No
 
 
 def _job_queues(state: DesiredState) -> dict[tuple[str, int], tuple[int, int]]:
-    """(NIC, queue) -> (minimum, maximum) of what carries the job."""
+    """By (NIC, queue), the (minimum, maximum) of the queues that carry the job."""
     return {
         (q.nic, q.queue_id): (q.min_bits_per_second, q.max_bits_per_second)
         for q in state.queues
@@ -208,14 +208,14 @@ def test_a_guarantee_borrows_what_its_receiver_has_left_in_proportion() -> None:
     first, second = _job_queues(states["s1"]), _job_queues(states["s2"])
     assert first["nic0", 4] == (wire_rate(10e6), wire_rate(10e6 + spare / 3))
     assert second["nic0", 4] == (wire_rate(20e6), wire_rate(20e6 + spare * 2 / 3))
-    # Nobody else sends to s2: the pair may have all of it.
+    # No other server sends to s2, so the pair may use all of the receiving NIC.
     assert first["nic0", 3] == (wire_rate(5e6), wire_rate(usable))
 
 
 @settings(max_examples=30, deadline=None)
 @given(_admissible())
 def test_no_receiver_can_be_oversubscribed_by_borrowing(rates: Rates) -> None:
-    """Where the minimums leave the receivers enough; the placement's check refuses others."""
+    """Holds where the minimums fit the receivers; the placement's check refuses other rates."""
     of, usable = plan(), payload_capacity(50e6)
     received = defaultdict[tuple[str, str], float](float)
     for _, destination, rail, rate in rates:
@@ -239,11 +239,11 @@ def test_one_job_has_one_queue_on_each_nic_and_all_peers_lead_to_it() -> None:
     for state in states.values():
         expected = {(nic, JOB_QUEUE): (floor, 50_000_000) for nic in ("nic0", "nic1")}
         assert _job_queues(state) == expected
-        # Acknowledgements keep their own class, before the job's.
+        # Acknowledgements keep a queue of their own.
         assert {c.queue_id for c in state.classifiers if c.destination is None} == {
             ACKNOWLEDGEMENT_QUEUE
         }
-    # A chain s1, s2, s3: s3 only receives, and its way back is the job's as well.
+    # In the chain s1, s2, s3, server s3 only receives; its way back is the job's traffic as well.
     peers = {name: {f.destination for f in state.flows} for name, state in states.items()}
     assert peers == {
         "s1": {"10.7.0.2", "10.7.1.2"},
@@ -281,7 +281,7 @@ def test_the_job_promises_every_sending_nic_its_floor_at_once() -> None:
     promised = promises(of, placement(of, (), "job"))
     floor = 0.8 * payload_capacity(50e6)
     ends = [(p.transfer.source, p.transfer.rail, p.transfer.destination) for p in promised]
-    # In the chain s1, s2, s3 two of the three must send to s2, and share its floor.
+    # In the chain s1, s2, s3, two servers send to s2 and share its floor.
     assert sorted(ends) == [
         (s, rail, d) for s, d in (("s1", "s2"), ("s2", "s1"), ("s3", "s2")) for rail in "ab"
     ]
@@ -331,7 +331,7 @@ def test_placement_file_survives_a_round_trip() -> None:
     assert Placement.model_validate_json(of.model_dump_json()) == of
 
 
-# As the kernel names NICs of GPU servers: PCI positions with ports, VLANs, what an operator chose.
+# Names of NICs in GPU servers: PCI positions with ports, VLANs, and names that operators chose.
 KERNEL_NAMES = ("enp129s0f1np1", "enp129s0f0np0", "enp3s0_a", "eth0.100", "ibp65s0", "a" * 15)
 
 
@@ -372,7 +372,7 @@ NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
 @pytest.mark.parametrize(
     ("one", "what"),
     [
-        (_able(datapath="none"), "no Open vSwitch answers"),
+        (_able(datapath="none"), "Open vSwitch does not answer"),
         (_able(traffic_control=NO_U32), "netdev datapath needs HTB and u32, the kernel has htb"),
         (
             _able(datapath="system", set_queue_honoured=True,

@@ -1,4 +1,4 @@
-"""Scripts in a plan: which rails their collectives take, and what each server is told."""
+"""Tests which rails a script's collectives take, and what each server's program is told."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_two_equal_rails_take_turns_by_thue_and_morse() -> None:
 @pytest.mark.parametrize("rails", [2, 3, 4])
 @pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7])
 def test_whatever_comes_every_so_often_meets_every_rail_alike(rails: int, period: int) -> None:
-    """Each collective of a step, over all steps: no rail gets all the large ones."""
+    """Over all steps, each collective of a step uses every rail: none gets all the large ones."""
     pattern = rail_pattern((1 / rails,) * rails)
     assert len(pattern) <= MOST_CONTEXTS
     for first in range(period):
@@ -69,7 +69,7 @@ def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
 
 @pytest.mark.parametrize(("sent", "right"), [((52, 48), True), ((60, 40), False), ((3, 1), True)])
 def test_a_nic_that_is_off_its_share_is_named(sent: tuple[int, int], right: bool) -> None:
-    """Too little to tell is told as right."""
+    """A NIC that carried too little to judge counts as right."""
     of = with_script()
     unit = ENOUGH_BYTES // 50 if sum(sent) == 100 else 1000
     carried = {rail: number * unit for rail, number in zip("ab", sent, strict=True)}

@@ -1,4 +1,4 @@
-"""What was calibrated: what of it is reported, what is kept, and what a plan is decided with."""
+"""Tests what a calibration reports and keeps, and with which latency a plan is then decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From plan to placement: every sharing is compared, and what a replay emulates is slowed."""
+"""Tests that `auto` compares every sharing, and that a replay's cluster is slowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators measured on the servers: which server measures, what is kept, what is refused."""
+"""Tests which server measures a device type, which results are kept, and what is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = {"cpu": 0.01, "cpu:slow": 0.03}
 
 
 def answer(device_type: str, second: str, known: bytes) -> bytes:
-    """What a profile of two operators says; `second`: the id of the second."""
+    """The output of profiling a graph of two operators. second: the id of the second operator."""
     seconds = {device_type: SECONDS[device_type]}
     rows = [OperatorRow(id=i, type="any", seconds=seconds, signature="f4") for i in ("p", second)]
     notes = {"torch": "2.13.0", "processor": "one", "loss": second, "sources": {"m.py": "0"}}
@@ -37,7 +37,7 @@ def answer(device_type: str, second: str, known: bytes) -> bytes:
 
 
 class Servers:
-    """A launcher whose servers say what a test wants; `ran`: what was run where."""
+    """A launcher whose servers answer as a test wants. ran: (server, device type) of each run."""
 
     on_servers = True
 
@@ -50,7 +50,7 @@ class Servers:
         self.occupied: set[str] = set()
         self.measuring: list[str] = []
         self.most_at_once = 0
-        # Until so many measure at once, none ends.
+        # No measurement ends until this many run at once.
         self.waits_for_others = 0
         self.together = asyncio.Event()
 
@@ -160,7 +160,7 @@ async def test_what_still_stands_is_not_measured_again(asking: Asking) -> None:
     await asking()
     assert asking.servers.ran == [("s2", "cpu:slow")]
     assert "profile for cpu:slow: measured again, because torch is 2.14" in " ".join(asking.said)
-    # It is told what was measured of its type, and nothing of another.
+    # The server is given the kept profiles of its device type, and of no other.
     assert [p["key"]["device_type"] for p in asking.servers.known.values()] == ["cpu:slow"]
 
 
@@ -229,7 +229,7 @@ async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) 
     assert await graph() == file and said == [
         "profile for cpu: placewire.examples.models.mlp:training_step, from the cache"
     ]
-    # As after an edit that leaves the step what it was: captured again, and not measured.
+    # An edit that does not change the step has it captured again, but not measured.
     file.unlink()
     assert (load_graph(await graph()).seconds == measured.seconds).all()
     assert [line for line in said if "profile: from" in line]

@@ -1,4 +1,4 @@
-"""The graph file of a replay: one that cannot be read is the plan's mistake, not a traceback."""
+"""Tests that a replay's graph file that cannot be read is reported as a mistake of the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`controller evaluate`: does a step that no device holds run on two, and become a profile?"""
+"""Tests that `controller evaluate` profiles a step that no device holds, on several devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_one_device_cannot_hold_is_measured_on_several(
     assert "memory: the estimate is off by" in said
     graph = load_graph(out)
     dropout = [i for i, kind in enumerate(graph.types) if kind == "aten.native_dropout.default"]
-    # A mask of one byte an element and more, made beside the results.
+    # Beside its result, the operator makes a mask of at least one byte per element.
     assert (graph.workspace_bytes[dropout] >= 1024 * 512).all()
     assert (graph.seconds[dropout] > 0).all()
     assert graph.notes["estimated_from_batches"] == [64, 128] and graph.notes["batch"] == 1024

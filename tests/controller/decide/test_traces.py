@@ -1,4 +1,4 @@
-"""What a plan's job.trace becomes, and what is said where the ranks' files are elsewhere."""
+"""Tests what ranks are told of a plan's job.trace, and how their trace files are merged."""
 
 from __future__ import annotations
 

@@ -441,7 +441,10 @@ async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_
         if comes_from != "127.0.0.1":
             with pytest.raises(EnrolmentError, match="403"):
                 await install(site, servers, check=False)
-            assert "came from 127.0.0.1, and is for 10.9.0.1" in site.outcomes["s1"].notes[0]
+            assert (
+                "came from 127.0.0.1, but is valid only from 10.9.0.1"
+                in site.outcomes["s1"].notes[0]
+            )
         else:
             found = await install(site, servers, check=False)
             assert found["s1"] == Outcome(), "it is there"
@@ -512,7 +515,7 @@ def test_the_inventory_of_a_plan_is_written_for_plain_ansible(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert set(host_variables([file])) == {"s1", "s2", "s3"}
     code, said = command(tmp_path, capsys, *words)
-    assert code == 2 and "is there already" in said
+    assert code == 2 and "exists already" in said
 
 
 def test_a_server_that_nobody_reaches_ends_with_five(
