@@ -1,16 +1,16 @@
 """Engine `adjusting-placement`: Celeritas' placer.
 
-Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022),
-section 5.2, algorithm 2 and equations 7 to 9, with 6.1. In the order of CPD-TOPO an operator stays
-on the device of the one before it, unless another could start it earlier by more than it takes to
-send its largest output back. Where no device has room, the one with the lowest memory usage takes
-it (the text; line 18 of the algorithm has it the other way round). Transfers are tasks of their own
-on both devices that they join, one at a time on each (6.1), so that congestion is seen. The paper
-runs it on its fused graph.
+Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022), section 5.2,
+algorithm 2 and equations 7 to 9, and 6.1. In the order of CPD-TOPO, an operator stays on the device
+of the operator before it, unless another device could start it earlier by more than it takes to
+send its largest output back. Where no device has room, the device with the lowest memory usage
+takes the operator (as the paper's text says; line 18 of the algorithm says the opposite). A
+transfer is a task of its own on both devices that it joins, one at a time on each (6.1), so that
+congestion is seen. The paper runs the method on its fused graph.
 
-Chosen where the paper leaves it open: the first operator has the first device that can run it as
-its device before; a transfer task starts when its tensor is there and both ends are free, in the
-order in which operators are placed; one tensor is sent to a device once.
+Chosen where the paper leaves it open: the device before the first operator is the first device that
+can run it; a transfer starts when its tensor is there and both devices are free, in the order in
+which operators are placed; a tensor is sent to a device once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,9 @@ _LOOK_EVERY = 256
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device, and OutOfTimeError."""
-    until = deadline("adjusting-placement", settings)
-    order = cpd_topo(problem)
-    return within_memory(
-        problem,
-        "adjusting-placement",
-        lambda capacities: Placer(problem, capacities).run(order, until),
-    )
+    name, order = "adjusting-placement", cpd_topo(problem)
+    until = deadline(name, settings)
+    return within_memory(problem, name, lambda rooms: Placer(problem, rooms).run(order, until))
 
 
 class Placer:
@@ -55,9 +51,9 @@ class Placer:
         self.start = [0.0] * graph.operator_count
         self.finish = [0.0] * graph.operator_count
         self.slots = [TimeSlots() for _ in self.devices]
-        # Until when each device sends or receives what is placed already.
+        # Until when each device sends or receives for the operators placed so far.
         self.wire = [0.0] * len(self.devices)
-        # When a tensor that was sent arrived, by (tensor, device).
+        # When a tensor that is sent arrives, by (tensor, device).
         self.arrived: dict[tuple[int, int], float] = {}
 
     def run(self, order: IntArray, until: Deadline) -> Solution:
@@ -71,12 +67,12 @@ class Placer:
         return Solution(device, -np.array(self.start), None)
 
     def _choose(self, i: int, before: int) -> int:
-        """Lines 5 to 18."""
+        """The device of operator i: lines 5 to 18 of algorithm 2."""
         earliest = [
             self._earliest_start(i, d) if self.capacities.takes(i, d) else math.inf
             for d in self.devices
         ]
-        best = min(self.devices, key=lambda d: (earliest[d], d))
+        best = min(self.devices, key=earliest.__getitem__)
         if earliest[best] == math.inf:
             return self.capacities.roomiest(i)
         if earliest[before] - earliest[best] > self._back_cost(i, best, before):
@@ -92,12 +88,13 @@ class Placer:
         return self.setup[a][b] + size * self.per_byte[a][b] if size and a != b else 0.0
 
     def _earliest_start(self, i: int, d: int) -> float:
-        """(7): once inputs and the device are there."""
+        """(7): when the inputs have arrived and the device is free."""
         came, _, _ = self._transfers(i, d)
         return self.slots[d].earliest(came, self.seconds[i][d])
 
     def _transfers(self, i: int, d: int) -> tuple[float, list[float], dict[tuple[int, int], float]]:
-        """(when all inputs are on d, until when each device's wire is then busy, arrivals)."""
+        """(when all inputs are on d, until when each device's wire is then busy, the new entries of
+        `arrived`) if operator i goes to device d."""
         graph, wire, sent = self.graph, list(self.wire), dict[tuple[int, int], float]()
         came = 0.0
         tensors = graph.input_tensors(i).tolist()

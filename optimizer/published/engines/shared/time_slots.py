@@ -1,4 +1,4 @@
-"""When one device is busy, and where a gap is long enough."""
+"""Keeps when one device is busy, and finds gaps that are long enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 
 class TimeSlots:
-    """Busy intervals, ascending, none touching the next."""
+    """Busy intervals in ascending order; no two of them touch."""
 
     def __init__(self) -> None:
         self._starts: list[float] = []
@@ -22,7 +22,7 @@ class TimeSlots:
         return at
 
     def take(self, start: float, seconds: float) -> None:
-        """Marks [start, start + seconds), which must be free, busy."""
+        """Marks [start, start + seconds) as busy; it must be free."""
         if seconds <= 0.0:
             return
         k, end = bisect_right(self._starts, start), start + seconds
