@@ -72,21 +72,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="plan.yaml or .yaml with a `cluster`, or JSON: a cluster file or a placement",
     )
     add_equal_servers(made)
-    _add_axes(made)
-    _add_limits(made)
-    made.add_argument("--json", action="store_true", help="the rows as JSON, not as text")
-    return made
-
-
-def _add_axes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    made.add_argument(
         "--engines",
         nargs="+",
         choices=("all", *ENGINES.names),
         metavar="ENGINE",
         help="default: all that `optimizer engines` lists",
     )
-    parser.add_argument(
+    made.add_argument(
         "--reductions",
         nargs="+",
         choices=("all", *REDUCTIONS.names),
@@ -94,35 +87,32 @@ def _add_axes(parser: argparse.ArgumentParser) -> None:
         help="default: auto, what each engine's paper has, or by size; all: all that `optimizer "
         "reductions` lists",
     )
-    parser.add_argument(
+    made.add_argument(
         "--models",
         nargs="+",
         choices=get_args(Model),
         help="cost models that methods decide under; default: contended",
     )
-    parser.add_argument(
+    made.add_argument(
         "--seeds", nargs="+", type=whole, metavar="SEED", help="of searches; default: 0"
     )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gap",
-        type=fraction,
-        help="a search may stop when this near to its bound; default: 0%%",
+    made.add_argument(
+        "--gap", type=fraction, help="a search may stop when this near to its bound; default: 0%%"
     )
-    parser.add_argument(
+    made.add_argument(
         "--time-limit",
         type=seconds,
         help=f"of each solve; default: {_LIMIT_SECONDS:g} (seconds). With --preset: shortens the "
         "solves that it gives more; a quick look, told among what differs",
     )
-    parser.add_argument(
+    made.add_argument(
         "--solver",
         choices=get_args(SolverName),
         help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
         "others",
     )
+    made.add_argument("--json", action="store_true", help="the rows as JSON, not as text")
+    return made
 
 
 def main(arguments: list[str], prog: str) -> int:

@@ -68,29 +68,23 @@ class Placer:
 
     def _choose(self, i: int, before: int) -> int:
         """The device of operator i: lines 5 to 18 of algorithm 2."""
+        # (7): an operator starts when its inputs have arrived and the device is free.
         earliest = [
-            self._earliest_start(i, d) if self.capacities.takes(i, d) else math.inf
+            self.slots[d].earliest(self._transfers(i, d)[0], self.seconds[i][d])
+            if self.capacities.takes(i, d)
+            else math.inf
             for d in self.devices
         ]
         best = min(self.devices, key=earliest.__getitem__)
         if earliest[best] == math.inf:
             return self.capacities.roomiest(i)
-        if earliest[before] - earliest[best] > self._back_cost(i, best, before):
-            return best
-        return before
-
-    def _back_cost(self, i: int, d: int, before: int) -> float:
-        """(8): seconds of the largest output from d to the device before."""
+        # (8): the largest output goes from the best device to the one before.
         sizes = self.graph.tensor_bytes[self.graph.output_tensors(i)].tolist()
-        return max((self._seconds(size, d, before) for size in sizes), default=0.0)
+        back = max((self._seconds(size, best, before) for size in sizes), default=0.0)
+        return best if earliest[before] - earliest[best] > back else before
 
     def _seconds(self, size: int, a: int, b: int) -> float:
         return self.setup[a][b] + size * self.per_byte[a][b] if size and a != b else 0.0
-
-    def _earliest_start(self, i: int, d: int) -> float:
-        """(7): when the inputs have arrived and the device is free."""
-        came, _, _ = self._transfers(i, d)
-        return self.slots[d].earliest(came, self.seconds[i][d])
 
     def _transfers(self, i: int, d: int) -> tuple[float, list[float], dict[tuple[int, int], float]]:
         """(when all inputs are on d, until when each device's wire is then busy, the new entries of

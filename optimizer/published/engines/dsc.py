@@ -103,7 +103,7 @@ class _Clustering:
         if home >= 0 and self._hinders(home, dominant):
             start, home, moved = self.arrival[i], -1, []
         for j, at in moved:
-            self._leave(j)
+            del self.members[self.cluster[j]], self.end[self.cluster[j]]
             self._join(j, home, at)
         self._join(i, i if home < 0 else home, start)
         for j, took in self.children[i].items():
@@ -161,9 +161,6 @@ class _Clustering:
         self.start[i], self.cluster[i] = at, home
         self.members.setdefault(home, []).append(i)
         self.end[home] = at + self.own[i]
-
-    def _leave(self, i: int) -> None:
-        del self.members[self.cluster[i]], self.end[self.cluster[i]]
 
 
 ENGINE = cluster_engine(

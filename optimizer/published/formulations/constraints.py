@@ -52,8 +52,7 @@ def horizon(instance: Instance, network: Network) -> float:
     """Seconds of the step on the fastest single device that holds everything. Without any: of all
     operators one after the other, with every tensor sent over the slowest pair of devices, where
     decided rates are split evenly."""
-    seconds, memory = instance.seconds, instance.problem.cluster.memory_bytes
-    fits = instance.able.all(axis=0) & (instance.memory_bytes.sum() <= memory)
+    seconds, fits = instance.seconds, instance.holds_everything
     if fits.any():
         longest = float(seconds.sum(axis=0)[fits].min())
     else:

@@ -43,8 +43,7 @@ _program = partial(
 )
 _quickp = partial(_program, paper="QuickP (ICC 2025)", decides="devices", accepts=shares_no_rail)
 _thesis = partial(
-    _program,
-    paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)",
+    _program, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 )
 
 MOIRAI = _program(

@@ -87,6 +87,12 @@ class Instance:
         return found
 
     @property
+    def holds_everything(self) -> Any:
+        """bool[D]: whether the device can run, and hold, all operators."""
+        memory = self.problem.cluster.memory_bytes
+        return self.able.all(axis=0) & (self.memory_bytes.sum() <= memory)
+
+    @property
     def all_pair_count(self) -> int:
         k = len(self.sorted_costly)
         return k * (k - 1) // 2

@@ -43,8 +43,13 @@ class Flows:
 
 def families(core: c.Core, network: Network) -> list[Family]:
     """All constraints but the objective, (4b) and (4d), which the papers have in common."""
-    bits = core.instance.edges[2]
-    flows = _flows(core, network, np.flatnonzero(bits > 0))
+    i, j, bits = core.instance.edges
+    sending, add = np.flatnonzero(bits > 0), core.columns.add
+    shape = (len(sending),)
+    flows = Flows(
+        i[sending], j[sending], bits[sending], add(shape), add(shape), add(shape),
+        add((*shape, len(network.source)), network.reached),
+    )  # fmt: skip
     return [
         c.one_device(core, np.arange(core.instance.operators)),  # (4c)
         c.together(core),
@@ -54,15 +59,6 @@ def families(core: c.Core, network: Network) -> list[Family]:
         *_communication(core, network, flows),
         _congestion(core, flows),
     ]
-
-
-def _flows(core: c.Core, network: Network, sending: IntArray) -> Flows:
-    i, j, bits = core.instance.edges
-    count, columns = len(sending), core.columns
-    return Flows(
-        i[sending], j[sending], bits[sending], columns.add((count,)), columns.add((count,)),
-        columns.add((count,)), columns.add((count, len(network.source)), network.reached),
-    )  # fmt: skip
 
 
 def _flow_precedence(core: c.Core, flows: Flows) -> Family:

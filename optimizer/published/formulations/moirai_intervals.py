@@ -127,9 +127,7 @@ class _Model:
         return self.model.new_int_var(0, self.latest, "")
 
     def _tell_of_one_device(self) -> None:
-        instance, model = self.instance, self.model
-        held, memory = instance.memory_bytes.sum(), instance.problem.cluster.memory_bytes
-        fits = instance.able.all(axis=0) & (held <= memory)
+        instance, model, fits = self.instance, self.model, self.instance.holds_everything
         if not fits.any():
             return
         at, end = 0, [0] * instance.operators
@@ -195,7 +193,10 @@ class _Model:
             for d in devices:
                 here, there = self.on[i][d], self.on[j][d]
                 for first, second, busy in ((here, there, leaving), (there, here, reaching)):
-                    travels = self._and_not(first, second)
+                    travels = model.new_bool_var("")  # first and not second
+                    model.add_bool_or(~first, second, travels)
+                    model.add_implication(travels, first)
+                    model.add_implication(travels, ~second)
                     self.flows[-1][2].append(travels)
                     busy[d].append(model.new_optional_interval_var(start, took, end, travels, ""))
         for busy in (leaving, reaching):
@@ -223,10 +224,3 @@ class _Model:
         duration = self._time()
         model.add(duration == took)
         return duration, channels
-
-    def _and_not(self, first: Any, second: Any) -> Any:
-        both = self.model.new_bool_var("")
-        self.model.add_bool_or(~first, second, both)
-        self.model.add_implication(both, first)
-        self.model.add_implication(both, ~second)
-        return both

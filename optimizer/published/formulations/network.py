@@ -54,10 +54,8 @@ def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     """Each pair of servers has the full rate of one NIC: that of the slower end on the first rail
     that both are on. with_latency: whether p0 is charged (the thesis) or not (ICC)."""
     _raise(shares_no_rail(problem))
-    cluster, usable = problem.cluster, problem.usable_nic_rates
-    source, target = _device_pairs(cluster)
-    latency, per_bit = _given(problem, source, target)
-    server = cluster.server_of_device
+    server, usable = problem.cluster.server_of_device, problem.usable_nic_rates
+    source, target, latency, per_bit = _given(problem)
     for q in np.flatnonzero(np.isnan(per_bit)).tolist():
         both = np.minimum(usable[server[source[q]]], usable[server[target[q]]])
         per_bit[q] = 1.0 / both[np.flatnonzero(both)[0]]
@@ -101,16 +99,15 @@ def decided_network(problem: Problem) -> Network:
     All device pairs of one server pair have the same b, which is a queue of the server.
     """
     _raise(lacks_a_rail(problem))
-    cluster, usable = problem.cluster, problem.usable_nic_rates
-    source, target = _device_pairs(cluster)
-    latency, per_bit = _given(problem, source, target)
+    source, target, latency, per_bit = _given(problem)
     between = np.isnan(per_bit)
-    ends = np.stack([cluster.server_of_device[source], cluster.server_of_device[target]], axis=1)
+    ends = problem.cluster.server_of_device[np.stack([source, target], axis=1)]
     pairs, index = np.unique(ends[between], axis=0, return_inverse=True)
     decided = np.full(len(source), -1, dtype=np.int64)
     decided[between] = index.ravel()
     per_bit[between] = 0.0
-    return Network(source, target, latency, per_bit, decided, pairs, usable.sum(axis=1))
+    transmit = problem.usable_nic_rates.sum(axis=1)
+    return Network(source, target, latency, per_bit, decided, pairs, transmit)
 
 
 def rates_per_rail(problem: Problem, network: Network, decided: FloatArray) -> FloatArray:
@@ -132,14 +129,14 @@ def _device_pairs(cluster: Cluster) -> tuple[IntArray, IntArray]:
     return ends[:, 0], ends[:, 1]
 
 
-def _given(problem: Problem, source: IntArray, target: IntArray) -> tuple[FloatArray, FloatArray]:
-    """(latency, seconds per bit) float64[q] of each pair; seconds per bit are nan over rails."""
-    setup, rate = problem.paths.setup, problem.paths.rate
-    over_rails = rate[source, target] == 0
+def _given(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """(source, target, latency, seconds per bit) of each pair; over rails the last is nan."""
+    source, target = _device_pairs(problem.cluster)
+    setup, rate = problem.paths.setup[source, target], problem.paths.rate[source, target]
     with np.errstate(divide="ignore"):
-        per_bit = np.where(over_rails, np.nan, 1.0 / rate[source, target])
-    p0 = problem.cluster.setup_latency_seconds
-    return np.where(over_rails, p0, setup[source, target]), per_bit
+        per_bit = np.where(rate == 0, np.nan, 1.0 / rate)
+    latency = np.where(rate == 0, problem.cluster.setup_latency_seconds, setup)
+    return source, target, latency, per_bit
 
 
 def shares_no_rail(problem: Problem) -> Refusal | None:
@@ -175,11 +172,9 @@ def lacks_a_rail(problem: Problem) -> Refusal | None:
 
 def _server_pairs(problem: Problem) -> IntArray:
     """int64[k, 2]: the pairs of servers whose devices reach each other over rails."""
-    source, target = _device_pairs(problem.cluster)
-    server = problem.cluster.server_of_device
-    over_rails = problem.paths.rate[source, target] == 0
-    ends = np.stack([server[source], server[target]], axis=1)[over_rails]
-    return np.unique(ends, axis=0)
+    pairs = np.stack(_device_pairs(problem.cluster), axis=1)
+    over_rails = problem.paths.rate[pairs[:, 0], pairs[:, 1]] == 0
+    return np.unique(problem.cluster.server_of_device[pairs[over_rails]], axis=0)
 
 
 def _raise(refusal: Refusal | None) -> None:

@@ -81,12 +81,7 @@ class Family:
 
 
 def block(
-    equations: str,
-    columns: IntArray,
-    values: ArrayLike,
-    limit: ArrayLike,
-    *,
-    equal: bool = False,
+    equations: str, columns: IntArray, values: ArrayLike, limit: ArrayLike, *, equal: bool = False
 ) -> Family:
     """A family that is one block of rows; its arguments are those of RowWriter.add."""
     return Family(

@@ -41,8 +41,7 @@ class Transfers:
 
 def apart(core: Core, network: Network, sending: IntArray) -> Transfers:
     """(3.5) for these edges: f_i + cost (1 - sum_d w_d) <= s_j with w_d = x_{i,d} x_{j,d}."""
-    i, j, bits = core.instance.edges
-    i, j, bits = i[sending], j[sending], bits[sending]
+    i, j, bits = (column[sending] for column in core.instance.edges)
     devices, k = core.instance.devices, len(sending)
     w = core.columns.add((k, devices))
     cost = np.zeros(k)
@@ -65,12 +64,12 @@ def _pairs_in_use(core: Core, network: Network, sending: IntArray) -> tuple[IntA
     (3.8) makes delta 0 or 1 where x is 0 or 1, so that delta need not be declared binary. For HiGHS
     it must not be: with thousands of binary deltas the presolve of 1.12 "proves" false optima.
     """
-    i, j, _ = core.instance.edges
+    i, j, _ = (column[sending] for column in core.instance.edges)
     delta = core.columns.add((len(sending), len(network.source)))
 
     def write(rows: RowWriter) -> None:
-        at_source = core.x[i[sending]][:, network.source].ravel()
-        at_target = core.x[j[sending]][:, network.target].ravel()
+        at_source = core.x[i][:, network.source].ravel()
+        at_target = core.x[j][:, network.target].ravel()
         flat = delta.ravel()
         rows.add(np.column_stack([at_source, at_target, flat]), [1.0, 1.0, -1.0], 1.0)
         rows.add(np.column_stack([flat, at_source]), [1.0, -1.0], 0.0)
@@ -84,7 +83,7 @@ def between(core: Core, network: Network, sending: IntArray) -> Transfers:
     """ICC (5): f_i + sum_{d != e} x_{i,d} x_{j,e} t / b_{d,e} <= s_j; where the network has p0, the
     thesis' (3.5) for unlike pairs of devices."""
     delta, families = _pairs_in_use(core, network, sending)
-    families.append(_arrivals(core, network, sending, delta, None, 0.0))
+    families.append(_arrivals(core, network, sending, delta))
     return Transfers(families)
 
 
@@ -117,12 +116,11 @@ def _arrivals(
     network: Network,
     sending: IntArray,
     delta: IntArray,
-    slow: IntArray | None,
-    rate_unit: float,
+    slow: IntArray | None = None,
+    rate_unit: float = 1.0,
 ) -> Family:
     """(3.9), ICC (5), second case: f_i + sum delta (latency + t per_bit) + sum t r <= s_j."""
-    i, j, bits = core.instance.edges
-    i, j, bits = i[sending], j[sending], bits[sending]
+    i, j, bits = (column[sending] for column in core.instance.edges)
     columns = [np.stack([core.finish[i], core.start[j]], axis=1), delta]
     given = (network.latency + bits[:, None] * network.per_bit) / core.horizon_seconds
     values = [np.tile([1.0, -1.0], (len(i), 1)), given]

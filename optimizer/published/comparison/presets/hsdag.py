@@ -45,11 +45,7 @@ def _machine(*types: str) -> Cluster:
 
 
 _CPU, _GPU, _BOTH = "CPU", "GPU", "CPU and GPU"
-_CLUSTERS = {
-    _CPU: _machine("cpu-core"),
-    _GPU: _machine("t4"),
-    _BOTH: _machine("cpu-core", "t4"),
-}
+_CLUSTERS = {_CPU: _machine("cpu-core"), _GPU: _machine("t4"), _BOTH: _machine("cpu-core", "t4")}
 _preset = partial(Preset, models=MODELS, devices=("cpu-core", "t4"), clusters=_CLUSTERS)
 _ON_CPU = Solved(_CPU, Method("single"), "step")
 _learned = partial(Method, time_limit_seconds=LIMIT_SECONDS)

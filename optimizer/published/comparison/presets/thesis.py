@@ -43,22 +43,16 @@ _DIFFERS = (
 )
 
 
-def _servers(count: int, gigabits: float = GIGABITS, nics: int = NICS) -> Cluster:
-    return equal_servers(count, DEVICE, MEMORY_GIB, nics=nics, gigabits=gigabits)
-
-
-_FOUR = {"4 servers": _servers(4)}
+_servers = partial(
+    equal_servers, device=DEVICE, memory_gib=MEMORY_GIB, nics=NICS, gigabits=GIGABITS
+)
 _preset = partial(Preset, models=MODELS, devices=(DEVICE,))
+_program = partial(
+    Method, reduction="thesis", model="thesis", gap=GAP, time_limit_seconds=LIMIT_SECONDS
+)
+_mcmc = partial(Method, "mcmc", model="thesis", time_limit_seconds=MCMC_LIMIT_SECONDS)
 _METIS = Method("metis", model="thesis")
-
-
-def _program(engine: str, reduction: str = "thesis") -> Method:
-    return Method(engine, reduction, "thesis", gap=GAP, time_limit_seconds=LIMIT_SECONDS)
-
-
-def _mcmc(steps: int) -> Method:
-    return Method("mcmc", model="thesis", moves=steps, time_limit_seconds=MCMC_LIMIT_SECONDS)
-
+_FOUR = {"4 servers": _servers(4)}
 
 # Operators before and after, groups, fusion, P1, P3, MCMC of 5,000, 15,000 and 25,000 steps, Metis.
 _TABLE_5_1 = {
@@ -77,7 +71,7 @@ def table_5_1() -> Preset:
         ("solver without bandwidth, s", Solved("4 servers", _program("thesis-p1"), "search")),
         ("solver with bandwidth, s", Solved("4 servers", _program("thesis-p3"), "search")),
         *(
-            (f"MCMC, {steps:,} steps, s", Solved("4 servers", _mcmc(steps), "search"))
+            (f"MCMC, {steps:,} steps, s", Solved("4 servers", _mcmc(moves=steps), "search"))
             for steps in (5_000, 15_000, 25_000)
         ),
         ("Metis, s", Solved("4 servers", _METIS, "search")),
@@ -101,7 +95,10 @@ _TABLE_5_2 = {
 def table_5_2() -> Preset:
     clusters = {f"{count} servers": _servers(count) for count in (2, 4)}
     columns = [
-        (f"{scheme}, {on}, s", Solved(on, _program("thesis-p1", scheme.lower()), "search"))
+        (
+            f"{scheme}, {on}, s",
+            Solved(on, _program("thesis-p1", reduction=scheme.lower()), "search"),
+        )
         for scheme in _SCHEMES
         for on in clusters
     ]
@@ -139,8 +136,8 @@ def figure_4_5() -> Preset:
 
 def figure_5_2() -> Preset:
     rates = (10.0, 20.0, 40.0, 80.0, 160.0)
-    shaped = {f"3 x {rate:g} Gbit/s": _servers(4, rate) for rate in rates}
-    tree = {f"tree of {rate:g} Gbit/s": _servers(4, rate, nics=1) for rate in rates}
+    shaped = {f"3 x {rate:g} Gbit/s": _servers(4, gigabits=rate) for rate in rates}
+    tree = {f"tree of {rate:g} Gbit/s": _servers(4, nics=1, gigabits=rate) for rate in rates}
     search = Method("auto")
     columns = [
         (f"step saved at {rate:g} Gbit/s a link",
@@ -164,7 +161,7 @@ def figure_5_3() -> Preset:
     clusters = {f"{count} servers": _servers(count) for count in (2, 4, 8)}
     methods = {
         "thesis (P1)": _program("thesis-p1"),
-        "MCMC": _mcmc(25_000),
+        "MCMC": _mcmc(moves=25_000),
         "Metis": _METIS,
         "auto": Method("auto", model="thesis", time_limit_seconds=LIMIT_SECONDS),
     }
@@ -181,7 +178,7 @@ def figure_5_4() -> Preset:
     return _steps(
         "Thesis, figure 5.4: step under reduction schemes on two servers",
         {"2 servers": _servers(2)},
-        {scheme: _program("thesis-p1", scheme.lower()) for scheme in _SCHEMES},
+        {scheme: _program("thesis-p1", reduction=scheme.lower()) for scheme in _SCHEMES},
         "the drawing's figures are not in the text, which says at most 7 % more than ColocRL, and "
         "less than Placeto and Spotlight",
     )
