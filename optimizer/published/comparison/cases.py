@@ -81,12 +81,9 @@ def read_graph(file: Path, name: str | None = None) -> ComparedGraph:
     """name: the file's name if None. Raises OSError, and GraphError, which names the file."""
     graph = load_graph(file)
     return ComparedGraph(
-        name or file.name.removesuffix(".gz").removesuffix(".json"),
-        file.resolve(),
-        graph.operator_count,
-        graph.structure_hash,
-        graph.profile_digest,
-    )
+        name or file.name.removesuffix(".gz").removesuffix(".json"), file.resolve(),
+        graph.operator_count, graph.structure_hash, graph.profile_digest,
+    )  # fmt: skip
 
 
 def crossed(

@@ -63,11 +63,8 @@ def _ranked(row: Row, best: float | None, bound: float | None) -> RankedRow:
     step = step_of(row)
     if step is None:
         return RankedRow(row, None, None)
-    return RankedRow(
-        row,
-        over_best=step / best if best else 1.0,
-        gap=None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0,
-    )
+    gap = None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0
+    return RankedRow(row, step / best if best else 1.0, gap)
 
 
 def seconds_until(row: Row, step_seconds: float) -> float | None:

@@ -42,19 +42,14 @@ def reduction_report(problem: Problem, name: str) -> ReductionReport:
     delay = operator_delay(problem)
     thresholds = thesis_thresholds(delay)
     return ReductionReport(
-        name=name,
-        operators_before=problem.graph.operator_count,
-        operators_after=small.graph.operator_count,
-        groups=group_count(small.graph),
+        name=name, operators_before=problem.graph.operator_count,
+        operators_after=small.graph.operator_count, groups=group_count(small.graph),
         critical_path_before_seconds=critical_path_seconds(problem),
-        critical_path_after_seconds=critical_path_seconds(small),
-        total_seconds=float(delay.sum()),
-        ccr_before=communication_to_computing(problem),
-        ccr_after=communication_to_computing(small),
-        alpha_seconds=thresholds.alpha_seconds,
-        beta_seconds=thresholds.beta_seconds,
+        critical_path_after_seconds=critical_path_seconds(small), total_seconds=float(delay.sum()),
+        ccr_before=communication_to_computing(problem), ccr_after=communication_to_computing(small),
+        alpha_seconds=thresholds.alpha_seconds, beta_seconds=thresholds.beta_seconds,
         wall_seconds=wall,
-    )
+    )  # fmt: skip
 
 
 def critical_path_seconds(problem: Problem) -> float:

@@ -57,14 +57,9 @@ def solve_case(case: Case, placements: Path) -> Row:
     method = dict(vars(case.method))
     limit = method.pop("time_limit_seconds")
     return Row(
-        key=case.key,
-        graph=case.graph.name,
-        operators=case.graph.operators,
-        cluster=case.on.name,
-        limit_seconds=limit,
-        **method,
-        **_answer(request, _PATIENCE * limit + _JUDGING_SECONDS),
-    )
+        key=case.key, graph=case.graph.name, operators=case.graph.operators, cluster=case.on.name,
+        limit_seconds=limit, **method, **_answer(request, _PATIENCE * limit + _JUDGING_SECONDS),
+    )  # fmt: skip
 
 
 def _answer(request: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -26,11 +26,8 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
         return ["nothing was compared"]
     axes = [name for name in _AXES if len({getattr(row, name) for row in rows}) > 1]
     same = [f"{name} {getattr(rows[0], name)}" for name in _AXES if name not in axes]
-    lines = textwrap.wrap(
-        "steps are simulated under contended, strict; gap: to the best bound that is known"
-        + (f"; all rows: {', '.join(same)}" if same else ""),
-        COLUMNS,
-    )
+    head = "steps are simulated under contended, strict; gap: to the best bound that is known"
+    lines = textwrap.wrap(head + (f"; all rows: {', '.join(same)}" if same else ""), COLUMNS)
     for ranking in rankings(rows):
         lines += ["", *_lines(ranking, axes)]
     return lines

@@ -114,12 +114,8 @@ class Placer:
 
 
 ENGINE = Engine(
-    "Adjusting Placement: stays, unless leaving pays",
-    solve,
-    paper="Xu et al., Celeritas (2022)",
-    section="5.2, algorithm 2; 6.1",
-    decides="devices, order",
+    "Adjusting Placement: stays, unless leaving pays", solve, paper="Xu et al., Celeritas (2022)",
+    section="5.2, algorithm 2; 6.1", decides="devices, order",
     sees="one transfer at a time at each device",
-    memory="static sum; best effort where all are full",
-    unlike="yes",
-)
+    memory="static sum; best effort where all are full", unlike="yes",
+)  # fmt: skip

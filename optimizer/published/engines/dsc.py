@@ -164,8 +164,6 @@ class _Clustering:
 
 
 ENGINE = cluster_engine(
-    "dominant sequence clusters, balanced",
-    solve,
-    paper="Yang, Gerasoulis, DSC (TPDS 1994)",
+    "dominant sequence clusters, balanced", solve, paper="Yang, Gerasoulis, DSC (TPDS 1994)",
     section="DSC",
-)
+)  # fmt: skip

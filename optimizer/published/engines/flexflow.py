@@ -67,8 +67,6 @@ def accepts(now: float, tried: float, temperature: float, generator: np.random.G
 
 
 ENGINE = search_engine(
-    "Metropolis-Hastings, from a random placement",
-    solve,
-    paper="Jia et al., FlexFlow (MLSys 2019)",
-    section="6",
-)
+    "Metropolis-Hastings, from a random placement", solve,
+    paper="Jia et al., FlexFlow (MLSys 2019)", section="6",
+)  # fmt: skip

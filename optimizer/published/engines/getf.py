@@ -141,9 +141,6 @@ def _fastest_of_upper_half(share: FloatArray, total: FloatArray) -> IntArray:
 
 
 ENGINE = list_engine(
-    "earliest time first within groups of devices",
-    solve,
-    paper="Su et al., GETF (2020)",
-    section="GETF; group assignment",
-    unlike="grouped by speed",
-)
+    "earliest time first within groups of devices", solve, paper="Su et al., GETF (2020)",
+    section="GETF; group assignment", unlike="grouped by speed",
+)  # fmt: skip

@@ -19,9 +19,6 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 
 ENGINE = list_engine(
-    "by upward rank, where it ends first",
-    solve,
-    paper="Topcuoglu et al., HEFT (TPDS 2002)",
-    section="4.1",
-    reduction=None,
-)
+    "by upward rank, where it ends first", solve, paper="Topcuoglu et al., HEFT (TPDS 2002)",
+    section="4.1", reduction=None,
+)  # fmt: skip

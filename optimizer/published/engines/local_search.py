@@ -56,8 +56,6 @@ def best_move(search: Reassignment, now: Found, until: Deadline) -> Found:
 
 
 ENGINE = search_engine(
-    "the best reassignment of one operator, repeated",
-    solve,
-    paper="Michiels et al. (2007)",
+    "the best reassignment of one operator, repeated", solve, paper="Michiels et al. (2007)",
     section="thesis 2.2",
-)
+)  # fmt: skip

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import within_memory
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -36,11 +36,11 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     until = deadline("m-sct", settings)
     favourite = favourite_children(problem, until)
-    return within_memory(
-        problem,
-        "m-sct",
-        lambda rooms: EarliestTimeFirst(problem, rooms, until, favourite=favourite).run(),
-    )
+
+    def attempt(capacities: DeviceCapacities) -> Solution | None:
+        return EarliestTimeFirst(problem, capacities, until, favourite=favourite).run()
+
+    return within_memory(problem, "m-sct", attempt)
 
 
 def favourite_children(problem: Problem, until: Deadline) -> list[int]:
@@ -103,9 +103,6 @@ def _together(ends: IntArray) -> list[IntArray]:
 
 
 ENGINE = list_engine(
-    "earliest time first with favourite children",
-    solve,
-    paper="Jeon et al., Baechi (SoCC 2020)",
-    section="m-SCT",
-    unlike="mean times in its program",
-)
+    "earliest time first with favourite children", solve, paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-SCT", unlike="mean times in its program",
+)  # fmt: skip

@@ -32,9 +32,6 @@ def memory_cap(capacities: DeviceCapacities) -> float:
 
 
 ENGINE = filling_engine(
-    "filled evenly, breadth first",
-    solve,
-    paper="Jeon et al., Baechi (SoCC 2020)",
-    section="m-TOPO",
-    reduction="none",
-)
+    "filled evenly, breadth first", solve, paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-TOPO", reduction="none",
+)  # fmt: skip

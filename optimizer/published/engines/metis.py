@@ -56,14 +56,10 @@ def partition(problem: Problem, seed: int) -> IntArray:
     if parts == 1 or not len(weight):
         return np.zeros(len(weight), dtype=np.int64)
     found = pymetis.part_graph(
-        parts,
-        adjacency=pymetis.CSRAdjacency(start, other),
-        vweights=weight,
-        eweights=_whole(size),
-        tpwgts=device_shares(problem).tolist(),
-        recursive=False,
+        parts, adjacency=pymetis.CSRAdjacency(start, other), vweights=weight, eweights=_whole(size),
+        tpwgts=device_shares(problem).tolist(), recursive=False,
         options=pymetis.Options(seed=seed % 2**31),
-    )
+    )  # fmt: skip
     return np.array(found.vertex_part, dtype=np.int64)
 
 
@@ -104,14 +100,8 @@ def _accepts(problem: Problem) -> Refusal | None:
 
 
 ENGINE = Engine(
-    "balanced parts, the least traffic between them",
-    solve,
-    paper="Karypis, Kumar, METIS (SISC 1998)",
-    section="thesis 5.1",
-    decides="devices",
-    sees="each transfer alone",
-    memory="none",
-    unlike="parts by speed; all run everything",
-    reduction="none",
-    accepts=_accepts,
-)
+    "balanced parts, the least traffic between them", solve,
+    paper="Karypis, Kumar, METIS (SISC 1998)", section="thesis 5.1", decides="devices",
+    sees="each transfer alone", memory="none", unlike="parts by speed; all run everything",
+    reduction="none", accepts=_accepts,
+)  # fmt: skip

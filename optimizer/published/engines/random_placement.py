@@ -33,12 +33,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 
 ENGINE = Engine(
-    "any device for every operator, until one fits",
-    solve,
-    paper="every paper's baseline",
-    decides="devices",
-    sees="nothing",
-    memory="the simulated peak: drawn again",
-    unlike="yes",
+    "any device for every operator, until one fits", solve, paper="every paper's baseline",
+    decides="devices", sees="nothing", memory="the simulated peak: drawn again", unlike="yes",
     reduction="none",
-)
+)  # fmt: skip

@@ -61,13 +61,7 @@ def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
 
 
 ENGINE = Engine(
-    "one device filled after the other, depth first",
-    solve,
-    paper="Xu et al., Celeritas (2022)",
-    section="4.2",
-    decides="devices, order",
-    sees="nothing",
-    memory="the simulated peak",
-    unlike="yes",
-    reduction="none",
-)
+    "one device filled after the other, depth first", solve, paper="Xu et al., Celeritas (2022)",
+    section="4.2", decides="devices, order", sees="nothing", memory="the simulated peak",
+    unlike="yes", reduction="none",
+)  # fmt: skip

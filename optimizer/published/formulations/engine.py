@@ -11,7 +11,7 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import apart, gurobi
-from placewire.optimizer.published.formulations.answer import Answer, Heard
+from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import (
     FormulationRefusedError,
     NoIncumbentError,
@@ -46,8 +46,14 @@ def solve(
             seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
             progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    until = began + settings.time_limit_seconds
-    answer = _solve(problem, formulation, solver, until, settings.gap, heard)
+    program = None if solver == "cp-sat" else formulation.draft.build()
+    left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
+    if program is None:
+        answer = apart.solve_intervals(formulation, Instance(problem), left, settings.gap, heard)
+    elif solver == "gurobi":
+        answer = gurobi.solve(program, left, settings.gap)
+    else:
+        answer = apart.solve(program, left, settings.gap, heard)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
@@ -69,24 +75,6 @@ def solver_of(name: PaperName, asked: SolverName) -> SolverName:
     if asked == "auto":
         return "cp-sat" if name == "moirai" else "highs"
     return asked
-
-
-def _solve(
-    problem: Problem,
-    formulation: Formulation,
-    solver: SolverName,
-    until: float,
-    gap: float,
-    heard: Heard,
-) -> Answer:
-    if solver == "cp-sat":
-        left = max(until - time.monotonic(), 0.0)
-        return apart.solve_intervals(formulation, Instance(problem), left, gap, heard)
-    program = formulation.draft.build()
-    left = max(until - time.monotonic(), 0.0)
-    if solver == "gurobi":
-        return gurobi.solve(program, left, gap)
-    return apart.solve(program, left, gap, heard)
 
 
 def _said(formulation: Formulation, answer: Answer) -> str:

@@ -34,49 +34,32 @@ def _add_solver(group: _ArgumentGroup) -> None:
 
 
 _program = partial(
-    Engine,
-    sees="each transfer alone",
-    memory="static sum: a constraint",
-    unlike="yes",
-    reduction="none",
-    options=(_add_solver,),
-)
+    Engine, sees="each transfer alone", memory="static sum: a constraint", unlike="yes",
+    reduction="none", options=(_add_solver,),
+)  # fmt: skip
 _quickp = partial(_program, paper="QuickP (ICC 2025)", decides="devices", accepts=shares_no_rail)
 _thesis = partial(
     _program, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 )
 
 MOIRAI = _program(
-    "mixed-integer program: an order, unlike devices and channels",
-    partial(_solve, "moirai"),
-    paper="Zhang et al., Moirai (2023)",
-    section="III-D, (4)-(8)",
-    decides="devices, order",
+    "mixed-integer program: an order, unlike devices and channels", partial(_solve, "moirai"),
+    paper="Zhang et al., Moirai (2023)", section="III-D, (4)-(8)", decides="devices, order",
     sees="one transfer at a time at each device",
-)
+)  # fmt: skip
 ICC_P1 = _quickp("integer program", partial(_solve, "icc-p1"), section="(P1)")
 ICC_P2 = _quickp(
     "the same for the fused graph", partial(_solve, "icc-p2"), section="(P2)", reduction="icc"
 )
 THESIS_P1 = _thesis(
-    "mixed-integer program, one bandwidth",
-    partial(_solve, "thesis-p1"),
-    section="3.3",
-    decides="devices",
-    accepts=shares_no_rail,
-)
+    "mixed-integer program, one bandwidth", partial(_solve, "thesis-p1"), section="3.3",
+    decides="devices", accepts=shares_no_rail,
+)  # fmt: skip
 THESIS_P2 = _thesis(
-    "the same, bandwidths decided",
-    partial(_solve, "thesis-p2"),
-    section="3.5",
-    decides="devices, rates",
-    accepts=lacks_a_rail,
-)
+    "the same, bandwidths decided", partial(_solve, "thesis-p2"), section="3.5",
+    decides="devices, rates", accepts=lacks_a_rail,
+)  # fmt: skip
 THESIS_P3 = _thesis(
-    "the same for the reduced graph",
-    partial(_solve, "thesis-p3"),
-    section="4.3",
-    decides="devices, rates",
-    accepts=lacks_a_rail,
-    reduction="thesis",
-)
+    "the same for the reduced graph", partial(_solve, "thesis-p3"), section="4.3",
+    decides="devices, rates", accepts=lacks_a_rail, reduction="thesis",
+)  # fmt: skip

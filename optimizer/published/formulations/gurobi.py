@@ -72,7 +72,24 @@ def solve(program: Program, seconds: float, gap: float) -> Answer:
         model.Params.MIPGap = gap
         model.Params.FeasibilityTol = 1e-8
         model.optimize()
-        return _answer(model, values)
+        codes = gurobipy.GRB.Status
+        words = {
+            codes.OPTIMAL: "within the gap",
+            codes.INFEASIBLE: "infeasible",
+            # The objective is bounded below by 0.
+            codes.INF_OR_UNBD: "infeasible",
+            codes.TIME_LIMIT: "time limit",
+            codes.SUBOPTIMAL: "numerical trouble",
+            codes.NUMERIC: "numerical trouble",
+        }.get(model.Status, f"status {model.Status}")
+        found = model.SolCount > 0
+        return Answer(
+            values=np.asarray(values.X, dtype=np.float64) if found else None,
+            objective=float(model.ObjVal) if found else np.inf,
+            bound=-np.inf if words == "infeasible" else float(model.ObjBound),
+            infeasible=words == "infeasible",
+            words=words,
+        )
 
 
 def _load(model: Any, program: Program) -> Any:
@@ -89,26 +106,3 @@ def _load(model: Any, program: Program) -> Any:
         model.addQConstr(one[slow] * one[rate] >= one[switch] * one[switch])
     model.setObjective(one[OBJECTIVE], gurobipy.GRB.MINIMIZE)
     return values
-
-
-def _answer(model: Any, values: Any) -> Answer:
-    import gurobipy
-
-    codes = gurobipy.GRB.Status
-    words = {
-        codes.OPTIMAL: "within the gap",
-        codes.INFEASIBLE: "infeasible",
-        # The objective is bounded below by 0.
-        codes.INF_OR_UNBD: "infeasible",
-        codes.TIME_LIMIT: "time limit",
-        codes.SUBOPTIMAL: "numerical trouble",
-        codes.NUMERIC: "numerical trouble",
-    }.get(model.Status, f"status {model.Status}")
-    found = model.SolCount > 0
-    return Answer(
-        values=np.asarray(values.X, dtype=np.float64) if found else None,
-        objective=float(model.ObjVal) if found else np.inf,
-        bound=-np.inf if words == "infeasible" else float(model.ObjBound),
-        infeasible=words == "infeasible",
-        words=words,
-    )

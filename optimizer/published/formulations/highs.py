@@ -160,12 +160,9 @@ def _milp(
     rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
     with standard_output_kept():
         return milp(
-            objective,
-            integrality=np.asarray(whole, dtype=np.int64),
-            bounds=Bounds(low, high),
-            constraints=rows,
-            options=options,
-        )
+            objective, integrality=np.asarray(whole, dtype=np.int64), bounds=Bounds(low, high),
+            constraints=rows, options=options,
+        )  # fmt: skip
 
 
 @contextmanager

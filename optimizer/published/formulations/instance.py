@@ -108,14 +108,11 @@ class Instance:
         to j."""
         graph = self.problem.graph
         reach = np.zeros((self.operators, (self.operators + 7) // 8), dtype=np.uint8)
-        source, target, _ = self.edges
-        following: list[list[int]] = [[] for _ in range(self.operators)]
-        for i, j in zip(source.tolist(), target.tolist(), strict=True):
-            following[i].append(j)
         for i in graph.topological_order[::-1].tolist():
-            for j in following[i]:
-                reach[i] |= reach[j]
-                reach[i, j // 8] |= np.uint8(128 >> (j % 8))
+            for e in graph.output_tensors(i).tolist():
+                for j in graph.tensor_consumers(e).tolist():
+                    reach[i] |= reach[j]
+                    reach[i, j // 8] |= np.uint8(128 >> (j % 8))
         return reach
 
     def reaches(self, i: Any, j: Any) -> Any:

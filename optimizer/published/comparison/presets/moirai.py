@@ -51,15 +51,13 @@ _DIFFERS = (
 )
 
 
-def _linked(
-    types: Sequence[tuple[str, int]], gigabits: Sequence[Sequence[float]], *, apart: bool
-) -> Cluster:
-    """types: (device type, GiB). apart: each device is in a server of its own."""
-    devices = tuple(Device(type=kind, memory_bytes=held * 2**30) for kind, held in types)
-    held_together = [(device,) for device in devices] if apart else [devices]
+def _linked(*held: Sequence[tuple[str, int]], gigabits: Sequence[Sequence[float]]) -> Cluster:
+    """held: (device type, GiB) of each device of each server."""
     servers = tuple(
-        Server(name=f"s{k + 1}", devices=held, nics=()) for k, held in enumerate(held_together)
-    )
+        Server(name=f"s{k}", nics=(),
+               devices=tuple(Device(type=kind, memory_bytes=gib * 2**30) for kind, gib in types))
+        for k, types in enumerate(held, 1)
+    )  # fmt: skip
     names = [f"{server.name}/{k}" for server in servers for k in range(len(server.devices))]
     links = tuple(
         Link(source=a, destination=b, setup_latency_seconds=_PAIR_SETUP_SECONDS,
@@ -74,11 +72,9 @@ def _linked(
 
 _INTER, _INTRA = "between servers", "in one server"
 _CLUSTERS = {
-    _INTER: _linked(
-        [("rtx3070", 11), ("t4", 16), ("t4", 8), ("rtx3070", 8)], _BETWEEN_SERVERS, apart=True
-    ),
-    _INTRA: _linked([("v100", 32), ("v100", 32), ("t4", 16), ("t4", 16)], _IN_ONE_SERVER,
-                    apart=False),
+    _INTER: _linked([("rtx3070", 11)], [("t4", 16)], [("t4", 8)], [("rtx3070", 8)],
+                    gigabits=_BETWEEN_SERVERS),
+    _INTRA: _linked([("v100", 32), ("v100", 32), ("t4", 16), ("t4", 16)], gigabits=_IN_ONE_SERVER),
 }  # fmt: skip
 _GRAPHS = {"original": "none", "coarsened": "gcof-inductor"}
 _preset = partial(Preset, models=MODELS, devices=("rtx3070", "t4", "v100"), clusters=_CLUSTERS)

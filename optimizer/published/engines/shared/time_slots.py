@@ -26,15 +26,10 @@ class TimeSlots:
         if seconds <= 0.0:
             return
         k, end = bisect_right(self._starts, start), start + seconds
-        joins_left = k > 0 and self._ends[k - 1] == start
-        joins_right = k < len(self._starts) and self._starts[k] == end
-        if joins_left and joins_right:
-            self._ends[k - 1] = self._ends.pop(k)
-            del self._starts[k]
-        elif joins_left:
-            self._ends[k - 1] = end
-        elif joins_right:
-            self._starts[k] = start
-        else:
-            self._starts.insert(k, start)
-            self._ends.insert(k, end)
+        if k > 0 and self._ends[k - 1] == start:
+            k -= 1
+            start, _ = self._starts.pop(k), self._ends.pop(k)
+        if k < len(self._starts) and self._starts[k] == end:
+            _, end = self._starts.pop(k), self._ends.pop(k)
+        self._starts.insert(k, start)
+        self._ends.insert(k, end)
