@@ -169,7 +169,7 @@ def _solved(row: Row, asked: Solved) -> str:
     if asked.figure == "speedup":
         alone = row.single_device_seconds
         if not alone or not step:
-            raise NotHadError("no single device can hold it")
+            raise NotHadError("no single device can hold the model")
         return f"{alone / step:.2f}x"
     return f"{step * 1e3:.4g} ms"
 
@@ -216,10 +216,10 @@ def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
     for line in aligned(cells, 2):
         lines += textwrap.wrap(line, COLUMNS, drop_whitespace=False)
     if reasons.lines:
-        lines.append("why there is none, with what the first of its kind said:")
+        lines.append("why some figures are missing (like reasons are listed once):")
     for reason in reasons.lines:
         lines += textwrap.wrap(reason, COLUMNS, subsequent_indent="    ")
-    lines.append("what differs in setting:")
+    lines.append("how the settings differ:")
     for words in preset.differs:
         lines += textwrap.wrap(f"- {words}", COLUMNS, subsequent_indent="  ")
     return lines

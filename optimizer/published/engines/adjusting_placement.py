@@ -29,14 +29,15 @@ from placewire.optimizer.published.engines.shared.deadline import Deadline, dead
 from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
 from placewire.optimizer.published.reductions.topological import cpd_topo
 
-_LOOK_EVERY = 256
-
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device, and OutOfTimeError."""
-    name, order = "adjusting-placement", cpd_topo(problem)
+    name = "adjusting-placement"
     until = deadline(name, settings)
-    return within_memory(problem, name, lambda rooms: Placer(problem, rooms).run(order, until))
+    order = cpd_topo(problem)
+    return within_memory(
+        problem, name, lambda capacities: Placer(problem, capacities).run(order, until)
+    )
 
 
 class Placer:
@@ -59,8 +60,7 @@ class Placer:
     def run(self, order: IntArray, until: Deadline) -> Solution:
         before = 0
         for k, i in enumerate(order.tolist()):
-            if k % _LOOK_EVERY == 0:
-                until.require("adjusting placement")
+            until.require("adjusting placement", k)
             before = self._choose(i, before)
             self._place(i, before)
         device = np.array(self.capacities.device, dtype=np.int64)

@@ -27,8 +27,6 @@ from placewire.optimizer.published.engines.shared.deadline import Deadline, dead
 from placewire.optimizer.published.engines.shared.guided_load_balancing import place_clusters
 from placewire.optimizer.published.engines.shared.kinds import cluster_engine
 
-_LOOK_EVERY = 256
-
 
 @dataclass(frozen=True)
 class Clusters:
@@ -79,8 +77,7 @@ class _Clustering:
 
     def run(self, until: Deadline) -> Clusters:
         for k in range(len(self.own)):
-            if k % _LOOK_EVERY == 0:
-                until.require("clustering")
+            until.require("clustering", k)
             path, i = heapq.heappop(self.free)
             dominant = self._dominant()
             warranted = dominant[1] if dominant is not None and dominant[0] < path else -1

@@ -36,7 +36,9 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     until = deadline("getf", settings)
     may_go = assigned_devices(problem, until)
     return within_memory(
-        problem, "getf", lambda rooms: EarliestTimeFirst(problem, rooms, until, groups=may_go).run()
+        problem,
+        "getf",
+        lambda capacities: EarliestTimeFirst(problem, capacities, until, groups=may_go).run(),
     )
 
 

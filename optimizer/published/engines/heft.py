@@ -15,7 +15,7 @@ from placewire.optimizer.published.engines.shared.kinds import list_engine
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where an operator, with its group, finds no device with room."""
     order = by_rank(problem)
-    return within_memory(problem, "heft", lambda rooms: inserted(problem, rooms, order))
+    return within_memory(problem, "heft", lambda capacities: inserted(problem, capacities, order))
 
 
 ENGINE = list_engine(

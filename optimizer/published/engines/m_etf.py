@@ -20,7 +20,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     until = deadline("m-etf", settings)
     return within_memory(
-        problem, "m-etf", lambda rooms: EarliestTimeFirst(problem, rooms, until).run()
+        problem, "m-etf", lambda capacities: EarliestTimeFirst(problem, capacities, until).run()
     )
 
 

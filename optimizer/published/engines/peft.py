@@ -31,7 +31,9 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     # An entry of inf predicts nothing.
     ahead = np.where(np.isfinite(table), table, 0.0)
     order = _ready_order(problem, ahead.mean(axis=1))
-    return within_memory(problem, "peft", lambda rooms: inserted(problem, rooms, order, ahead))
+    return within_memory(
+        problem, "peft", lambda capacities: inserted(problem, capacities, order, ahead)
+    )
 
 
 def optimistic_costs(problem: Problem, until: Deadline) -> FloatArray:
@@ -41,8 +43,7 @@ def optimistic_costs(problem: Problem, until: Deadline) -> FloatArray:
     seconds, transfer = problem.seconds, typical_transfer_seconds(problem)
     table = np.zeros_like(seconds)
     for k, i in enumerate(graph.topological_order[::-1].tolist()):
-        if k % 1024 == 0:
-            until.require("its optimistic cost table")
+        until.require("its optimistic cost table", k)
         for e in graph.output_tensors(i).tolist():
             for j in graph.tensor_consumers(e).tolist():
                 here = table[j] + seconds[j]

@@ -36,8 +36,8 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
         if (peak <= problem.cluster.memory_bytes).all():
             return Solution(device, priority, rates)
     raise InfeasibleError(
-        "filling one device after the other, the devices are full before everything is placed; "
-        "add memory or devices, or try engine auto"
+        "all devices are full before everything is placed, one device filled after the other; add "
+        "memory or devices, or use engine auto"
     )
 
 

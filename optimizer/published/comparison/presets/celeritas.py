@@ -63,7 +63,7 @@ _METHODS: dict[str, Method | str] = {
     "m-TOPO": Method("m-topo", time_limit_seconds=LIMIT_SECONDS),
     "m-ETF": Method("m-etf", time_limit_seconds=LIMIT_SECONDS),
     "m-SCT": Method("m-sct", time_limit_seconds=LIMIT_SECONDS),
-    "HRL": "HRL groups and places by learned policies, which no engine of the catalogue does so",
+    "HRL": "HRL groups and places by learned policies, which no engine of the catalogue does",
     "Order-Place": Method("order-place", "celeritas", time_limit_seconds=LIMIT_SECONDS),
     "Celeritas": Method("adjusting-placement", "celeritas", time_limit_seconds=LIMIT_SECONDS),
     "auto": Method("auto"),
@@ -104,7 +104,7 @@ def table_5() -> Preset:
         "Celeritas, table 5: estimated against measured operators",
         figures=(),
         differs=(),
-        refusal="table 5 compares operators' times and memory as estimated with what was then "
-        "measured: that takes the steps to be run, and a comparison runs none. `controller "
-        "evaluate MODEL` measures both on this machine's devices",
+        refusal="table 5 compares the estimated times and memory of operators with measured ones, "
+        "and a comparison runs no step to measure; use `controller evaluate MODEL`, which measures "
+        "both on this machine's devices",
     )

@@ -100,6 +100,6 @@ def table_3() -> Preset:
         for name, (without, row) in _TABLE_3.items()
         for model, paper in zip(MODELS, row, strict=True)
     ]  # fmt: skip
-    more = "the table's body is not in the paper's text: what its text tells of it is here"
+    more = "the table's body is not in the paper's text: only what the text says of it is here"
     title = "HSDAG, table 3: what features give"
     return _preset(title, figures=figures, differs=(*_DIFFERS, more))

@@ -33,7 +33,7 @@ _DIFFERS = (
     "their times are measured on an RTX 3070, ours are modelled for one",
     f"they solve over Gurobi to a gap of 5 %, we over HiGHS, at most {LIMIT_SECONDS:g} s a solve",
 )
-_MCMC_ENDS = f"MCMC here ends after {MCMC_LIMIT_SECONDS:g} s, whatever steps are left"
+_MCMC_ENDS = f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left"
 
 _CLUSTERS = {
     f"{count} GPUs": equal_servers(

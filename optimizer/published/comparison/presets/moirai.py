@@ -125,6 +125,6 @@ def figure_10() -> Preset:
             asked = Solved(on, _limited(name.lower(), reduction), "step")
             columns.append((f"{name}, {graph}, {on}, ms", asked))
     title = "Moirai, figure 10: step of four methods"
-    more = "the drawing's figures are not in the text, which tells the largest speed-ups"
+    more = "the drawing's figures are not in the text, which gives only the largest speed-ups"
     figures = table(dict.fromkeys(MODELS, papers), columns)
     return _preset(title, figures=figures, differs=(*_DIFFERS, more))

@@ -117,12 +117,12 @@ def shortened(preset: Preset, seconds: float) -> Preset:
     figures = [replace(one, asked=shorter(one.asked)) for one in preset.figures]
     if figures == list(preset.figures):
         return preset
-    told = f"a solve has at most {seconds:g} s, as asked for, also where more is named below"
+    told = f"a solve has at most {seconds:g} s, as asked for, even where more is named below"
     return replace(preset, figures=figures, differs=(told, *preset.differs))
 
 
 def solves(methods: Mapping[str, Method | str], on: str, figure: SolvedFigure) -> list[Column]:
-    """A column, in seconds, for each method; a method that is not here is the reason why."""
+    """A column, in seconds, for each method, or for the text that says why there is none."""
     return [
         (f"{name}, s", one if isinstance(one, str) else Solved(on, one, figure))
         for name, one in methods.items()
@@ -132,7 +132,9 @@ def solves(methods: Mapping[str, Method | str], on: str, figure: SolvedFigure) -
 def table(rows: Mapping[str, Sequence[object]], columns: Sequence[Column]) -> list[Figure]:
     """rows: for each model, what the paper prints in each column."""
     return [
-        Figure(model, what, str(paper), *((None, ours) if isinstance(ours, str) else (ours,)))
+        Figure(model, what, str(paper), None, ours)
+        if isinstance(ours, str)
+        else Figure(model, what, str(paper), ours)
         for model, row in rows.items()
         for paper, (what, ours) in zip(row, columns, strict=True)
     ]

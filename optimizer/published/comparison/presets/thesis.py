@@ -77,7 +77,7 @@ def table_5_1() -> Preset:
         ("Metis, s", Solved("4 servers", _METIS, "search")),
     ]
     title = "Thesis, table 5.1: placement search latency on four servers"
-    more = f"MCMC here ends after {MCMC_LIMIT_SECONDS:g} s, whatever steps are left"
+    more = f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left"
     figures = table(_TABLE_5_1, columns)
     return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS, more))
 
@@ -103,7 +103,7 @@ def table_5_2() -> Preset:
         for on in clusters
     ]
     title = "Thesis, table 5.2: solver runtime among reduction schemes"
-    more = "Spotlight's scheme goes by ids that are paths, which those of our captures are not"
+    more = "Spotlight's scheme needs ids that are paths, which those of our captures are not"
     figures = table(_TABLE_5_2, columns)
     return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))
 
@@ -127,7 +127,7 @@ def figure_4_5() -> Preset:
     ]
     more = (
         "the drawing shows the training latency, in figures that are not in the text; ours is the "
-        "longest path of computing delays, which no placement can be below"
+        "longest path of computing delays, below which no placement can be"
     )
     title = "Thesis, figure 4.5: what a larger alpha costs"
     figures = drawing(MODELS, columns)
@@ -146,7 +146,7 @@ def figure_5_2() -> Preset:
     ]  # fmt: skip
     papers = ["up to 11 %"] * len(rates)
     more = (
-        "what the text says of the drawing is the most that bandwidth allocation saved (chapter 6)",
+        "of the drawing, the text gives only the most that bandwidth allocation saved (chapter 6)",
         "both are placed by engine auto in 30 s under contended; the tree has one NIC a server",
     )
     return _preset(

@@ -18,8 +18,6 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.engines.shared.ready_queue import ReadyQueue
 
-_LOOK_EVERY = 256
-
 
 class EarliestTimeFirst:
     """`run` may be called once.
@@ -64,8 +62,7 @@ class EarliestTimeFirst:
             if count == 0:
                 self._becomes_ready(i)
         for k in range(len(self.missing)):
-            if k % _LOOK_EVERY == 0:
-                self.until.require("earliest time first")
+            self.until.require("earliest time first", k)
             pairs = [pair for d in self.devices if (pair := self._candidate(d)) is not None]
             if not pairs:
                 return None
