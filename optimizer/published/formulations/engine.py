@@ -1,4 +1,4 @@
-"""Solves a problem by a published formulation: sizes, builds and solves it, gives a Solution."""
+"""Sizes, builds and solves a published formulation, and makes the answer a Solution."""
 
 from __future__ import annotations
 

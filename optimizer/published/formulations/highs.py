@@ -94,7 +94,7 @@ class _Tangents:
         self.rows.add(columns, [-point, 2.0, -1.0 / point], 0.0)
 
     def add_where_cut(self, values: FloatArray) -> bool:
-        """Adds tangents at the answer where it lies below its hyperbola; whether any was added."""
+        """Adds tangents where the answer lies below a hyperbola; returns whether it added any."""
         cones = self.program.hyperbolas
         slow, rate, switch = (values[c] for c in (cones.slow, cones.rate, cones.switch))
         cut = (switch > 0.5) & (slow * rate < 1.0 - TOLERANCE)

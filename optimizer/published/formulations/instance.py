@@ -104,8 +104,7 @@ class Instance:
 
     @cached_property
     def _reach(self) -> Any:
-        """uint8[n, ceil(n / 8)]: bit j of row i, from the left, says that a path leads from i
-        to j."""
+        """uint8[n, ceil(n / 8)]: bit j from the left of row i: whether a path leads from i to j."""
         graph = self.problem.graph
         reach = np.zeros((self.operators, (self.operators + 7) // 8), dtype=np.uint8)
         for i in graph.topological_order[::-1].tolist():

@@ -151,7 +151,7 @@ class _Model:
         return self.start[i] + took
 
     def _places(self) -> None:
-        """(4c), (5), and co-location."""
+        """Adds (4c), (5) and co-location."""
         model, instance = self.model, self.instance
         for row, able in zip(self.on, instance.able.tolist(), strict=True):
             model.add_exactly_one(row)
@@ -168,7 +168,7 @@ class _Model:
                     model.add(one == other)
 
     def _operators(self) -> None:
-        """(6)"""
+        """Adds (6)."""
         for d in range(self.instance.devices):
             self.model.add_no_overlap(
                 self.model.new_optional_fixed_size_interval_var(at, ticks[d], row[d], "")
@@ -176,7 +176,7 @@ class _Model:
             )
 
     def _flows(self) -> None:
-        """(4a), (7) and (8)."""
+        """Adds (4a), (7) and (8)."""
         model, devices = self.model, range(self.instance.devices)
         leaving: list[list[Any]] = [[] for _ in devices]
         reaching: list[list[Any]] = [[] for _ in devices]

@@ -140,7 +140,7 @@ def _given(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray
 
 
 def shares_no_rail(problem: Problem) -> Refusal | None:
-    """The refusal of programs with given bandwidths: two servers share no rail."""
+    """Refuses, for programs with given bandwidths, servers that share no rail."""
     cluster, usable = problem.cluster, problem.usable_nic_rates
     for s, t in _server_pairs(problem).tolist():
         if not np.minimum(usable[s], usable[t]).any():
@@ -153,7 +153,7 @@ def shares_no_rail(problem: Problem) -> Refusal | None:
 
 
 def lacks_a_rail(problem: Problem) -> Refusal | None:
-    """The refusal of programs that decide bandwidths: a server has no NIC on a rail."""
+    """Refuses, for programs that decide bandwidths, a server without a NIC on some rail."""
     cluster = problem.cluster
     for s in np.unique(_server_pairs(problem)).tolist():
         for r in np.flatnonzero(cluster.nic_rates[s] == 0).tolist():

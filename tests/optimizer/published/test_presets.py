@@ -1,4 +1,4 @@
-"""Presets: every one names models, clusters and figures that hold together; one small one runs."""
+"""Tests that models, clusters and figures of every preset hold together, and runs a small one."""
 
 from __future__ import annotations
 
