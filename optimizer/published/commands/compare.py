@@ -1,5 +1,5 @@
-"""`optimizer compare GRAPH …`: placement methods beside each other on graphs and clusters; or a
-published table or figure beside ours, `--preset`."""
+"""`optimizer compare GRAPH …`: compares placement methods on graphs and clusters, or with --preset
+a published table or figure with ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from placewire.optimizer.published.comparison.rows import Row
 
 _LIMIT_SECONDS = 30.0
-# What a preset says itself.
+# The options that a preset decides itself.
 _OF_A_PRESET = (
     "graphs", "cluster", "servers", "nics", "rate", "device_memory", "device_type",
     "setup_latency", "engines", "reductions", "models", "seeds", "gap", "solver",
@@ -44,9 +44,9 @@ _OF_A_PRESET = (
 def parser(prog: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=prog,
-        description="Placement methods beside each other: every graph on every cluster, by every "
-        "engine, reduction, cost model and seed that is named. One table, with steps simulated "
-        "under contended, strict. What was interrupted goes on where it ended.",
+        description="Compares placement methods: places every graph on every cluster with every "
+        "engine, reduction, cost model and seed that is named, and prints one table, with steps "
+        "simulated under contended, strict. An interrupted comparison goes on where it ended.",
         epilog=EXIT_CODES,
     )
     made.add_argument("graphs", type=Path, nargs="*", metavar="GRAPH", help="graph files")
@@ -55,15 +55,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="for rows.jsonl (what is in it is not solved again), table.csv, steps.png, "
+        help="for rows.jsonl (cases that it has are not solved again), table.csv, steps.png, "
         "search.png, and placements/",
     )
     made.add_argument(
         "--preset",
         choices=tuple(PRESETS),
         metavar="NAME",
-        help="instead of graphs, clusters and methods: a published table or figure, its paper's "
-        f"figures beside ours of the same models; one of {', '.join(tuple(PRESETS))}",
+        help="instead of graphs, clusters and methods: a published table or figure; the paper's "
+        f"figures stand beside ours of the same models; one of {', '.join(PRESETS)}",
     )
     made.add_argument(
         "--cluster",
@@ -72,57 +72,47 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="plan.yaml or .yaml with a `cluster`, or JSON: a cluster file or a placement",
     )
     add_equal_servers(made)
-    _add_axes(made)
-    _add_limits(made)
-    made.add_argument("--json", action="store_true", help="the rows as JSON, not as text")
-    return made
-
-
-def _add_axes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    made.add_argument(
         "--engines",
         nargs="+",
         choices=("all", *ENGINES.names),
         metavar="ENGINE",
         help="default: all that `optimizer engines` lists",
     )
-    parser.add_argument(
+    made.add_argument(
         "--reductions",
         nargs="+",
         choices=("all", *REDUCTIONS.names),
         metavar="REDUCTION",
-        help="default: auto, what each engine's paper has, or by size; all: all that `optimizer "
-        "reductions` lists",
+        help="default: auto, the reduction of each engine's paper, or by size; all: all that "
+        "`optimizer reductions` lists",
     )
-    parser.add_argument(
+    made.add_argument(
         "--models",
         nargs="+",
         choices=get_args(Model),
-        help="cost models that methods decide under; default: contended",
+        help="cost models under which methods decide; default: contended",
     )
-    parser.add_argument(
+    made.add_argument(
         "--seeds", nargs="+", type=whole, metavar="SEED", help="of searches; default: 0"
     )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gap",
-        type=fraction,
-        help="a search may stop when this near to its bound; default: 0%%",
+    made.add_argument(
+        "--gap", type=fraction, help="a search may stop when this near to its bound; default: 0%%"
     )
-    parser.add_argument(
+    made.add_argument(
         "--time-limit",
         type=seconds,
-        help=f"of each solve; default: {_LIMIT_SECONDS:g} (seconds). With --preset: shortens the "
-        "solves that it gives more; a quick look, told among what differs",
+        help=f"of each solve; default: {_LIMIT_SECONDS:g} (seconds). With --preset: shortens "
+        "solves with a longer limit, for a quick look; the answer says so",
     )
-    parser.add_argument(
+    made.add_argument(
         "--solver",
         choices=get_args(SolverName),
         help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
         "others",
     )
+    made.add_argument("--json", action="store_true", help="the rows as JSON, not as text")
+    return made
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -136,7 +126,7 @@ def main(arguments: list[str], prog: str) -> int:
     for name in _OF_A_PRESET:
         if getattr(options, name) not in (None, []):
             flag = "GRAPH" if name == "graphs" else "--" + name.replace("_", "-")
-            made.error(f"--preset says itself what is compared; leave {flag} out")
+            made.error(f"--preset decides what is compared; leave {flag} out")
     return ended(_reproduce, options)
 
 
@@ -182,7 +172,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, table: str, rows: list[Row]) -> str:
-    """What was written, in words."""
+    """Writes the table, as text, and the pictures; returns a line that names all files."""
     from placewire.optimizer.published.comparison.plots import draw
 
     (folder / "table.csv").write_text(table)
@@ -195,7 +185,7 @@ def _say(line: str) -> None:
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
-    """Every graph on every cluster by every method. Raises OSError, ValueError."""
+    """Every graph on every cluster with every method. Raises OSError, ValueError."""
     from placewire.optimizer.published.comparison.cases import crossed, read_graph
 
     graphs = [read_graph(file) for file in options.graphs]
@@ -207,7 +197,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _clusters(options: argparse.Namespace, graph: ComparedGraph) -> list[ComparedCluster]:
-    """The files', by their names; or the equal servers, whose device type may be the graph's."""
+    """The clusters of the files, called after them; or the equal servers, whose device type may be
+    the graph's."""
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.published.comparison.cases import ComparedCluster
     from placewire.optimizer.quantities import format_bits_per_second
@@ -224,7 +215,7 @@ def _clusters(options: argparse.Namespace, graph: ComparedGraph) -> list[Compare
 
 def _refuse_twins(what: str, names: list[str]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"two {what} are called {twice[0]!r}; rename a file")
+        raise InputError(f"two {what} are called {twice[0]!r}; rename one of the files")
 
 
 def _methods(options: argparse.Namespace) -> list[Method]:

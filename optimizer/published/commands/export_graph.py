@@ -1,4 +1,4 @@
-"""`optimizer export --format node-link GRAPH --out OUT`: for those who analyse graphs elsewhere."""
+"""`optimizer export --format node-link GRAPH --out OUT`: writes a graph for analysis elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from placewire.optimizer.commands.outcome import DONE, ended
 
 def parser(prog: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog=prog, description="A graph file -> networkx's node-link JSON.", epilog=EXIT_CODES
+        prog=prog,
+        description="Writes a graph file as networkx's node-link JSON.",
+        epilog=EXIT_CODES,
     )
     made.add_argument("graph", type=Path, help="graph file")
     made.add_argument(

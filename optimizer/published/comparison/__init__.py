@@ -1,5 +1,6 @@
-"""Methods beside each other: graphs × clusters × engines × reductions × cost models × seeds.
+"""Compares placement methods: graphs × clusters × engines × reductions × cost models × seeds.
 
 Each case is solved in a process of its own, scored under one yardstick (`contended`, `strict`), and
-kept as a row under what decides it, so that an interrupted comparison goes on where it ended.
+kept as a row under a key of all that decides it, so that an interrupted comparison goes on where it
+ended.
 """

@@ -1,7 +1,8 @@
-"""Graphs of example models for presets: captured in a process of their own, times modelled, kept.
+"""Captures example models for presets, models their times, and keeps the graphs.
 
-torch is loaded by that process only. A model that is not there, or that cannot be captured, is told
-by name; what needs its graph is then refused, and the rest goes on.
+A process of its own captures a model, and only this process loads torch. An error names a model
+that is missing or cannot be captured; figures that need its graph are then refused, and the rest
+goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from placewire.optimizer.published.comparison.presets.preset import Captured
 
 
 class NotCapturedError(ValueError):
-    """Why there is no graph of a model."""
+    """Says why there is no graph of a model."""
 
 
 def captured_graph(
     name: str, model: Captured, devices: Sequence[str], folder: Path, say: Callable[[str], None]
 ) -> ComparedGraph:
-    """From the folder where it is there. Raises NotCapturedError, OSError."""
+    """Reads the graph from the folder, where it is made first if it is missing. Raises
+    NotCapturedError, OSError."""
     source = _source(model.function)
     digest = hashlib.sha256(f"{model} {','.join(devices)}".encode() + source.read_bytes())
     kept = f"{name.replace(' ', '-').lower()}.{digest.hexdigest()[:12]}.json.gz"
@@ -56,12 +58,11 @@ def _source(function: str) -> Path:
 
 
 def _capture(model: Captured, file: Path) -> None:
-    command = [sys.executable, "-m", "placewire.optimizer.commands.capture", model.function]
-    options = ["--batch", str(model.batch), "--out", str(file)]
-    done = subprocess.run(
-        [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        check=False,
-    )  # fmt: skip
+    command = [
+        sys.executable, "-m", "placewire.optimizer.commands.capture", model.function,
+        "--batch", str(model.batch), "--out", str(file),
+    ]  # fmt: skip
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines()
         last = said[-1] if said else f"the process ended with {done.returncode}"

@@ -1,4 +1,4 @@
-"""What is compared: one solve, and the key of everything that decides its outcome."""
+"""The cases of a comparison: one solve each, with a key of everything that decides its outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.learned.settings import Feature
 
 _OPTIMIZER = Path(__file__).resolve().parents[2]
-# What a placement and its score come from; the rest reads, writes and shows.
+# The folders that decide placements and their scores; the others read, write and show.
 _DECIDING = (
     "bounds", "check", "engines", "graph", "kernels", "network", "published/engines",
     "published/formulations", "published/kernels", "published/learned", "published/reductions",
@@ -28,7 +28,7 @@ _DECIDING = (
 
 @dataclass(frozen=True)
 class ComparedGraph:
-    """A graph file; name: what rows call it."""
+    """A graph file; rows call it `name`."""
 
     name: str
     file: Path
@@ -45,8 +45,9 @@ class ComparedCluster:
 
 @dataclass(frozen=True)
 class Method:
-    """time_limit_seconds: of each solve. gap: where a search may stop before. moves: of a search
-    that counts them, at most so many. without: features that hsdag's policy leaves out."""
+    """time_limit_seconds: for one solve. gap: a search may stop this near to its bound. moves: the
+    most that a search that counts moves may make. without: features that hsdag's policy leaves out.
+    """
 
     engine: str
     reduction: str = "auto"
@@ -67,7 +68,7 @@ class Case:
 
     @cached_property
     def key(self) -> str:
-        """Of all that decides the outcome, the optimizer's own sources included."""
+        """A digest of all that decides the outcome, which includes the optimizer's own sources."""
         graph, method = self.graph, self.method
         parts = [
             graph.structure_hash, graph.profile_digest, self.on.cluster.digest,
@@ -77,24 +78,19 @@ class Case:
 
 
 def read_graph(file: Path, name: str | None = None) -> ComparedGraph:
-    """name: the file's, if None. Raises OSError, and GraphError naming the file."""
+    """name: the file's name if None. Raises OSError, and GraphError, which names the file."""
     graph = load_graph(file)
     return ComparedGraph(
-        name or file.name.removesuffix(".gz").removesuffix(".json"),
-        file.resolve(),
-        graph.operator_count,
-        graph.structure_hash,
-        graph.profile_digest,
-    )
+        name or file.name.removesuffix(".gz").removesuffix(".json"), file.resolve(),
+        graph.operator_count, graph.structure_hash, graph.profile_digest,
+    )  # fmt: skip
 
 
 def crossed(
-    graphs: Sequence[ComparedGraph],
-    clusters: Sequence[ComparedCluster],
-    methods: Sequence[Method],
+    graphs: Sequence[ComparedGraph], clusters: Sequence[ComparedCluster], methods: Sequence[Method]
 ) -> Iterator[Case]:
-    """Graph by graph. A method whose outcome is the same as an earlier one's is left out: `auto`
-    means the reduction that the engine's paper has."""
+    """All cases, graph by graph. A method that means the same as an earlier one is left out: with
+    `auto` a method means the reduction of its engine's paper."""
     for graph, on in product(graphs, clusters):
         seen = set[Method]()
         for method in methods:
@@ -105,19 +101,17 @@ def crossed(
 
 
 def meant_method(method: Method) -> Method:
-    """With the reduction that `auto` stands for; `single` takes none."""
-    asked = method.reduction
-    if asked != "auto" and method.engine != "single":
+    """The method with the reduction that `auto` stands for; `single` takes no other either."""
+    if method.reduction != "auto" and method.engine != "single":
         return method
-    meant: str = ENGINES.load(method.engine).reduction or "auto"
-    return replace(method, reduction=meant)
+    return replace(method, reduction=ENGINES.load(method.engine).reduction or "auto")
 
 
 @cache
 def sources_digest() -> str:
-    files = [*_OPTIMIZER.glob("*.py")]
-    for room in _DECIDING:
-        files += (_OPTIMIZER / room).rglob("*.py")
+    files = list(_OPTIMIZER.glob("*.py"))
+    for folder in _DECIDING:
+        files += (_OPTIMIZER / folder).rglob("*.py")
     named = sorted((file.relative_to(_OPTIMIZER).as_posix(), file) for file in files)
     digest = hashlib.sha256()
     for name, file in named:

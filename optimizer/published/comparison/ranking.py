@@ -1,4 +1,4 @@
-"""Rows of one graph on one cluster beside each other: what is best, and how far the others are."""
+"""Ranks the rows of one graph on one cluster: the best step, and how far the others are from it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from placewire.optimizer.published.comparison.rows import Row
 
-# Steps this near to each other are ties: the model is not that exact.
+# Steps within this fraction of each other are ties: the model is not that exact.
 TIE = 0.01
 
 
 @dataclass(frozen=True)
 class RankedRow:
-    """A row among those of its graph and cluster. over_best: its step over the shortest of them;
-    gap: against the best bound that any of them proved. None without a placement that fits."""
+    """A row among those of its graph and cluster. over_best: its step over the shortest step; gap:
+    to the best bound that any row proved. Both are None without a placement that fits."""
 
     row: Row
     over_best: float | None
@@ -23,7 +23,8 @@ class RankedRow:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All rows of one graph on one cluster. best_seconds: the shortest step that fits."""
+    """All rows of one graph on one cluster. best_seconds: the shortest step of a placement that
+    fits."""
 
     graph: str
     operators: int
@@ -35,7 +36,7 @@ class Ranking:
 
 
 def rankings(rows: Iterable[Row]) -> list[Ranking]:
-    """In the order in which graphs and clusters first appear."""
+    """One ranking per graph and cluster, in the order in which these first appear."""
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         grouped.setdefault((row.graph, row.cluster), []).append(row)
@@ -43,7 +44,7 @@ def rankings(rows: Iterable[Row]) -> list[Ranking]:
 
 
 def step_of(row: Row) -> float | None:
-    """Under the yardstick; None where nothing was placed, or a memory does not hold it."""
+    """The step under the yardstick; None where nothing was placed, or a memory is exceeded."""
     return row.contended_seconds if row.outcome == "placed" and row.fits else None
 
 
@@ -53,29 +54,21 @@ def _ranking(rows: Sequence[Row]) -> Ranking:
     singles = [row.single_device_seconds for row in rows if row.single_device_seconds is not None]
     best, bound = min(steps, default=None), max(bounds, default=None)
     return Ranking(
-        graph=rows[0].graph,
-        operators=rows[0].operators,
-        cluster=rows[0].cluster,
-        bound_seconds=bound,
-        single_device_seconds=min(singles, default=None),
-        best_seconds=best,
-        ranked=tuple(_ranked(row, best, bound) for row in rows),
-    )
+        rows[0].graph, rows[0].operators, rows[0].cluster, bound, min(singles, default=None), best,
+        tuple(_ranked(row, best, bound) for row in rows),
+    )  # fmt: skip
 
 
 def _ranked(row: Row, best: float | None, bound: float | None) -> RankedRow:
     step = step_of(row)
     if step is None:
         return RankedRow(row, None, None)
-    return RankedRow(
-        row,
-        over_best=step / best if best else 1.0,
-        gap=None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0,
-    )
+    gap = None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0
+    return RankedRow(row, step / best if best else 1.0, gap)
 
 
 def seconds_until(row: Row, step_seconds: float) -> float | None:
-    """When the row's search first knew a placement as short as that, ties counted; None: never.
-    Only of a method that searches under the yardstick itself."""
+    """When the row's search first knew a step as short as that, or a tie; None: never. Only for a
+    method that searches under the yardstick itself."""
     limit = step_seconds * (1.0 + TIE)
     return next((seconds for seconds, step in row.found if step <= limit), None)

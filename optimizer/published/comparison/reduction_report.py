@@ -1,4 +1,4 @@
-"""What a reduction does to a graph: one row of a table."""
+"""Measures what a reduction does to a graph."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from placewire.optimizer.reductions.merging import group_count, operator_delay
 
 @dataclass(frozen=True)
 class ReductionReport:
-    """groups: co-location keys of the reduced graph that tie two operators or more.
-    critical_path_*: the longest path of computing delays, transfers free; that operators of one
-    group run one after the other is not counted. total_seconds: the sum of all delays, which no
-    reduction changes. ccr_*: communication-to-computing ratio, Celeritas (1). alpha_seconds,
-    beta_seconds: the thesis' thresholds of the graph as given."""
+    """groups: co-location keys of the reduced graph with two or more operators. critical_path_*:
+    the longest path of computing delays, where transfers take no time and the operators of a group
+    may run at the same time. total_seconds: the sum of all delays, which no reduction changes.
+    ccr_*: communication-to-computing ratio, Celeritas (1). alpha_seconds, beta_seconds: the thesis'
+    thresholds of the graph as given. wall_seconds: the time of the reduction alone."""
 
     name: str
     operators_before: int
@@ -35,36 +35,29 @@ class ReductionReport:
 
 
 def reduction_report(problem: Problem, name: str) -> ReductionReport:
-    """Raises as chain.reduce_by_name does. wall_seconds is the reduction's own time."""
+    """Raises as chain.reduce_by_name does."""
     start = time.perf_counter()
     small, _, _ = reduce_by_name(problem, name)
     wall = time.perf_counter() - start
-    thresholds = thesis_thresholds(operator_delay(problem))
+    delay = operator_delay(problem)
+    thresholds = thesis_thresholds(delay)
     return ReductionReport(
-        name=name,
-        operators_before=problem.graph.operator_count,
-        operators_after=small.graph.operator_count,
-        groups=group_count(small.graph),
+        name=name, operators_before=problem.graph.operator_count,
+        operators_after=small.graph.operator_count, groups=group_count(small.graph),
         critical_path_before_seconds=critical_path_seconds(problem),
-        critical_path_after_seconds=critical_path_seconds(small),
-        total_seconds=float(operator_delay(problem).sum()),
-        ccr_before=communication_to_computing(problem),
-        ccr_after=communication_to_computing(small),
-        alpha_seconds=thresholds.alpha_seconds,
-        beta_seconds=thresholds.beta_seconds,
+        critical_path_after_seconds=critical_path_seconds(small), total_seconds=float(delay.sum()),
+        ccr_before=communication_to_computing(problem), ccr_after=communication_to_computing(small),
+        alpha_seconds=thresholds.alpha_seconds, beta_seconds=thresholds.beta_seconds,
         wall_seconds=wall,
-    )
+    )  # fmt: skip
 
 
 def critical_path_seconds(problem: Problem) -> float:
     """The longest path of computing delays (merging.operator_delay)."""
-    source, target, _ = problem.graph.edges
-    following: list[list[int]] = [[] for _ in problem.graph.ids]
-    for i, j in zip(source.tolist(), target.tolist(), strict=True):
-        following[i].append(j)
-    finish = operator_delay(problem).tolist()
-    own = list(finish)
-    for i in problem.graph.topological_order.tolist():
-        for j in following[i]:
-            finish[j] = max(finish[j], finish[i] + own[j])
+    graph, own = problem.graph, operator_delay(problem).tolist()
+    finish = list(own)
+    for i in graph.topological_order.tolist():
+        for e in graph.output_tensors(i).tolist():
+            for j in graph.tensor_consumers(e).tolist():
+                finish[j] = max(finish[j], finish[i] + own[j])
     return float(max(finish, default=0.0))

@@ -1,4 +1,4 @@
-"""A preset's figures, found one after the other: the paper's beside ours, or why there is none."""
+"""Computes the figures of a preset, and shows the paper's beside ours, or why there is none."""
 
 from __future__ import annotations
 
@@ -41,21 +41,23 @@ from placewire.optimizer.published.comparison.reduction_report import (
 )
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.published.comparison.running import Say, compare
+from placewire.optimizer.published.comparison.tables import COLUMNS, aligned
 from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
 from placewire.optimizer.reductions.fusion import fuse
 from placewire.optimizer.reductions.merging import operator_delay
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
-_COLUMNS = 100
-
 
 class NotHadError(ValueError):
-    """Why a figure of ours cannot be had."""
+    """Says why there is no figure of ours."""
+
+
+_WHY_NONE = (NotHadError, NotCapturedError, ReductionRefusedError)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """One figure: as the paper prints it, and ours, or why there is none."""
+    """A figure as the paper prints it beside ours, or why there is none."""
 
     model: str
     what: str
@@ -65,8 +67,8 @@ class Beside:
 
 
 def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], list[Row]]:
-    """Solves are kept in the folder's rows.jsonl, graphs in its graphs/; found again, they are not
-    made again. Raises OSError, RowsFileError."""
+    """The folder keeps solves in rows.jsonl and graphs in graphs/; what it has is not made again.
+    Raises OSError, RowsFileError."""
     with RowsFile(folder / "rows.jsonl") as file:
         finder = _Finder(preset, folder, say)
         rows = compare(finder.cases(), file, say)
@@ -78,19 +80,18 @@ class _Finder:
     def __init__(self, preset: Preset, folder: Path, say: Say) -> None:
         self.preset, self.folder, self.say = preset, folder, say
         self.rows: dict[str, Row] = {}
-        self.missing: dict[str, str] = {}
-        self.graphs: dict[str, ComparedGraph] = {}
+        self.graphs: dict[str, ComparedGraph | NotCapturedError] = {}
         self.report = cache(self._report)
 
     def cases(self) -> list[Case]:
-        """Of all figures that take a solve and can be had, each once."""
+        """The cases of all figures that take a solve and can be computed, each once."""
         found: dict[str, Case] = {}
         for figure in self.preset.figures:
             for solved in _solves(figure.asked):
                 try:
                     case = self._case(figure.model, solved)
-                except NotHadError:
-                    continue  # told beside its figure
+                except _WHY_NONE:
+                    continue  # `beside` says so for this figure
                 found.setdefault(case.key, case)
         return list(found.values())
 
@@ -99,13 +100,13 @@ class _Finder:
             if figure.asked is None:
                 raise NotHadError(figure.why)
             ours = self._ours(figure.model, figure.asked)
-        except NotHadError as error:
+        except _WHY_NONE as error:
             return Beside(figure.model, figure.what, figure.paper, "none", str(error))
         return Beside(figure.model, figure.what, figure.paper, ours)
 
     def _ours(self, model: str, asked: Asked) -> str:
         if isinstance(asked, Solved):
-            return _solved(self._row(model, asked), asked)
+            return _solved(self.rows[self._case(model, asked).key], asked)
         if isinstance(asked, Saved):
             slow, fast = (self._step(model, one) for one in (asked.slow, asked.fast))
             return f"{1 - fast / slow:.1%}"
@@ -115,18 +116,18 @@ class _Finder:
         return _delays(problem, asked) if isinstance(asked, Delays) else _fused(problem, asked)
 
     def _graph(self, model: str) -> ComparedGraph:
-        if model in self.missing:
-            raise NotHadError(self.missing[model])
+        preset, folder = self.preset, self.folder / "graphs"
         if model not in self.graphs:
             try:
                 self.graphs[model] = captured_graph(
-                    model, self.preset.models[model], self.preset.devices, self.folder / "graphs",
-                    self.say,
-                )  # fmt: skip
+                    model, preset.models[model], preset.devices, folder, self.say
+                )
             except NotCapturedError as error:
-                self.missing[model] = str(error)
-                raise NotHadError(str(error)) from error
-        return self.graphs[model]
+                self.graphs[model] = error
+        found = self.graphs[model]
+        if isinstance(found, NotCapturedError):
+            raise found
+        return found
 
     def _problem(self, model: str, on: str) -> Problem:
         return Problem(load_graph(self._graph(model).file), self.preset.clusters[on])
@@ -134,13 +135,7 @@ class _Finder:
     def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
         problem = self._problem(model, on)
         self.say(f"reducing {model} by {reduction}")
-        try:
-            return reduction_report(problem, reduction)
-        except ReductionRefusedError as error:
-            raise NotHadError(str(error)) from error
-
-    def _row(self, model: str, asked: Solved) -> Row:
-        return self.rows[self._case(model, asked).key]
+        return reduction_report(problem, reduction)
 
     def _case(self, model: str, asked: Solved) -> Case:
         method = asked.method
@@ -150,7 +145,7 @@ class _Finder:
         return Case(self._graph(model), on, meant_method(method))
 
     def _step(self, model: str, asked: Solved) -> float:
-        row = self._row(model, asked)
+        row = self.rows[self._case(model, asked).key]
         step = step_of(row)
         if not step:
             raise NotHadError(f"{row.engine}: {row.outcome}: {row.why}")
@@ -174,7 +169,7 @@ def _solved(row: Row, asked: Solved) -> str:
     if asked.figure == "speedup":
         alone = row.single_device_seconds
         if not alone or not step:
-            raise NotHadError("no single device can hold it")
+            raise NotHadError("no single device can hold the model")
         return f"{alone / step:.2f}x"
     return f"{step * 1e3:.4g} ms"
 
@@ -198,8 +193,8 @@ def _delays(problem: Problem, asked: Delays) -> str:
         heaviest = some[: max(len(some) // 10, 1)]
         return f"{heaviest.sum() / some.sum():.0%}"
     thresholds = thesis_thresholds(delays)
-    alpha = asked.figure == "alpha"
-    return f"{(thresholds.alpha_seconds if alpha else thresholds.beta_seconds) * 1e6:.3g} us"
+    alpha, beta = thresholds.alpha_seconds, thresholds.beta_seconds
+    return f"{(alpha if asked.figure == 'alpha' else beta) * 1e6:.3g} us"
 
 
 def _fused(problem: Problem, asked: FusedAt) -> str:
@@ -210,26 +205,23 @@ def _fused(problem: Problem, asked: FusedAt) -> str:
 
 
 def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
-    """A table of at most 100 columns; reasons once each, under it, with the figures of the first
-    that has it."""
+    """A table of at most 100 columns; under it every reason once, in the words of the first figure
+    that it stands for."""
     reasons = Reasons()
     cells = [("model", "figure", "paper", "ours")]
     for one in found:
         ours = f"none ({reasons.number(one.why)})" if one.why else one.ours
         cells.append((one.model, one.what, one.paper, ours))
-    widths = [max(len(row[k]) for row in cells) for k in range(4)]
-    lines = textwrap.wrap(preset.title, _COLUMNS)
-    for row in cells:
-        told = zip(row, widths, strict=True)
-        text = "  ".join(c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(told))
-        lines += textwrap.wrap(text.rstrip(), _COLUMNS, drop_whitespace=False)
+    lines = textwrap.wrap(preset.title, COLUMNS)
+    for line in aligned(cells, 2):
+        lines += textwrap.wrap(line, COLUMNS, drop_whitespace=False)
     if reasons.lines:
-        lines.append("why there is none, with what the first of its kind said:")
-    for told_once in reasons.lines:
-        lines += textwrap.wrap(told_once, _COLUMNS, subsequent_indent="    ")
-    lines.append("what differs in setting:")
+        lines.append("why some figures are missing (like reasons are listed once):")
+    for reason in reasons.lines:
+        lines += textwrap.wrap(reason, COLUMNS, subsequent_indent="    ")
+    lines.append("how the settings differ:")
     for words in preset.differs:
-        lines += textwrap.wrap(f"- {words}", _COLUMNS, subsequent_indent="  ")
+        lines += textwrap.wrap(f"- {words}", COLUMNS, subsequent_indent="  ")
     return lines
 
 

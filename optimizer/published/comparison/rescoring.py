@@ -1,4 +1,4 @@
-"""A placement found under one cost model, scored under another: its devices and its order stay,
+"""Scores a placement under another cost model than it was found under: devices and order stay,
 rates are allocated anew."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placewire.optimizer.simulation.simulate import simulate
 def step_under(
     graph: OperatorGraph, placement: Placement, model: Model, sharing: SharingName
 ) -> tuple[float, bool]:
-    """(seconds, whether all memories hold it): the better of its own order as it is and of list
+    """(seconds, whether all memories hold it): the better of the placement's own order and of list
     scheduling by its start times."""
     problem = Problem(graph, placement.cluster, sharing, model)
     device, order = indices_of(graph, placement)
@@ -29,7 +29,8 @@ def step_under(
     by_start = -timeline.start - 1e-12 * position
     listed = score(problem, Solution(device, by_start, None))
     kept = simulate(problem, device, order=order, rates=listed.solution.rates)
-    holds = bool((kept.peak_memory_bytes <= problem.cluster.memory_bytes).all())
-    found = [(listed.excess > 0.0, listed.step_seconds), (not holds, kept.step_seconds)]
-    exceeds, seconds = min(found)
+    kept_exceeds = bool((kept.peak_memory_bytes > problem.cluster.memory_bytes).any())
+    exceeds, seconds = min(
+        (listed.excess > 0.0, listed.step_seconds), (kept_exceeds, kept.step_seconds)
+    )
     return float(seconds), not exceeds

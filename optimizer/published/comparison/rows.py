@@ -1,7 +1,7 @@
-"""One line of a comparison, and the file that keeps them: JSON lines, appended durably.
+"""The rows of a comparison, and the file that keeps them: JSON lines, appended durably.
 
-A line that was cut off at the end of the file, as a power failure leaves it, is dropped; anything
-else that is no row is refused with its place.
+A last line that a power failure cut off is dropped; any other line that is no row is refused, with
+its line number.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal, Self
 
 from pydantic import ValidationError
@@ -20,23 +19,23 @@ from placewire.optimizer.names import Model
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.learned.settings import Feature
 
-# placed: within all memories, and checked. infeasible: none within the memories was found. overran:
-# it was ended, long after its limit. broken: a mistake of ours.
+# placed: a placement within all memories, which was checked. infeasible: no placement within the
+# memories was found. overran: the solve was ended, long after its limit. broken: a defect of ours.
 Outcome = Literal["placed", "refused", "infeasible", "out of time", "overran", "broken"]
 
 
 class RowsFileError(ValueError):
-    """A file of rows that is none, or that another comparison writes."""
+    """The file is no file of rows, or another comparison is writing it."""
 
 
 class Row(Frozen):
     """step_seconds: under the method's own cost model. contended_seconds: the same placement under
-    `contended` and `strict`, its rates allocated for that. bound_seconds: no placement can be
-    shorter under `contended`. fits: whether all memories hold it under `contended`; None without a
-    placement. checked: its file was read back and passed `optimizer check`.
-    search_seconds: from the problem to the checked placement; processor_seconds: of all its
-    processes meanwhile. found: (seconds, step) as a better placement of the graph as given was
-    known. limit_seconds: what it was given."""
+    `contended` and `strict`, with rates allocated for these. bound_seconds: no step can be shorter
+    under `contended`. fits: whether all memories hold the placement under `contended`; None without
+    a placement. checked: whether its file, loaded again, passed `optimizer check`. search_seconds:
+    from the problem to the checked placement; processor_seconds: of all its processes meanwhile.
+    found: (seconds, step) of each better placement of the graph as given, when it was found.
+    limit_seconds: the time that the method was given."""
 
     key: str
     graph: str
@@ -68,56 +67,52 @@ class Row(Frozen):
 
     @property
     def in_time(self) -> bool:
-        """Within its limit and a tenth of it."""
+        """Whether it ended within its limit and a tenth more."""
         return self.outcome != "overran" and self.search_seconds <= 1.1 * self.limit_seconds
 
 
 class RowsFile:
-    """Open while a comparison runs; no other may write meanwhile."""
+    """The file is open while a comparison runs; no other comparison can write it meanwhile."""
+
+    _file: IO[bytes]
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[str, Row] = {}
-        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         """Raises OSError, RowsFileError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file = self.path.open("a+b")
+        self._file = self.path.open("a+b")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.rows = self._read(file)
-        except BlockingIOError as error:
-            file.close()
-            raise RowsFileError(f"{self.path}: another comparison is writing it") from error
-        except BaseException:
-            file.close()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.rows = self._read()
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, BlockingIOError):
+                raise RowsFileError(
+                    f"{self.path}: another comparison is writing it; wait until it ends, or "
+                    "choose another folder"
+                ) from error
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def add(self, row: Row) -> None:
-        """On the disk when this returns."""
-        assert self._file is not None
+        """The row is on the disk when this returns."""
         self._file.write(row.model_dump_json().encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         self.rows[row.key] = row
 
-    def _read(self, file: IO[bytes]) -> dict[str, Row]:
-        file.seek(0)
-        data = file.read()
+    def _read(self) -> dict[str, Row]:
+        self._file.seek(0)
+        data = self._file.read()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            file.truncate(whole)
+            self._file.truncate(whole)
         lines = data[:whole].splitlines()
         return {row.key: row for row in (self._row(n, text) for n, text in enumerate(lines, 1))}
 

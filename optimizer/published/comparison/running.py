@@ -1,4 +1,4 @@
-"""Cases solved one after the other, each in a process of its own, and kept as they end."""
+"""Solves cases one after the other, each in a process of its own, and keeps every row at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from placewire.optimizer.published.comparison.cases import Case
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.quantities import format_step
 
-# A process is ended when it has taken this many times its limit, and what reading and judging take.
+# A process is ended after this many times its limit, plus what reading and judging may take.
 _PATIENCE, _JUDGING_SECONDS = 1.5, 60.0
 
 Say = Callable[[str], None]
 
 
 def compare(cases: Iterable[Case], rows: RowsFile, say: Say) -> list[Row]:
-    """The row of each case, in their order; only those are solved that the file does not have.
+    """The rows of the cases, in their order; only cases without a row in the file are solved.
 
     Placements are written beside the file, as placements/KEY.json.gz. Raises OSError.
     """
@@ -48,33 +48,22 @@ def compare(cases: Iterable[Case], rows: RowsFile, say: Say) -> list[Row]:
 def solve_case(case: Case, placements: Path) -> Row:
     """Raises OSError where nothing can be written or started."""
     placements.mkdir(parents=True, exist_ok=True)
-    method = case.method
     request = {
         "graph": str(case.graph.file),
         "cluster": case.on.cluster.model_dump(mode="json"),
-        **vars(method),
+        **vars(case.method),
         "placement": str(placements / f"{case.key}.json.gz"),
     }
+    method = dict(vars(case.method))
+    limit = method.pop("time_limit_seconds")
     return Row(
-        key=case.key,
-        graph=case.graph.name,
-        operators=case.graph.operators,
-        cluster=case.on.name,
-        engine=method.engine,
-        reduction=method.reduction,
-        model=method.model,
-        seed=method.seed,
-        gap=method.gap,
-        solver=method.solver,
-        moves=method.moves,
-        without=method.without,
-        limit_seconds=method.time_limit_seconds,
-        **_answer(request, _PATIENCE * method.time_limit_seconds + _JUDGING_SECONDS),
-    )
+        key=case.key, graph=case.graph.name, operators=case.graph.operators, cluster=case.on.name,
+        limit_seconds=limit, **method, **_answer(request, _PATIENCE * limit + _JUDGING_SECONDS),
+    )  # fmt: skip
 
 
 def _answer(request: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What the worker says; how it ended, where it says nothing."""
+    """The worker's answer; without one, how the worker ended."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         worker = subprocess.Popen(
@@ -84,7 +73,7 @@ def _answer(request: dict[str, Any], seconds: float) -> dict[str, Any]:
         try:
             assert worker.stdin is not None
             worker.stdin.write(json.dumps(request).encode() + b"\n")
-            worker.stdin.flush()  # and stays open: where it ends, the worker does
+            worker.stdin.flush()  # and stays open: the worker ends when its standard input does
             status: int | None = worker.wait(seconds)
         except subprocess.TimeoutExpired:
             status = None
@@ -98,19 +87,15 @@ def _answer(request: dict[str, Any], seconds: float) -> dict[str, Any]:
         if status == 0:
             answer: dict[str, Any] = json.loads(out.read())
             return answer
-        if status is None:
-            return _unanswered("overran", f"ended after {took:.0f} s", took)
-        said = errors.read().decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else f"the process ended with {status}"
-        return _unanswered("broken", reason, took)
-
-
-def _unanswered(outcome: str, why: str, seconds: float) -> dict[str, Any]:
-    return {"outcome": outcome, "why": why, "search_seconds": seconds}
+        outcome, why = "overran", f"ended after {took:.0f} s"
+        if status is not None:
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            outcome, why = "broken", said[-1] if said else f"the process ended with {status}"
+        return {"outcome": outcome, "why": why, "search_seconds": took}
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:
-    """With all that it started, which is in its session."""
+    """Ends the worker and all that it started, which is in its session."""
     if worker.poll() is None:
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait()
@@ -122,7 +107,7 @@ def _in_words(row: Row) -> str:
     took = f"in {row.search_seconds:.1f} s"
     if row.contended_seconds is None or row.outcome != "placed":
         return f"{row.outcome} {took}: {row.why}"
-    own = "" if row.model == "contended" or row.step_seconds is None else (
-        f" ({format_step(row.step_seconds)} under {row.model})"
-    )  # fmt: skip
+    own = ""
+    if row.model != "contended" and row.step_seconds is not None:
+        own = f" ({format_step(row.step_seconds)} under {row.model})"
     return f"{format_step(row.contended_seconds)}{own} {took}, {row.devices_used} devices"

@@ -1,4 +1,4 @@
-"""A comparison as people and programs read it: text of at most 100 columns, CSV, JSON."""
+"""Writes a comparison as text of at most 100 columns, as CSV and as JSON."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ from placewire.optimizer.published.comparison.ranking import RankedRow, Ranking,
 from placewire.optimizer.published.comparison.rows import Row
 from placewire.optimizer.quantities import format_bytes, format_step
 
-_COLUMNS = 100
-# Told once above the table where all rows have the same.
+COLUMNS = 100
+# Columns of the table; where all rows have the same value, it stands once above the table.
 _AXES = ("reduction", "model", "seed")
-_LEFT = ("engine", *_AXES)
 _FIGURES = ("step", "/best", "gap", "search", "memory")
 
 
 def table_lines(rows: Sequence[Row]) -> list[str]:
-    """Step: under `contended`, `strict`, whatever the method's own model. Memory: the peak of the
-    solving process. The shortest step of each graph and cluster first, refusals last."""
+    """The shortest step of each graph and cluster comes first, refusals last. Steps are under
+    `contended`, `strict`, whatever the method's own model; memory is the peak of the solving
+    process."""
     if not rows:
         return ["nothing was compared"]
     axes = [name for name in _AXES if len({getattr(row, name) for row in rows}) > 1]
     same = [f"{name} {getattr(rows[0], name)}" for name in _AXES if name not in axes]
-    lines = textwrap.wrap(
-        "steps are simulated under contended, strict; gap: to the best bound that is known"
-        + (f"; all rows: {', '.join(same)}" if same else ""),
-        _COLUMNS,
-    )
+    head = "steps are simulated under contended, strict; gap: to the best bound that is known"
+    lines = textwrap.wrap(head + (f"; all rows: {', '.join(same)}" if same else ""), COLUMNS)
     for ranking in rankings(rows):
         lines += ["", *_lines(ranking, axes)]
     return lines
@@ -46,17 +43,14 @@ def _lines(ranking: Ranking, axes: Sequence[str]) -> list[str]:
         (one for one in ranking.ranked if one.over_best is not None),
         key=lambda one: one.over_best or 0.0,
     )
-    unplaced = [one for one in ranking.ranked if one.over_best is None]
-    head = ("engine", *axes, *_FIGURES)
-    cells = [head, *(_cells(one, axes) for one in placed)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
-    left = 1 + len(axes)
-    lines = textwrap.wrap(": ".join([known[0], ", ".join(known[1:])]).rstrip(": "), _COLUMNS)
+    lines = textwrap.wrap(": ".join([known[0], ", ".join(known[1:])]).rstrip(": "), COLUMNS)
     if placed:
-        lines += ["  " + _aligned(row, widths, left) for row in cells]
-    for one in unplaced:
-        lines += textwrap.wrap(_unplaced(one.row, axes), _COLUMNS, initial_indent="  ",
-                               subsequent_indent="      ")  # fmt: skip
+        cells = [("engine", *axes, *_FIGURES), *(_cells(one, axes) for one in placed)]
+        lines += [f"  {line}" for line in aligned(cells, 1 + len(axes))]
+    for one in ranking.ranked:
+        if one.over_best is None:
+            lines += textwrap.wrap(_unplaced(one.row, axes), COLUMNS, initial_indent="  ",
+                                   subsequent_indent="      ")  # fmt: skip
     return lines
 
 
@@ -75,28 +69,29 @@ def _cells(one: RankedRow, axes: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
-    padded = [
-        cell.ljust(width) if k < left else cell.rjust(width)
-        for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """The rows as lines; the first `left` columns are aligned left, the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if k < left else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
     ]
-    return "  ".join(padded).rstrip()
 
 
 def _unplaced(row: Row, axes: Sequence[str]) -> str:
     axis = ", ".join(str(getattr(row, name)) for name in axes)
     method = f"{row.engine} ({axis})" if axis else row.engine
-    return f"{method}: {outcome_in_words(row)}"
-
-
-def outcome_in_words(row: Row) -> str:
+    took = f"{row.search_seconds:.1f} s"
     if row.outcome == "placed":
-        return f"placed in {row.search_seconds:.1f} s, but under contended a memory is exceeded"
-    return f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}"
+        return f"{method}: placed in {took}, but under contended a memory is exceeded"
+    return f"{method}: {row.outcome} after {took}: {row.why}"
 
 
 def figures(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Every field of each row, but for its trace; with over_best and the gap to the best bound."""
+    """Every field of each row but `found`, with over_best and the gap to the best bound."""
     return [
         {
             **one.row.model_dump(mode="json", exclude={"found"}),
@@ -111,7 +106,7 @@ def figures(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def csv_text(rows: Iterable[Row]) -> str:
-    """One line per row; an empty cell is what there is not."""
+    """One line per row; the cell of a missing value is empty."""
     found = figures(rows)
     text = io.StringIO()
     if found:

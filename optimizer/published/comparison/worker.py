@@ -1,9 +1,9 @@
-"""One case in a process of its own: `python -m placewire.optimizer.published.comparison.worker`.
+"""Solves one case: `python -m placewire.optimizer.published.comparison.worker`.
 
 The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
 seed, gap, time_limit_seconds, solver, moves, without, placement}; standard output gets the fields
-of rows.Row that the solve decides. Where standard input ends, so does this program: whoever asked
-is gone. What solvers print goes to standard error.
+of rows.Row that the solve decides. The program ends when its standard input does, because whoever
+asked is gone then. What solvers print goes to standard error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _end_with_the_asker() -> None:
 def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     graph = load_graph(Path(asked["graph"]))
     cluster = Cluster.model_validate(asked["cluster"])
-    ENGINES.load(asked["engine"])  # so that imports are no part of the search
+    ENGINES.load(asked["engine"])  # so that the search time does not include imports
     found: list[tuple[float, float]] = []
     began, before = time.monotonic(), _processor_seconds()
 
@@ -73,11 +73,13 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
         outcome, why = "refused", str(error)
     except AssertionError as error:
         outcome, why = "broken", str(error)
-    spent = {
+    answer: dict[str, Any] = {
+        "outcome": outcome,
+        "why": why,
+        "found": found,
         "search_seconds": round(time.monotonic() - began, 4),
         "processor_seconds": round(_processor_seconds() - before, 4),
     }
-    answer: dict[str, Any] = {"outcome": outcome, "why": why, "found": found, **spent}
     return answer if placement is None else answer | _judged(graph, placement, asked["placement"])
 
 
@@ -90,7 +92,8 @@ def settings_of(asked: dict[str, Any]) -> SolveSettings:
 
 
 def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, Any]:
-    """Written down, read back, checked, and scored under the yardstick of all rows."""
+    """Writes the placement, loads it again, checks it and scores it under the yardstick of all
+    rows."""
     save_placement(placement, Path(file))
     violations = check(graph, load_placement(Path(file)))
     step, fits, bound = placement.step_seconds, True, placement.bound_seconds
@@ -113,13 +116,13 @@ def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, 
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """The processor time of this process and of its children that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def _peak_memory_bytes() -> int:
-    """Of this process or of a child, whichever was larger."""
+    """The peak of this process or of a child, whichever was larger."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     status = Path("/proc/self/status").read_text()
     return max(int(status.split("VmHWM:")[1].split()[0]) * 1024, children)

@@ -1,16 +1,16 @@
 """Engine `adjusting-placement`: Celeritas' placer.
 
-Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022),
-section 5.2, algorithm 2 and equations 7 to 9, with 6.1. In the order of CPD-TOPO an operator stays
-on the device of the one before it, unless another could start it earlier by more than it takes to
-send its largest output back. Where no device has room, the one with the lowest memory usage takes
-it (the text; line 18 of the algorithm has it the other way round). Transfers are tasks of their own
-on both devices that they join, one at a time on each (6.1), so that congestion is seen. The paper
-runs it on its fused graph.
+Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022), section 5.2,
+algorithm 2 and equations 7 to 9, and 6.1. In the order of CPD-TOPO, an operator stays on the device
+of the operator before it, unless another device could start it earlier by more than it takes to
+send its largest output back. Where no device has room, the device with the lowest memory usage
+takes the operator (as the paper's text says; line 18 of the algorithm says the opposite). A
+transfer is a task of its own on both devices that it joins, one at a time on each (6.1), so that
+congestion is seen. The paper runs the method on its fused graph.
 
-Chosen where the paper leaves it open: the first operator has the first device that can run it as
-its device before; a transfer task starts when its tensor is there and both ends are free, in the
-order in which operators are placed; one tensor is sent to a device once.
+Chosen where the paper leaves it open: the device before the first operator is the first device that
+can run it; a transfer starts when its tensor is there and both devices are free, in the order in
+which operators are placed; a tensor is sent to a device once.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ from placewire.optimizer.published.engines.shared.deadline import Deadline, dead
 from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
 from placewire.optimizer.published.reductions.topological import cpd_topo
 
-_LOOK_EVERY = 256
-
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group can run on no device, and OutOfTimeError."""
-    until = deadline("adjusting-placement", settings)
+    name = "adjusting-placement"
+    until = deadline(name, settings)
     order = cpd_topo(problem)
     return within_memory(
-        problem,
-        "adjusting-placement",
-        lambda capacities: Placer(problem, capacities).run(order, until),
+        problem, name, lambda capacities: Placer(problem, capacities).run(order, until)
     )
 
 
@@ -55,49 +52,43 @@ class Placer:
         self.start = [0.0] * graph.operator_count
         self.finish = [0.0] * graph.operator_count
         self.slots = [TimeSlots() for _ in self.devices]
-        # Until when each device sends or receives what is placed already.
+        # Until when each device sends or receives for the operators placed so far.
         self.wire = [0.0] * len(self.devices)
-        # When a tensor that was sent arrived, by (tensor, device).
+        # When a tensor that is sent arrives, by (tensor, device).
         self.arrived: dict[tuple[int, int], float] = {}
 
     def run(self, order: IntArray, until: Deadline) -> Solution:
         before = 0
         for k, i in enumerate(order.tolist()):
-            if k % _LOOK_EVERY == 0:
-                until.require("adjusting placement")
+            until.require("adjusting placement", k)
             before = self._choose(i, before)
             self._place(i, before)
         device = np.array(self.capacities.device, dtype=np.int64)
         return Solution(device, -np.array(self.start), None)
 
     def _choose(self, i: int, before: int) -> int:
-        """Lines 5 to 18."""
+        """The device of operator i: lines 5 to 18 of algorithm 2."""
+        # (7): an operator starts when its inputs have arrived and the device is free.
         earliest = [
-            self._earliest_start(i, d) if self.capacities.takes(i, d) else math.inf
+            self.slots[d].earliest(self._transfers(i, d)[0], self.seconds[i][d])
+            if self.capacities.takes(i, d)
+            else math.inf
             for d in self.devices
         ]
-        best = min(self.devices, key=lambda d: (earliest[d], d))
+        best = min(self.devices, key=earliest.__getitem__)
         if earliest[best] == math.inf:
             return self.capacities.roomiest(i)
-        if earliest[before] - earliest[best] > self._back_cost(i, best, before):
-            return best
-        return before
-
-    def _back_cost(self, i: int, d: int, before: int) -> float:
-        """(8): seconds of the largest output from d to the device before."""
+        # (8): the largest output goes from the best device to the one before.
         sizes = self.graph.tensor_bytes[self.graph.output_tensors(i)].tolist()
-        return max((self._seconds(size, d, before) for size in sizes), default=0.0)
+        back = max((self._seconds(size, best, before) for size in sizes), default=0.0)
+        return best if earliest[before] - earliest[best] > back else before
 
     def _seconds(self, size: int, a: int, b: int) -> float:
         return self.setup[a][b] + size * self.per_byte[a][b] if size and a != b else 0.0
 
-    def _earliest_start(self, i: int, d: int) -> float:
-        """(7): once inputs and the device are there."""
-        came, _, _ = self._transfers(i, d)
-        return self.slots[d].earliest(came, self.seconds[i][d])
-
     def _transfers(self, i: int, d: int) -> tuple[float, list[float], dict[tuple[int, int], float]]:
-        """(when all inputs are on d, until when each device's wire is then busy, arrivals)."""
+        """(when all inputs are on d, until when each device's wire is then busy, the new entries of
+        `arrived`) if operator i goes to device d."""
         graph, wire, sent = self.graph, list(self.wire), dict[tuple[int, int], float]()
         came = 0.0
         tensors = graph.input_tensors(i).tolist()
@@ -123,12 +114,8 @@ class Placer:
 
 
 ENGINE = Engine(
-    "Adjusting Placement: stays, unless leaving pays",
-    solve,
-    paper="Xu et al., Celeritas (2022)",
-    section="5.2, algorithm 2; 6.1",
-    decides="devices, order",
+    "Adjusting Placement: stays, unless leaving pays", solve, paper="Xu et al., Celeritas (2022)",
+    section="5.2, algorithm 2; 6.1", decides="devices, order",
     sees="one transfer at a time at each device",
-    memory="static sum; best effort where all are full",
-    unlike="yes",
-)
+    memory="static sum; best effort where all are full", unlike="yes",
+)  # fmt: skip

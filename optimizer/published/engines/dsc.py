@@ -1,14 +1,15 @@
 """Engine `dsc`: dominant sequence clustering.
 
 Yang, Gerasoulis: "DSC: scheduling parallel tasks on an unbounded number of processors" (IEEE TPDS
-5(9), 1994). Every operator begins in a cluster of its own. Of the operators whose parents are all
-examined (free) the one with the longest path through it is next. It is appended to the cluster of
-a parent where that lets it start earlier than alone: parents in the order of when their message
-would come, the last first; parents in clusters of their own whose only child it is may be moved in
-front of it. Where a longer path leads through an operator some of whose parents are examined
-(partially free), no cluster is taken through which that one could start earlier (the dominant
-sequence reduction warranty). Clusters then go to devices by guided load balancing, and run by list
-scheduling. Unlike devices count with their mean.
+5(9), 1994). Every operator begins in a cluster of its own. An operator is free once all its parents
+are examined, and partially free once some are. The free operator with the longest path through it
+is examined next. It is appended to the cluster of a parent where it starts earlier there than
+alone. Parents are tried in the order in which their messages would arrive, the last first; a parent
+that is alone in its cluster, and has no other child, may be moved in front of the operator. Where a
+longer path leads through a partially free operator, the free one takes no cluster in which the
+partially free one could start earlier (the dominant sequence reduction warranty). Clusters then go
+to devices by guided load balancing, and run by list scheduling. An operator counts with its mean
+time over unlike devices.
 """
 
 from __future__ import annotations
@@ -19,22 +20,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
-from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds, upward_rank
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
-from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced
-from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
-
-_LOOK_EVERY = 256
+from placewire.optimizer.published.engines.shared.guided_load_balancing import place_clusters
+from placewire.optimizer.published.engines.shared.kinds import cluster_engine
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """cluster int64[n]: the first operator of each one's; start float64[n] seconds, with a device
-    for every cluster."""
+    """cluster int64[n]: the first operator of each operator's cluster; start float64[n] seconds, as
+    if every cluster had a device of its own."""
 
     cluster: IntArray
     start: FloatArray
@@ -43,14 +40,7 @@ class Clusters:
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     found = dominant_sequence_clusters(problem, deadline("dsc", settings))
-
-    def attempt(capacities: DeviceCapacities) -> Solution | None:
-        device = balanced(problem, capacities, found.cluster, found.start)
-        if device is None:
-            return None
-        return Solution(device, by_remaining_path(problem, device), None)
-
-    return within_memory(problem, "dsc", attempt)
+    return place_clusters(problem, "dsc", found.cluster, found.start)
 
 
 def dominant_sequence_clusters(problem: Problem, until: Deadline) -> Clusters:
@@ -59,8 +49,8 @@ def dominant_sequence_clusters(problem: Problem, until: Deadline) -> Clusters:
 
 
 class _Clustering:
-    """A cluster is named by its first operator. start seconds [n] are known of what is examined;
-    of others `arrival` is when the last message of their examined parents would come."""
+    """A cluster is named by its first operator. start [n] seconds is known for examined operators;
+    arrival [n] is when the last message of an operator's examined parents would arrive."""
 
     def __init__(self, problem: Problem) -> None:
         graph, transfer = problem.graph, typical_transfer_seconds(problem)
@@ -80,15 +70,14 @@ class _Clustering:
         self.cluster = [-1] * n
         self.members: dict[int, list[int]] = {}
         self.end: dict[int, float] = {}
-        # By minus the longest path through each.
+        # (minus the longest path through the operator, operator)
         self.free = [(-self.behind[i], i) for i in range(n) if not self.missing[i]]
         self.partly_free: list[tuple[float, int]] = []
         heapq.heapify(self.free)
 
     def run(self, until: Deadline) -> Clusters:
         for k in range(len(self.own)):
-            if k % _LOOK_EVERY == 0:
-                until.require("clustering")
+            until.require("clustering", k)
             path, i = heapq.heappop(self.free)
             dominant = self._dominant()
             warranted = dominant[1] if dominant is not None and dominant[0] < path else -1
@@ -96,7 +85,8 @@ class _Clustering:
         return Clusters(np.array(self.cluster, dtype=np.int64), np.array(self.start))
 
     def _dominant(self) -> tuple[float, int] | None:
-        """(minus its path, the partly free operator of the longest path). Entries grow stale."""
+        """(minus its path, the partly free operator with the longest path). Stale entries of the
+        heap are dropped."""
         heap = self.partly_free
         while heap:
             path, i = heap[0]
@@ -110,7 +100,7 @@ class _Clustering:
         if home >= 0 and self._hinders(home, dominant):
             start, home, moved = self.arrival[i], -1, []
         for j, at in moved:
-            self._leave(j)
+            del self.members[self.cluster[j]], self.end[self.cluster[j]]
             self._join(j, home, at)
         self._join(i, i if home < 0 else home, start)
         for j, took in self.children[i].items():
@@ -120,12 +110,10 @@ class _Clustering:
             heapq.heappush(heap, (-(self.arrival[j] + self.behind[j]), j))
 
     def _best(self, i: int) -> tuple[float, int, list[tuple[int, float]]]:
-        """(start, cluster, parents that are moved there with their starts) where i starts first;
-        cluster -1: alone. Only the cluster of the parent that comes last can be any better."""
+        """(start, cluster, [(parent to be moved there, its start)]) where i starts first; cluster
+        -1: alone. Only the cluster of the parent whose message arrives last can be better."""
         best: tuple[float, int, list[tuple[int, float]]] = self.arrival[i], -1, []
-        parents = sorted(
-            self.parents[i], key=lambda j: (-(self._ends(j) + self.parents[i][j]), j)
-        )  # fmt: skip
+        parents = sorted(self.parents[i], key=lambda j: (-(self._ends(j) + self.parents[i][j]), j))
         if not parents:
             return best
         home = self.cluster[parents[0]]
@@ -144,17 +132,15 @@ class _Clustering:
         return best
 
     def _arrival_at(self, i: int, home: int) -> float:
-        """When the inputs of i would be there."""
-        return max(
-            (
-                self._ends(j) + (0.0 if self.cluster[j] == home else took)
-                for j, took in self.parents[i].items()
-            ),
-            default=0.0,
+        """When the inputs of i would have arrived in cluster home."""
+        arrivals = (
+            self._ends(j) + (0.0 if self.cluster[j] == home else took)
+            for j, took in self.parents[i].items()
         )
+        return max(arrivals, default=0.0)
 
     def _hinders(self, home: int, dominant: int) -> bool:
-        """The dominant operator could itself start earlier at the present end of that cluster."""
+        """Whether the dominant operator could start earlier at the end of cluster home."""
         if dominant < 0:
             return False
         parents = self.parents[dominant]
@@ -173,18 +159,8 @@ class _Clustering:
         self.members.setdefault(home, []).append(i)
         self.end[home] = at + self.own[i]
 
-    def _leave(self, i: int) -> None:
-        del self.members[self.cluster[i]], self.end[self.cluster[i]]
 
-
-ENGINE = Engine(
-    "dominant sequence clusters, balanced",
-    solve,
-    paper="Yang, Gerasoulis, DSC (TPDS 1994)",
+ENGINE = cluster_engine(
+    "dominant sequence clusters, balanced", solve, paper="Yang, Gerasoulis, DSC (TPDS 1994)",
     section="DSC",
-    decides="devices",
-    sees="each transfer alone",
-    memory="static sum: a device without room is passed over",
-    unlike="mean times",
-    reduction="none",
-)
+)  # fmt: skip

@@ -2,14 +2,15 @@
 
 Su, Ren, Vardi, Wierman: "Communication-aware scheduling of precedence-constrained tasks on related
 machines" (arXiv 2004.14639, 2020), GETF with its group assignment: devices are put into groups of
-about equal speed, a linear program that knows no transfers says to which group each operator goes
-(the rule of Chudak and Shmoys), and then earliest time first runs, each operator within its group.
+about equal speed; a linear program without transfers assigns each operator to a group (the rule of
+Chudak and Shmoys); then earliest time first places each operator on a device of its group.
 
-Chosen where the paper leaves it open: a device's speed is the time that all operators take on
-average over the time that they take on it, so that devices may be unlike in other ways than speed;
-groups are powers of log2 m / log2 log2 m, at least 2; operators of one co-location group share
-theirs, by the part of their time that the program gives it; a group that cannot run them counts for
-none. The paper knows no memory: here a device takes nothing that it has no room for.
+Chosen where the paper leaves it open: a device's speed is the time that all operators take on the
+average device over the time that they take on this one, so that devices may differ in more than
+speed; the speeds of a group differ by less than a factor of log2 m / log2 log2 m, or of 2 where
+that is larger; the operators of a co-location group go to one group of devices, by the share of
+their time that the program gives to each; a group that cannot run them has none of the speed that
+decides. The paper does not consider memory; here a device takes nothing that it has no room for.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.device_capacity import within_memory
-from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, unit_able, unit_of_operator
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.earliest_time_first import EarliestTimeFirst
+from placewire.optimizer.published.engines.shared.kinds import list_engine
 from placewire.optimizer.published.engines.shared.linear_program import least
 from placewire.optimizer.published.formulations.program import RowWriter
 
@@ -37,17 +38,18 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     return within_memory(
         problem,
         "getf",
-        lambda rooms: EarliestTimeFirst(problem, rooms, until, groups=may_go).run(),
+        lambda capacities: EarliestTimeFirst(problem, capacities, until, groups=may_go).run(),
     )
 
 
 def assigned_devices(problem: Problem, until: Deadline) -> list[list[bool]]:
     """bool rows [n][D]: the devices of the group that each operator is assigned to."""
-    group = speed_groups(device_speeds(problem))
+    speed = device_speeds(problem)
+    group = speed_groups(speed)
     unit = unit_of_operator(problem)
     able = unit_able(problem, unit)
     groups = int(group.max()) + 1
-    total = np.bincount(group[group >= 0], device_speeds(problem)[group >= 0], groups)
+    total = np.bincount(group[group >= 0], speed[group >= 0], groups)
     runs = np.stack([able[:, group == k].any(axis=1) for k in range(groups)], axis=1)
     if groups == 1:
         chosen = np.zeros(len(able), dtype=np.int64)
@@ -55,14 +57,14 @@ def assigned_devices(problem: Problem, until: Deadline) -> list[list[bool]]:
         share = _shares(problem, unit, group, groups, until)
         chosen = _fastest_of_upper_half(share, np.where(runs, total[None, :], -np.inf))
     usable = group[None, :] == chosen[:, None]
-    # Only what the discarded, slowest devices alone can run goes there.
+    # The discarded, slowest devices take only what no other device can run.
     usable |= ~(usable & able).any(axis=1, keepdims=True)
     found: list[list[bool]] = usable[unit].tolist()
     return found
 
 
 def device_speeds(problem: Problem) -> FloatArray:
-    """float64[D]: over what every device can run; alike where there is no such operator."""
+    """float64[D]: measured on the operators that every device can run; all 1 without any."""
     common = np.isfinite(problem.seconds).all(axis=1)
     took = problem.seconds[common].sum(axis=0)
     if not (took > 0).all():
@@ -72,12 +74,10 @@ def device_speeds(problem: Problem) -> FloatArray:
 
 
 def speed_groups(speed: FloatArray) -> IntArray:
-    """int64[D]: 0 is the slowest group; -1 for devices slower than the fastest by a factor of their
-    number, which the paper discards."""
+    """int64[D]: 0 is the slowest group; -1 for a device that is more than D times slower than the
+    fastest, which the paper discards."""
     m = len(speed)
-    width = 2.0
-    if m > 4:
-        width = max(2.0, math.log2(m) / math.log2(math.log2(m)))
+    width = max(2.0, math.log2(m) / math.log2(math.log2(m))) if m > 4 else 2.0
     kept = speed * m >= speed.max()
     power = np.log(speed / speed[kept].min()) / math.log(width)
     power = np.where(kept, np.floor(power + 1e-9), -1)
@@ -90,7 +90,7 @@ def speed_groups(speed: FloatArray) -> IntArray:
 def _shares(
     problem: Problem, unit: IntArray, group: IntArray, groups: int, until: Deadline
 ) -> FloatArray:
-    """float64[units, groups]: which part of a unit's time the program gives to each."""
+    """float64[units, groups]: the share of a unit's time that the program gives to each group."""
     x = _relaxed(problem, group >= 0, until)
     weight = mean_seconds(problem) + 1e-12
     share = np.zeros((int(unit.max(initial=-1)) + 1, groups))
@@ -101,10 +101,11 @@ def _shares(
 
 
 def _relaxed(problem: Problem, kept: np.ndarray, until: Deadline) -> FloatArray:
-    """x float64[n, D]: the part of each operator on each device.
+    """x float64[n, D]: the fraction of each operator on each device.
 
-    Least T with sum_d x = 1; an operator ends after its time and its parents; no device works
-    longer than T, and nothing ends after T. Times in units of everything in a row.
+    Minimises T subject to: sum_d x = 1; an operator ends at least its own time after 0 and after
+    its parents; no device works longer than T; nothing ends after T. The unit of time is the sum of
+    all operators' mean seconds.
     """
     graph, (n, devices) = problem.graph, problem.seconds.shape
     able = np.isfinite(problem.seconds)
@@ -132,8 +133,8 @@ def _relaxed(problem: Problem, kept: np.ndarray, until: Deadline) -> FloatArray:
 
 
 def _fastest_of_upper_half(share: FloatArray, total: FloatArray) -> IntArray:
-    """int64[units]: of the groups from that on which at least half of share float64[units, groups]
-    is in it or in faster ones, the one of most speed in all, total float64[units, groups]."""
+    """int64[units]: the group of the largest total speed float64[units, groups] among the fastest
+    groups that together have at least half of the unit's share float64[units, groups]."""
     from_here_on = np.cumsum(share[:, ::-1], axis=1)[:, ::-1]
     least_group = (from_here_on >= 0.5 - 1e-9).sum(axis=1) - 1
     allowed = np.arange(share.shape[1])[None, :] >= least_group[:, None]
@@ -141,14 +142,7 @@ def _fastest_of_upper_half(share: FloatArray, total: FloatArray) -> IntArray:
     return chosen
 
 
-ENGINE = Engine(
-    "earliest time first within groups of devices",
-    solve,
-    paper="Su et al., GETF (2020)",
-    section="GETF; group assignment",
-    decides="devices, order",
-    sees="each transfer alone",
-    memory="static sum: a device without room is passed over",
-    unlike="grouped by speed",
-    reduction="none",
-)
+ENGINE = list_engine(
+    "earliest time first within groups of devices", solve, paper="Su et al., GETF (2020)",
+    section="GETF; group assignment", unlike="grouped by speed",
+)  # fmt: skip

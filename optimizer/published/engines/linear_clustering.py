@@ -1,10 +1,11 @@
-"""Engine `linear-clustering`: critical paths become clusters, one after the other.
+"""Engine `linear-clustering`: makes critical paths into clusters, one after the other.
 
 Kim, Browne: "A general approach to mapping of parallel computation upon multiprocessor
 architectures" (ICPP 1988), as Celeritas (section 2) describes it: the operators of the longest
-path, transfers charged, become one cluster; they and their edges leave the graph; and so on. A
-cluster is linear: no two of its operators could run at the same time. Clusters go to devices by
-guided load balancing, and run by list scheduling. Unlike devices count with their mean.
+path, transfers included, become one cluster and leave the graph with their edges; this repeats
+until no operator is left. A cluster is linear: no two of its operators could run at the same time.
+Clusters go to devices by guided load balancing, and run by list scheduling. An operator counts with
+its mean time over unlike devices.
 """
 
 from __future__ import annotations
@@ -12,17 +13,15 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
-from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import downward_rank, mean_seconds, typical_transfer_seconds
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
-from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced
+from placewire.optimizer.published.engines.shared.guided_load_balancing import place_clusters
+from placewire.optimizer.published.engines.shared.kinds import cluster_engine
 from placewire.optimizer.published.kernels.linear_clusters import take_longest_paths
-from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 
-# Paths that are taken between two looks at the clock.
+# Paths that are taken between two checks of the time limit.
 _AT_ONCE = 64
 
 
@@ -30,18 +29,11 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     cluster = linear_clusters(problem, deadline("linear-clustering", settings))
     start = downward_rank(problem, typical_transfer_seconds(problem))
-
-    def attempt(capacities: DeviceCapacities) -> Solution | None:
-        device = balanced(problem, capacities, cluster, start)
-        if device is None:
-            return None
-        return Solution(device, by_remaining_path(problem, device), None)
-
-    return within_memory(problem, "linear-clustering", attempt)
+    return place_clusters(problem, "linear-clustering", cluster, start)
 
 
 def linear_clusters(problem: Problem, until: Deadline) -> IntArray:
-    """int64[n]: clusters numbered by how long their paths are, the longest first."""
+    """int64[n]: the cluster of each operator, numbered from the longest path on."""
     graph = problem.graph
     cluster = np.full(graph.operator_count, -1, dtype=np.int64)
     own, transfer = mean_seconds(problem), typical_transfer_seconds(problem)
@@ -55,14 +47,6 @@ def linear_clusters(problem: Problem, until: Deadline) -> IntArray:
     return cluster
 
 
-ENGINE = Engine(
-    "critical paths as clusters, balanced",
-    solve,
-    paper="Kim, Browne (ICPP 1988)",
-    section="LC",
-    decides="devices",
-    sees="each transfer alone",
-    memory="static sum: a device without room is passed over",
-    unlike="mean times",
-    reduction="none",
+ENGINE = cluster_engine(
+    "critical paths as clusters, balanced", solve, paper="Kim, Browne (ICPP 1988)", section="LC"
 )

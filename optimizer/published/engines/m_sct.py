@@ -3,13 +3,15 @@
 Jeon, Cai, Srivastava, Jiang, Ke, Meng, Xie, Gupta: "Baechi: fast device placement of machine
 learning graphs" (SoCC 2020), m-SCT, after Hanen and Munier: "An approximation algorithm for
 scheduling dependent tasks on m processors with small communication delays" (1995). A linear program
-on as many devices as there are operators says which child of each operator should follow it on its
-device without a transfer; then earliest time first, in which a device waits for the favourite child
-of what it ran last, and takes other operators meanwhile only where these are urgent.
+with as many devices as operators finds for each operator its favourite child: the child that should
+follow it on its device without a transfer. The operators are then placed by earliest time first,
+where a device waits for the favourite child of the operator that it ran last, and meanwhile takes
+only operators that are urgent.
 
-Chosen where the papers leave it open: an x below 1/2 marks a favourite (Hanen and Munier), which
-makes it the only one of its parent and its child; edges without a transfer have none; seconds are
-means over unlike devices; and a device stops waiting once the child is elsewhere or has no room.
+Chosen where the papers leave it open: an edge with x below 1/2 marks a favourite child (Hanen and
+Munier), so that no parent has two and no two parents share one; an edge without a transfer marks
+none; seconds are means over unlike devices; a device stops waiting once the child is on another
+device or has no room here.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.device_capacity import within_memory
-from placewire.optimizer.engines.engine import Engine
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.engines.units import mean_seconds, typical_transfer_seconds
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
 from placewire.optimizer.published.engines.shared.earliest_time_first import EarliestTimeFirst
+from placewire.optimizer.published.engines.shared.kinds import list_engine
 from placewire.optimizer.published.engines.shared.linear_program import least
 from placewire.optimizer.published.formulations.program import RowWriter
 
@@ -34,28 +36,26 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     """Raises InfeasibleError where a group finds no device with room, and OutOfTimeError."""
     until = deadline("m-sct", settings)
     favourite = favourite_children(problem, until)
-    return within_memory(
-        problem,
-        "m-sct",
-        lambda rooms: EarliestTimeFirst(problem, rooms, until, favourite=favourite).run(),
-    )
+
+    def attempt(capacities: DeviceCapacities) -> Solution | None:
+        return EarliestTimeFirst(problem, capacities, until, favourite=favourite).run()
+
+    return within_memory(problem, "m-sct", attempt)
 
 
 def favourite_children(problem: Problem, until: Deadline) -> list[int]:
-    """Of each operator its favourite child, -1 for none; no two share one."""
-    found = [-1] * problem.graph.operator_count
+    """The favourite child of each operator, -1 for none; no two operators have the same."""
+    found = np.full(problem.graph.operator_count, -1)
     parent, child, transfer = sending_pairs(problem)
     if len(parent):
-        x = _relaxed(problem, parent, child, transfer, until)
-        for i, j in zip(
-            parent[x < _FAVOURITE_BELOW].tolist(), child[x < _FAVOURITE_BELOW].tolist(), strict=True
-        ):
-            found[i] = j
-    return found
+        favourite = _relaxed(problem, parent, child, transfer, until) < _FAVOURITE_BELOW
+        found[parent[favourite]] = child[favourite]
+    children: list[int] = found.tolist()
+    return children
 
 
 def sending_pairs(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
-    """(parent, child, seconds of the largest transfer between them) where there is one."""
+    """(parent, child, seconds of the largest transfer between them), for pairs with a transfer."""
     source, target, tensor = problem.graph.edges
     seconds = typical_transfer_seconds(problem)[tensor]
     sends = seconds > 0
@@ -72,7 +72,8 @@ def _relaxed(
 ) -> FloatArray:
     """x float64[pairs]: 0 where the child follows without a transfer, 1 where it need not.
 
-    Columns: x, the start of each operator, the step; times in units of everything in a row.
+    The columns are x, the start of each operator, and the step. The unit of time is the sum of all
+    operators' and transfers' seconds.
     """
     n, pairs = problem.graph.operator_count, len(parent)
     unit = max(float(mean_seconds(problem).sum() + transfer.sum()), 1e-300)
@@ -95,20 +96,13 @@ def _relaxed(
 
 
 def _together(ends: IntArray) -> list[IntArray]:
-    """The pairs that have this end in common, where it is several."""
+    """The groups of two or more pairs that have the same operator at this end."""
     order = np.argsort(ends, kind="stable")
     cuts = np.flatnonzero(np.diff(ends[order])) + 1
     return [group for group in np.split(order, cuts) if len(group) > 1]
 
 
-ENGINE = Engine(
-    "earliest time first with favourite children",
-    solve,
-    paper="Jeon et al., Baechi (SoCC 2020)",
-    section="m-SCT",
-    decides="devices, order",
-    sees="each transfer alone",
-    memory="static sum: a device without room is passed over",
-    unlike="mean times in its program",
-    reduction="none",
-)
+ENGINE = list_engine(
+    "earliest time first with favourite children", solve, paper="Jeon et al., Baechi (SoCC 2020)",
+    section="m-SCT", unlike="mean times in its program",
+)  # fmt: skip

@@ -1,10 +1,11 @@
 """Engine `mcmc`: Markov chain Monte Carlo from one device, as the thesis runs it.
 
-Thesis, section 5.1 (after FlexFlow): everything begins on one device, so that the answer is never
-worse than that; 25,000 times a random operator goes to a random device, and stays there if the step
-has become shorter. Placements are evaluated by list scheduling (section 5.1). Where no device can
-hold everything the thesis has no start: here it is the device that lacks least. A co-location group
-moves as one. See `flexflow` for FlexFlow's own rule, which also accepts some longer steps.
+Thesis, section 5.1 (after FlexFlow): all operators begin on one device, so that the answer is never
+worse than that; 25,000 times a random operator moves to a random device, and stays there if the
+step becomes shorter. Placements are evaluated by list scheduling (section 5.1). The thesis names no
+start for the case that no device can hold everything; here it is the device that lacks the least
+memory. A co-location group moves as one. FlexFlow's own rule, which also accepts some longer steps,
+is in `flexflow`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.costing import Found
-from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.deadline import Deadline, deadline
+from placewire.optimizer.published.engines.shared.kinds import search_engine
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 
@@ -25,8 +26,8 @@ STEPS = 25_000
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Within 25,000 steps or settings.moves, and the time limit. Raises InfeasibleError where a
-    group can run on no device."""
+    """Makes settings.moves steps (25,000 where None) within the time limit. Raises InfeasibleError
+    where a group can run on no device."""
     search = Reassignment(problem, by_remaining_path)
     steps = STEPS if settings.moves is None else settings.moves
     best = descend(search, one_device(search), steps, settings.seed, deadline("mcmc", settings))
@@ -34,8 +35,8 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 
 def one_device(search: Reassignment) -> IntArray:
-    """int64[n]: the best device that can hold everything; else what cannot run on the one that
-    lacks least goes to its first able device."""
+    """int64[n]: all on the best device that can hold everything. Without any: all on the device
+    that lacks least, but what cannot run there on the first device that can run it."""
     problem = search.problem
     alone = best_single(problem)
     if alone is not None:
@@ -51,7 +52,7 @@ def one_device(search: Reassignment) -> IntArray:
 
 
 def descend(search: Reassignment, start: IntArray, steps: int, seed: int, until: Deadline) -> Found:
-    """The last of the chain, in which no step is worse than the one before."""
+    """The last placement of the chain, in which every placement is better than the one before."""
     generator = np.random.default_rng(seed)
     best = search.cost(start)
     for _ in range(steps if len(search.movable) and len(start) else 0):
@@ -63,14 +64,8 @@ def descend(search: Reassignment, start: IntArray, steps: int, seed: int, until:
     return best
 
 
-ENGINE = Engine(
-    "25,000 random reassignments, from one device",
-    solve,
+ENGINE = search_engine(
+    "25,000 random reassignments, from one device", solve,
     paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)",
     section="5.1",
-    decides="devices",
-    sees="the problem's own model",
-    memory="the simulated peak, charged",
-    unlike="yes",
-    reduction="none",
-)
+)  # fmt: skip

@@ -1,11 +1,12 @@
-"""Engine `metis`: balanced parts with the least traffic between them.
+"""Engine `metis`: cuts the graph into balanced parts with the least traffic between them.
 
 Karypis, Kumar: "A fast and high quality multilevel scheme for partitioning irregular graphs" (SIAM
 J. Scientific Computing 20(1), 1998), through pymetis, as the thesis compares with it (section 5.1):
-an operator weighs its time, an edge its transfer. Operators of one co-location group are one
-vertex. Direct k-way partitioning, with METIS' own tolerance of 3 %; parts are as large as their
-devices are fast. METIS knows no memory, and no device that cannot run an operator: a placement that
-does not fit is refused. It runs by list scheduling.
+the weight of an operator is its time, the weight of an edge its transfer. The operators of a
+co-location group are one vertex. The partitioning is direct k-way, with METIS' own tolerance of
+3 %; the parts are in proportion to their devices' speeds. METIS knows neither memories nor devices
+that cannot run an operator: a placement that does not fit is refused. The placement runs by list
+scheduling.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 from placewire.optimizer.registry import Refusal
 
-# METIS counts in 32 bits: what all weights add up to, of vertices and of edges.
+# What the weights of all vertices add up to, and those of all edges: METIS counts in 32 bits.
 _TOTAL = 10**8
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Raises InfeasibleError where METIS puts an operator onto a device that cannot run it."""
+    """Raises InfeasibleError where METIS puts an operator on a device that cannot run it."""
     device = partition(problem, settings.seed)[unit_of_operator(problem)]
     unable = np.flatnonzero(~np.isfinite(problem.seconds[np.arange(len(device)), device]))
     if len(unable):
         name = problem.cluster.device_names[device[unable[0]]]
         raise InfeasibleError(
-            f"metis put operator {problem.graph.ids[unable[0]]!r} onto {name}, which cannot run "
-            "it: METIS takes all devices to run everything; try engine auto"
+            f"metis put operator {problem.graph.ids[unable[0]]!r} on {name}, which cannot run "
+            "it: METIS assumes that every device can run everything; use engine auto"
         )
     return Solution(device, by_remaining_path(problem, device), None)
 
 
 def partition(problem: Problem, seed: int) -> IntArray:
-    """int64[units]: the device of each."""
+    """int64[units]: the device of each unit."""
     import pymetis
 
     parts = len(problem.cluster.devices)
@@ -55,19 +56,15 @@ def partition(problem: Problem, seed: int) -> IntArray:
     if parts == 1 or not len(weight):
         return np.zeros(len(weight), dtype=np.int64)
     found = pymetis.part_graph(
-        parts,
-        adjacency=pymetis.CSRAdjacency(start, other),
-        vweights=weight,
-        eweights=_whole(size),
-        tpwgts=device_shares(problem).tolist(),
-        recursive=False,
+        parts, adjacency=pymetis.CSRAdjacency(start, other), vweights=weight, eweights=_whole(size),
+        tpwgts=device_shares(problem).tolist(), recursive=False,
         options=pymetis.Options(seed=seed % 2**31),
-    )
+    )  # fmt: skip
     return np.array(found.vertex_part, dtype=np.int64)
 
 
 def adjacency(problem: Problem, unit: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """CSR of the undirected graph of units: (start, neighbour, transfer seconds between them, in
+    """The undirected graph of units in CSR: (start, neighbour, transfer seconds between the two in
     both directions together)."""
     source, target, tensor = problem.graph.edges
     seconds = typical_transfer_seconds(problem)[tensor]
@@ -82,16 +79,16 @@ def adjacency(problem: Problem, unit: IntArray) -> tuple[IntArray, IntArray, Flo
 
 
 def device_shares(problem: Problem) -> FloatArray:
-    """float64[D], summing to 1: in proportion to speed over what every device can run."""
+    """float64[D], summing to 1: in proportion to the devices' speeds, measured on the operators
+    that every device can run."""
     common = np.isfinite(problem.seconds).all(axis=1)
     took = problem.seconds[common].sum(axis=0)
     speed = 1.0 / took if (took > 0).all() else np.ones(problem.seconds.shape[1])
-    share: FloatArray = speed / speed.sum()
-    return share
+    return np.asarray(speed / speed.sum())
 
 
 def _whole(values: FloatArray) -> IntArray:
-    """Weights as METIS takes them: whole, and at least 1."""
+    """Weights as METIS takes them: whole numbers of at least 1."""
     total = max(float(values.sum()), 1e-300)
     return np.maximum(np.round(values / total * _TOTAL), 1).astype(np.int64)
 
@@ -103,14 +100,8 @@ def _accepts(problem: Problem) -> Refusal | None:
 
 
 ENGINE = Engine(
-    "balanced parts, the least traffic between them",
-    solve,
-    paper="Karypis, Kumar, METIS (SISC 1998)",
-    section="thesis 5.1",
-    decides="devices",
-    sees="each transfer alone",
-    memory="none",
-    unlike="parts by speed; all run everything",
-    reduction="none",
-    accepts=_accepts,
-)
+    "balanced parts, the least traffic between them", solve,
+    paper="Karypis, Kumar, METIS (SISC 1998)", section="thesis 5.1", decides="devices",
+    sees="each transfer alone", memory="none", unlike="parts by speed; all run everything",
+    reduction="none", accepts=_accepts,
+)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Engine `random`: every operator on any device, the baseline of learned methods.
+"""Engine `random`: puts every operator on any device; what learned methods are compared with.
 
-Uniform over the placements that keep co-location groups together on devices that can run them, and
-fit: one that exceeds a memory is drawn again, for as long as the time limit allows. It runs by list
-scheduling.
+Placements are drawn uniformly from those that keep every co-location group on one device that can
+run it. A placement that exceeds a memory is drawn again, for as long as the time limit allows. The
+placement runs by list scheduling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placewire.optimizer.published.schedulers.list_scheduling import by_remainin
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """settings.moves limits the draws. Raises InfeasibleError where none of them fitted."""
+    """Draws settings.moves times at most. Raises InfeasibleError where no placement fitted."""
     search = Reassignment(problem, by_remaining_path)
     generator = np.random.default_rng(settings.seed)
     until, draws = deadline("random", settings), 0
@@ -33,12 +33,7 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 
 ENGINE = Engine(
-    "any device for every operator, until one fits",
-    solve,
-    paper="every paper's baseline",
-    decides="devices",
-    sees="nothing",
-    memory="the simulated peak: drawn again",
-    unlike="yes",
+    "any device for every operator, until one fits", solve, paper="every paper's baseline",
+    decides="devices", sees="nothing", memory="the simulated peak: drawn again", unlike="yes",
     reduction="none",
-)
+)  # fmt: skip

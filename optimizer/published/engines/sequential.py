@@ -1,8 +1,9 @@
-"""Engine `sequential`: fill one device after the other, in an order that runs along the model.
+"""Engine `sequential`: fills one device after the other, in an order that runs along the model.
 
-The placement of Celeritas' Standard Evaluation (section 4.2): it only has to fit, on as few devices
-as possible, so that a model larger than one device can be measured at all. The order is its
-DFS-TOPO (4.2.2): whoever became ready last comes next, so that neighbours stay together.
+This is the placement of Celeritas' Standard Evaluation (section 4.2). It only has to fit, on as few
+devices as possible, so that a model larger than one device can be measured at all. The order is
+Celeritas' DFS-TOPO (4.2.2): the operator that became ready last comes next, so that neighbours stay
+together.
 """
 
 from __future__ import annotations
@@ -30,22 +31,19 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
     order = dfs_topo(problem.graph)
     priority[order] = np.arange(len(order), 0, -1, dtype=np.float64)
     for device in _fills(problem, order):
-        rates = None
-        if problem.decides_rates:
-            rates = starting_rates(problem, device)
-        solution = Solution(device, priority, rates)
+        rates = starting_rates(problem, device) if problem.decides_rates else None
         peak = simulate(problem, device, priority, None, rates).peak_memory_bytes
         if (peak <= problem.cluster.memory_bytes).all():
-            return solution
+            return Solution(device, priority, rates)
     raise InfeasibleError(
-        "filling one device after the other, the devices are full before everything is placed; "
-        "add memory or devices, or try engine auto"
+        "all devices are full before everything is placed, one device filled after the other; add "
+        "memory or devices, or use engine auto"
     )
 
 
 def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
-    """int64[n] each, on ever more devices: what stays is cut where a part of the memory is full,
-    which leaves the rest of it for what comes and goes."""
+    """Placements int64[n] on ever more devices. Each fills a fraction of every memory with what
+    stays there, and leaves the rest of the memory for what comes and goes."""
     graph = problem.graph
     unit = unit_of_operator(problem)
     position = np.empty(len(order), dtype=np.int64)
@@ -63,13 +61,7 @@ def _fills(problem: Problem, order: IntArray) -> Iterator[IntArray]:
 
 
 ENGINE = Engine(
-    "one device filled after the other, depth first",
-    solve,
-    paper="Xu et al., Celeritas (2022)",
-    section="4.2",
-    decides="devices, order",
-    sees="nothing",
-    memory="the simulated peak",
-    unlike="yes",
-    reduction="none",
-)
+    "one device filled after the other, depth first", solve, paper="Xu et al., Celeritas (2022)",
+    section="4.2", decides="devices, order", sees="nothing", memory="the simulated peak",
+    unlike="yes", reduction="none",
+)  # fmt: skip

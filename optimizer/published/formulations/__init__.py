@@ -1,4 +1,4 @@
-"""The published formulations, each optimising its own paper's model, as engines.
+"""The published formulations as engines, each optimising its own paper's model.
 
 icc-p1, icc-p2               Device Placement for DNNs, ICC 2025: a fixed two-tier bandwidth
 thesis-p1, -p2, -p3          the thesis' (3.1)-(3.9) and (4.2)-(4.8): P1 at a fixed bandwidth, P2
@@ -6,7 +6,7 @@ thesis-p1, -p2, -p3          the thesis' (3.1)-(3.9) and (4.2)-(4.8): P1 at a fi
 moirai                       Moirai's (4)-(8): unlike devices and channels, an order of operators
                              that is decided, and transfers that wait for one another
 
-Common to all of them: memory is a static sum. In the first two papers transfers never wait for one
-another, and every device runs its operators in the graph's recorded topological sort. A placement
-found this way is scored under the problem's own model afterwards, like any other engine's.
+In all of them memory is a static sum. In the first two papers transfers never wait for one another,
+and every device runs its operators in the graph's recorded topological sort. The placement is
+scored under the problem's own model afterwards, like that of any other engine.
 """

@@ -1,8 +1,9 @@
-"""What a solver says of a program."""
+"""The answer of a solver to a program."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from placewire.optimizer.arrays import FloatArray
@@ -10,8 +11,9 @@ from placewire.optimizer.arrays import FloatArray
 
 @dataclass(frozen=True)
 class Answer:
-    """values float64[columns] of the incumbent, None without one; bound on the objective, in the
-    program's units; infeasible: proven; words: the solver's own status; rounds of programs."""
+    """values: float64[columns] of the incumbent, None without one; objective and bound in the
+    program's units; infeasible: whether this is proven; words: the solver's own status; rounds: how
+    many programs were solved."""
 
     values: FloatArray | None
     objective: float
@@ -21,4 +23,6 @@ class Answer:
     rounds: int = 1
 
 
+# Hears the best answer so far after every round.
+Heard = Callable[[Answer], None]
 NO_ANSWER = Answer(None, math.inf, -math.inf, infeasible=False, words="", rounds=0)

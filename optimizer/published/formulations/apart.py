@@ -1,11 +1,11 @@
-"""A solver in a process of its own, so that it can be ended.
+"""Runs a solver in a process of its own, which can be ended at the time limit.
 
-HiGHS' presolve and its first relaxation do not look at the clock: on programs of some 100,000 rows
-it was seen to take four times its time limit; CP-SAT took half as long again. What is small is
+HiGHS does not check the clock in its presolve and first relaxation: it was seen to take four times
+its time limit on programs of some 100,000 rows; CP-SAT took half as long again. Small programs are
 solved in this process, which saves the start of another.
 
-The child reads (task, seconds, gap) from standard input and writes an Answer after every round and
-a last one to standard output, all as pickles. What the solver prints goes to standard error.
+The child reads (task, seconds, gap) from standard input; it writes an Answer after every round, and
+a last one, to standard output. All are pickles. What the solver prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -20,62 +20,57 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import IO, Protocol
+from typing import IO
 
 from placewire.optimizer.published.formulations import highs, moirai_intervals
-from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.program import Program
 
-# With fewer rows, or intervals, than this they keep to the clock well enough.
+# With fewer rows, or intervals, than this the solvers keep to their time limit well enough.
 _SMALL_ROWS, _SMALL_INTERVALS = 10_000, 3_000
-# Of the time limit: how much later the child is ended, and what it keeps for its start and the way.
+# How much later than the time limit the child is ended, as a fraction of the limit; and the seconds
+# that its start and its answer's way back may take.
 _GRACE, _START_SECONDS = 0.03, 0.7
 
 
-class Task(Protocol):
-    """A solve that can be pickled."""
-
-    def __call__(
-        self, seconds: float, gap: float, *, on_round: Callable[[Answer], None]
-    ) -> Answer: ...
+# A solve that can be pickled: (seconds, gap, heard) -> the answer.
+Task = Callable[[float, float, Heard], Answer]
 
 
-def solve(program: Program, seconds: float, gap: float, heard: highs.Heard) -> Answer:
-    """As highs.solve, within that time in any case: an answer that is not there by then is the one
-    of the round before."""
+def solve(program: Program, seconds: float, gap: float, heard: Heard) -> Answer:
+    """As highs.solve, but never longer than `seconds`: the answer of the round before replaces one
+    that comes too late."""
+    task = partial(highs.solve, program)
     if len(program.limit) < _SMALL_ROWS:
-        return highs.solve(program, seconds, gap, heard)
-    return _in_a_child(partial(highs.solve, program), seconds, gap, heard)
-
-
-def solve_intervals(
-    formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: highs.Heard
-) -> Answer:
-    """As moirai_intervals.solve, within that time in any case. Raises FormulationTooLargeError."""
-    moirai_intervals.refuse_too_large(instance)
-    task = partial(moirai_intervals.solve, formulation, instance)
-    if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:
-        return task(seconds, gap, on_round=lambda a: heard(a.objective, a.bound, a.rounds))
+        return task(seconds, gap, heard)
     return _in_a_child(task, seconds, gap, heard)
 
 
-def _in_a_child(task: Task, seconds: float, gap: float, heard: highs.Heard) -> Answer:
+def solve_intervals(
+    formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: Heard
+) -> Answer:
+    """As moirai_intervals.solve, but never longer than that. Raises FormulationTooLargeError."""
+    moirai_intervals.refuse_too_large(instance)
+    task = partial(moirai_intervals.solve, formulation, instance)
+    if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:
+        return task(seconds, gap, heard)
+    return _in_a_child(task, seconds, gap, heard)
+
+
+def _in_a_child(task: Task, seconds: float, gap: float, heard: Heard) -> Answer:
     until = time.monotonic() + seconds * (1 + _GRACE)
     asked = pickle.dumps((task, max(seconds - _START_SECONDS, 0.01), gap))
     best = replace(NO_ANSWER, words="time limit")
-    child = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", __name__]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None and child.stdout is not None
     try:
         threading.Thread(target=_send, args=(child.stdin, asked), daemon=True).start()
         for answer in _answers(child.stdout, until):
             best = answer
-            heard(best.objective, best.bound, best.rounds)
+            heard(answer)
     finally:
         child.kill()
         child.wait()
@@ -92,7 +87,7 @@ def _send(pipe: IO[bytes], asked: bytes) -> None:
 
 
 def _answers(pipe: IO[bytes], until: float) -> Iterator[Answer]:
-    """As they come, until the pipe is closed or time.monotonic() is `until`."""
+    """Yields answers as they come, until the pipe is closed or time.monotonic() reaches `until`."""
     received = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -120,7 +115,7 @@ def _child() -> None:
         results.write(len(told).to_bytes(8, "big") + told)
         results.flush()
 
-    tell(task(seconds, gap, on_round=tell))
+    tell(task(seconds, gap, tell))
 
 
 if __name__ == "__main__":

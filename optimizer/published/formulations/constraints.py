@@ -1,8 +1,8 @@
-"""The constraints that the papers share, one function per equation: each gives a family of rows.
+"""The constraints that the papers share: one function per equation, which gives a family of rows.
 
-Time is in units of the horizon, a step that some placement certainly reaches: Q, "an arbitrarily
-large number" in (3.6), is therefore 1, and every start and finish at most 1. Rates are in units of
-the largest server's transmit limit.
+The unit of time is the horizon, a step time that some placement certainly reaches. Q, "an
+arbitrarily large number" in (3.6), is therefore 1, and every start and finish is at most 1. The
+unit of rates is the largest transmit limit of a server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
-from placewire.optimizer.published.formulations.program import OBJECTIVE, Columns, Family, RowWriter
+from placewire.optimizer.published.formulations.program import (
+    OBJECTIVE,
+    Columns,
+    Family,
+    RowWriter,
+    block,
+)
 
 _Q = 1.0
 _CHUNK = 100_000
@@ -23,7 +29,7 @@ _CHUNK = 100_000
 
 @dataclass(frozen=True)
 class Core:
-    """x int64[n, D], start s and finish f int64[n]: columns that every formulation has."""
+    """The columns of every formulation: x int64[n, D], start s int64[n] and finish f int64[n]."""
 
     instance: Instance
     columns: Columns
@@ -34,7 +40,7 @@ class Core:
 
 
 def core(instance: Instance, horizon_seconds: float) -> Core:
-    """The objective A and (3.1): x binary, 0 where the operator cannot run."""
+    """The objective A and (3.1): x is binary, and 0 where the operator cannot run."""
     columns = Columns()
     columns.add((1,))
     n = instance.operators
@@ -43,10 +49,10 @@ def core(instance: Instance, horizon_seconds: float) -> Core:
 
 
 def horizon(instance: Instance, network: Network) -> float:
-    """Seconds: the fastest single device that holds everything; if there is none, everything in a
-    row with every tensor sent where it is slowest, decided rates evenly split."""
-    seconds, memory = instance.seconds, instance.problem.cluster.memory_bytes
-    fits = instance.able.all(axis=0) & (instance.memory_bytes.sum() <= memory)
+    """Seconds of the step on the fastest single device that holds everything. Without any: of all
+    operators one after the other, with every tensor sent over the slowest pair of devices, where
+    decided rates are split evenly."""
+    seconds, fits = instance.seconds, instance.holds_everything
     if fits.any():
         longest = float(seconds.sum(axis=0)[fits].min())
     else:
@@ -68,84 +74,65 @@ def _at_even_rates(network: Network, bits: FloatArray) -> FloatArray:
     return np.asarray(float(network.latency.max()) + bits * slowest)
 
 
-def _family(equations: str, shape: tuple[int, ...], write: Callable[[RowWriter], None]) -> Family:
-    """shape: (rows, terms of each)."""
-    return Family(equations, shape[0], shape[0] * shape[1], write)
-
-
 def step(core: Core) -> Family:
-    """A = max f_i, minimised: f_i <= A."""
+    """A = max f_i, which is minimised: f_i <= A."""
     columns = np.stack([core.finish, np.full_like(core.finish, OBJECTIVE)], axis=1)
-    return _family("objective", columns.shape, lambda rows: rows.add(columns, [1.0, -1.0], 0.0))
+    return block("objective", columns, [1.0, -1.0], 0.0)
 
 
 def memory(core: Core) -> Family:
     """(3.2), ICC (2): each row in units of its device's memory."""
     limit = core.instance.problem.cluster.memory_bytes
-    values = core.instance.memory_bytes[None, :] / limit[:, None]
-    columns = core.x.T
-    return _family("(3.2)", columns.shape, lambda rows: rows.add(columns, values, 1.0))
+    return block("(3.2)", core.x.T, core.instance.memory_bytes[None, :] / limit[:, None], 1.0)
 
 
 def one_device(core: Core, operators: IntArray) -> Family:
     """(3.3), (4.5), ICC (3), (11): each of these operators on exactly one device."""
-    columns = core.x[operators]
-    return _family("(3.3)", columns.shape, lambda rows: rows.add(columns, 1.0, 1.0, equal=True))
+    return block("(3.3)", core.x[operators], 1.0, 1.0, equal=True)
 
 
 def durations(core: Core) -> Family:
-    """(3.4), ICC (4): s_i + p_i = f_i; p_i is the chosen device's where devices are unlike."""
+    """(3.4), ICC (4): s_i + p_i = f_i, where p_i is the time on the chosen device."""
     instance = core.instance
     seconds = instance.seconds / core.horizon_seconds
     times = np.stack([core.finish, core.start], axis=1)
     if instance.homogeneous:
-        return _family(
-            "(3.4)", times.shape,
-            lambda rows: rows.add(times, [1.0, -1.0], seconds[:, 0], equal=True),
-        )  # fmt: skip
+        return block("(3.4)", times, [1.0, -1.0], seconds[:, 0], equal=True)
     columns = np.concatenate([times, core.x], axis=1)
     values = np.concatenate([np.tile([1.0, -1.0], (len(times), 1)), -seconds], axis=1)
-    return _family("(3.4)", columns.shape, lambda rows: rows.add(columns, values, 0.0, equal=True))
+    return block("(3.4)", columns, values, 0.0, equal=True)
 
 
 def together(core: Core) -> Family:
-    """A tensor that is a handle to device-local state: both ends share a device (thesis, 3.3)."""
-    groups = core.instance.groups
-    pairs = [np.stack([g[:-1], g[1:]], axis=1) for g in groups]
+    """Both ends of a tensor that is a handle to device-local state share a device (thesis, 3.3)."""
+    pairs = [np.stack([g[:-1], g[1:]], axis=1) for g in core.instance.groups]
     ends = np.concatenate([np.empty((0, 2), dtype=np.int64), *pairs])
     columns = core.x[ends].transpose(0, 2, 1).reshape(-1, 2)
-    return _family(
-        "co-location", columns.shape,
-        lambda rows: rows.add(columns, [1.0, -1.0], 0.0, equal=True),
-    )  # fmt: skip
+    return block("co-location", columns, [1.0, -1.0], 0.0, equal=True)
 
 
 def group_devices(core: Core) -> list[Family]:
-    """(4.2)-(4.4), ICC (8)-(10): y_{U,d}, one device for each group, its members there."""
+    """(4.2)-(4.4), ICC (8)-(10): y_{U,d}, one device for each group, where its members run."""
     groups = core.instance.groups
     y = core.columns.add((len(groups), core.instance.devices), whole=True)
     members = np.concatenate([np.empty(0, dtype=np.int64), *groups])
     group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
     columns = np.stack([core.x[members], y[group]], axis=2).reshape(-1, 2)
     return [
-        _family("(4.3)", y.shape, lambda rows: rows.add(y, 1.0, 1.0, equal=True)),
-        _family(
-            "(4.4)", columns.shape,
-            lambda rows: rows.add(columns, [1.0, -1.0], 0.0, equal=True),
-        ),
-    ]  # fmt: skip
+        block("(4.3)", y, 1.0, 1.0, equal=True),
+        block("(4.4)", columns, [1.0, -1.0], 0.0, equal=True),
+    ]
 
 
 def _before(core: Core, i: IntArray, j: IntArray) -> IntArray:
-    """Columns of f_i <= s_j, int64[k, 2]."""
+    """The columns int64[k, 2] of f_i <= s_j."""
     return np.stack([core.finish[i], core.start[j]], axis=1)
 
 
 def precedence(core: Core, silent: IntArray) -> Family:
     """(3.5), (3.9), (4.6), ICC (5), (12), first case, for these edges: f_i <= s_j."""
     i, j, _ = core.instance.edges
-    columns = _before(core, i[silent], j[silent])
-    return _family("first case", columns.shape, lambda rows: rows.add(columns, [1.0, -1.0], 0.0))
+    return block("first case", _before(core, i[silent], j[silent]), [1.0, -1.0], 0.0)
 
 
 def in_order(
@@ -162,12 +149,12 @@ def in_order(
             columns = np.column_stack([times, core.x[i].ravel(), core.x[j].ravel()])
             rows.add(columns, [1.0, -1.0, _Q, _Q], 2 * _Q)
 
-    return _family(equations, (count * devices, 4), write)
+    return Family(equations, count * devices, 4 * count * devices, write)
 
 
 def in_sequence(core: Core, pairs: Callable[[], tuple[IntArray, IntArray]], count: int) -> Family:
-    """(4.7), ICC (13), first case: both in one group, f_i <= s_j."""
-    return _family(
-        "(4.7), one group", (count, 2),
+    """(4.7), ICC (13), first case: f_i <= s_j where both are in one group."""
+    return Family(
+        "(4.7), one group", count, 2 * count,
         lambda rows: rows.add(_before(core, *pairs()), [1.0, -1.0], 0.0),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One published formulation as an engine: sized, built, solved, and read back as a solution."""
+"""Sizes, builds and solves a published formulation, and makes the answer a Solution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import apart, gurobi, highs
+from placewire.optimizer.published.formulations import apart, gurobi
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import (
     FormulationRefusedError,
@@ -28,28 +28,33 @@ from placewire.optimizer.simulation.simulate import recorded_priority
 def solve(
     name: PaperName, problem: Problem, settings: SolveSettings, progress: Report | None = None
 ) -> Solution:
-    """The paper's optimum within settings.gap and settings.time_limit_seconds, under its own model
-    whatever the problem's; progress hears the solver's incumbent, bound and status.
+    """The optimum under the paper's own model, whatever the problem's, within settings.gap and
+    settings.time_limit_seconds; progress hears the solver's incumbent, bound and status.
 
-    Raises FormulationTooLargeError before building, FormulationRefusedError for a cluster or a
-    solver that does not serve, InfeasibleError where (3.2) admits no placement, NoIncumbentError
-    where the time was too short for any.
+    Raises FormulationTooLargeError before building, FormulationRefusedError for an unsuitable
+    cluster or solver, InfeasibleError where (3.2) admits no placement, NoIncumbentError where the
+    time was too short to find one.
     """
     began = time.monotonic()
-    until = began + settings.time_limit_seconds
     solver = solver_of(name, settings.options.get("solver", "auto"))
     formulation = formulate(problem, name, with_rows=solver != "cp-sat")
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
 
-    def heard(incumbent: float, bound: float, rounds: int, words: str = "") -> None:
+    def heard(answer: Answer, words: str = "") -> None:
         if progress is not None:
-            seconds, floor = time.monotonic() - began, max(bound, 0.0) * horizon
-            progress(Progress(seconds, incumbent * horizon, floor, rounds, words))
+            seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
+            progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    answer = _solve(problem, formulation, solver, until, settings.gap, heard)
-    words = f"{name} over {solver}: {_said(formulation, answer)}"
-    heard(answer.objective, answer.bound, answer.rounds, words)
+    program = None if solver == "cp-sat" else formulation.draft.build()
+    left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
+    if program is None:
+        answer = apart.solve_intervals(formulation, Instance(problem), left, settings.gap, heard)
+    elif solver == "gurobi":
+        answer = gurobi.solve(program, left, settings.gap)
+    else:
+        answer = apart.solve(program, left, settings.gap, heard)
+    heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
@@ -60,34 +65,16 @@ def solve(
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:
-    """Which one `auto` is. Raises FormulationRefusedError where one is asked for that does not know
-    the program."""
+    """The solver that `asked` stands for. Raises FormulationRefusedError where it does not take
+    programs of this kind."""
     if asked == "cp-sat" and name != "moirai":
         raise FormulationRefusedError(
-            f"{name} is no program of intervals, which is what cp-sat is used for here; use "
+            f"{name} is no program of intervals, and cp-sat takes no other here; use "
             "--solver highs or gurobi"
         )
     if asked == "auto":
         return "cp-sat" if name == "moirai" else "highs"
     return asked
-
-
-def _solve(
-    problem: Problem,
-    formulation: Formulation,
-    solver: SolverName,
-    until: float,
-    gap: float,
-    heard: highs.Heard,
-) -> Answer:
-    if solver == "cp-sat":
-        left = max(until - time.monotonic(), 0.0)
-        return apart.solve_intervals(formulation, Instance(problem), left, gap, heard)
-    program = formulation.draft.build()
-    left = max(until - time.monotonic(), 0.0)
-    if solver == "gurobi":
-        return gurobi.solve(program, left, gap)
-    return apart.solve(program, left, gap, heard)
 
 
 def _said(formulation: Formulation, answer: Answer) -> str:
@@ -102,7 +89,7 @@ def _said(formulation: Formulation, answer: Answer) -> str:
 
 
 def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
-    """None where the paper decides none, or the problem's sharing has none."""
+    """None where the paper decides no rates, or the problem's sharing has none."""
     transfers = formulation.transfers
     if transfers.rate is None or not problem.decides_rates:
         return None
@@ -118,8 +105,8 @@ def _why_nothing(
         static = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
         return InfeasibleError(
             f"{name} has no placement: the papers count memory as a static sum (3.2), here "
-            f"{math.fsum(static.tolist()) / 2**20:.1f} MiB in all for devices of together "
-            f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; engine auto counts the peak"
+            f"{math.fsum(static.tolist()) / 2**20:.1f} MiB in all, and all devices together have "
+            f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; use engine auto, which counts the peak"
         )
     return NoIncumbentError(
         f"{name}: no incumbent in time over {solver} ({answer.words}); allow more "

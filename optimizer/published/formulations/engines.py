@@ -1,4 +1,4 @@
-"""The published formulations by name, as engines. What they run on is loaded when one is asked."""
+"""The published formulations as engines; their solvers are imported when an engine first solves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ from placewire.optimizer.published.formulations.solver import SolverName
 
 if TYPE_CHECKING:
     from placewire.optimizer.published.formulations.papers import PaperName
-
-_ALONE = "each transfer alone"
-_LIMIT = "static sum: a constraint"
-_MOIRAI = "Zhang et al., Moirai (2023)"
-_QUICKP = "QuickP (ICC 2025)"
-_THESIS = "Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 
 
 def _solve(
@@ -39,80 +33,33 @@ def _add_solver(group: _ArgumentGroup) -> None:
     )
 
 
-MOIRAI = Engine(
-    "mixed-integer program: an order, unlike devices and channels",
-    partial(_solve, "moirai"),
-    paper=_MOIRAI,
-    section="III-D, (4)-(8)",
-    decides="devices, order",
+_program = partial(
+    Engine, sees="each transfer alone", memory="static sum: a constraint", unlike="yes",
+    reduction="none", options=(_add_solver,),
+)  # fmt: skip
+_quickp = partial(_program, paper="QuickP (ICC 2025)", decides="devices", accepts=shares_no_rail)
+_thesis = partial(
+    _program, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
+)
+
+MOIRAI = _program(
+    "mixed-integer program: an order, unlike devices and channels", partial(_solve, "moirai"),
+    paper="Zhang et al., Moirai (2023)", section="III-D, (4)-(8)", decides="devices, order",
     sees="one transfer at a time at each device",
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="none",
-    options=(_add_solver,),
+)  # fmt: skip
+ICC_P1 = _quickp("integer program", partial(_solve, "icc-p1"), section="(P1)")
+ICC_P2 = _quickp(
+    "the same for the fused graph", partial(_solve, "icc-p2"), section="(P2)", reduction="icc"
 )
-ICC_P1 = Engine(
-    "integer program",
-    partial(_solve, "icc-p1"),
-    paper=_QUICKP,
-    section="(P1)",
-    decides="devices",
-    sees=_ALONE,
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="none",
-    accepts=shares_no_rail,
-    options=(_add_solver,),
-)
-ICC_P2 = Engine(
-    "the same for the fused graph",
-    partial(_solve, "icc-p2"),
-    paper=_QUICKP,
-    section="(P2)",
-    decides="devices",
-    sees=_ALONE,
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="icc",
-    accepts=shares_no_rail,
-    options=(_add_solver,),
-)
-THESIS_P1 = Engine(
-    "mixed-integer program, one bandwidth",
-    partial(_solve, "thesis-p1"),
-    paper=_THESIS,
-    section="3.3",
-    decides="devices",
-    sees=_ALONE,
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="none",
-    accepts=shares_no_rail,
-    options=(_add_solver,),
-)
-THESIS_P2 = Engine(
-    "the same, bandwidths decided",
-    partial(_solve, "thesis-p2"),
-    paper=_THESIS,
-    section="3.5",
-    decides="devices, rates",
-    sees=_ALONE,
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="none",
-    accepts=lacks_a_rail,
-    options=(_add_solver,),
-)
-THESIS_P3 = Engine(
-    "the same for the reduced graph",
-    partial(_solve, "thesis-p3"),
-    paper=_THESIS,
-    section="4.3",
-    decides="devices, rates",
-    sees=_ALONE,
-    memory=_LIMIT,
-    unlike="yes",
-    reduction="thesis",
-    accepts=lacks_a_rail,
-    options=(_add_solver,),
-)
+THESIS_P1 = _thesis(
+    "mixed-integer program, one bandwidth", partial(_solve, "thesis-p1"), section="3.3",
+    decides="devices", accepts=shares_no_rail,
+)  # fmt: skip
+THESIS_P2 = _thesis(
+    "the same, bandwidths decided", partial(_solve, "thesis-p2"), section="3.5",
+    decides="devices, rates", accepts=lacks_a_rail,
+)  # fmt: skip
+THESIS_P3 = _thesis(
+    "the same for the reduced graph", partial(_solve, "thesis-p3"), section="4.3",
+    decides="devices, rates", accepts=lacks_a_rail, reduction="thesis",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Why a published formulation gives no placement, beside that there is none."""
+"""Errors of a published formulation that may have a placement but gives none."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from placewire.optimizer.engines.refusals import EngineRefusedError, OutOfTimeEr
 
 
 class FormulationTooLargeError(EngineRefusedError):
-    """The program as the paper writes it cannot be built or solved here; nothing was built."""
+    """The paper's program is too large to be built or solved here; nothing was built."""
 
 
 class FormulationRefusedError(EngineRefusedError):
-    """The cluster is not one that the paper's model describes, or its solver is missing."""
+    """The paper's model does not describe this cluster, or the solver is missing or unsuitable."""
 
 
 class NoIncumbentError(OutOfTimeError):
-    """The solver's time ran out before it found any placement; there may well be one."""
+    """The solver ran out of time before it found any placement; there may well be one."""

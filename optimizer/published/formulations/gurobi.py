@@ -1,7 +1,7 @@
-"""A program over Gurobi, which takes the hyperbolas as the cones that they are.
+"""Solves a program with Gurobi, which takes hyperbolas as cones.
 
-gurobipy comes with a licence for small programs. Whether a larger one is installed is asked of
-Gurobi itself, by a trivial program just above that size.
+gurobipy comes with a licence for small programs. Gurobi itself says whether a larger licence is
+installed: it is given a trivial program just above that size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import FormulationRefusedError
 from placewire.optimizer.published.formulations.program import OBJECTIVE, Program
 
-# gurobipy 13's own licence; what is above is its error 10010.
+# The limits of gurobipy 13's own licence; Gurobi answers a larger program with error 10010.
 FREE_COLUMNS = FREE_ROWS = 2000
 FREE_COLUMNS_WITH_CONES = 200
 _TOO_LARGE = 10010
@@ -24,13 +24,14 @@ _TOO_LARGE = 10010
 
 @contextmanager
 def _environment() -> Iterator[Any]:
-    """Silent. Raises FormulationRefusedError without gurobipy or any licence."""
+    """An environment that prints nothing. Raises FormulationRefusedError without gurobipy, and
+    where Gurobi does not start."""
     try:
         import gurobipy
     except ImportError as error:
         raise FormulationRefusedError(
             "the solver gurobi needs the package gurobipy (pip install 'placewire[gurobi]'); "
-            "the open one needs nothing: --solver highs"
+            "or use the open solver, which needs nothing: --solver highs"
         ) from error
     try:
         environment = gurobipy.Env(empty=True)
@@ -38,7 +39,8 @@ def _environment() -> Iterator[Any]:
         environment.start()
     except gurobipy.GurobiError as error:
         raise FormulationRefusedError(
-            f"gurobi does not start: {error}; the open solver needs no licence: --solver highs"
+            f"gurobi does not start: {error}; use the open solver, which needs no licence: "
+            "--solver highs"
         ) from error
     try:
         yield environment
@@ -61,7 +63,7 @@ def has_full_licence() -> bool:
 
 
 def solve(program: Program, seconds: float, gap: float) -> Answer:
-    """Within that time and relative gap."""
+    """Solves within `seconds`, to the relative gap."""
     import gurobipy
 
     with _environment() as environment, gurobipy.Model(env=environment) as model:
@@ -70,7 +72,24 @@ def solve(program: Program, seconds: float, gap: float) -> Answer:
         model.Params.MIPGap = gap
         model.Params.FeasibilityTol = 1e-8
         model.optimize()
-        return _answer(model, values)
+        codes = gurobipy.GRB.Status
+        words = {
+            codes.OPTIMAL: "within the gap",
+            codes.INFEASIBLE: "infeasible",
+            # The objective is bounded below by 0.
+            codes.INF_OR_UNBD: "infeasible",
+            codes.TIME_LIMIT: "time limit",
+            codes.SUBOPTIMAL: "numerical trouble",
+            codes.NUMERIC: "numerical trouble",
+        }.get(model.Status, f"status {model.Status}")
+        found = model.SolCount > 0
+        return Answer(
+            values=np.asarray(values.X, dtype=np.float64) if found else None,
+            objective=float(model.ObjVal) if found else np.inf,
+            bound=-np.inf if words == "infeasible" else float(model.ObjBound),
+            infeasible=words == "infeasible",
+            words=words,
+        )
 
 
 def _load(model: Any, program: Program) -> Any:
@@ -83,32 +102,7 @@ def _load(model: Any, program: Program) -> Any:
         model.addMConstr(program.matrix, values, senses, program.limit)
     one = values.tolist()
     cones = program.hyperbolas
-    for slow, rate, switch in zip(
-        cones.slow.tolist(), cones.rate.tolist(), cones.switch.tolist(), strict=True
-    ):
+    for slow, rate, switch in zip(cones.slow, cones.rate, cones.switch, strict=True):
         model.addQConstr(one[slow] * one[rate] >= one[switch] * one[switch])
     model.setObjective(one[OBJECTIVE], gurobipy.GRB.MINIMIZE)
     return values
-
-
-def _answer(model: Any, values: Any) -> Answer:
-    import gurobipy
-
-    codes = gurobipy.GRB.Status
-    words = {
-        codes.OPTIMAL: "within the gap",
-        codes.INFEASIBLE: "infeasible",
-        # The objective is bounded below by 0.
-        codes.INF_OR_UNBD: "infeasible",
-        codes.TIME_LIMIT: "time limit",
-        codes.SUBOPTIMAL: "numerical trouble",
-        codes.NUMERIC: "numerical trouble",
-    }.get(model.Status, f"status {model.Status}")
-    found = model.SolCount > 0
-    return Answer(
-        values=np.asarray(values.X, dtype=np.float64) if found else None,
-        objective=float(model.ObjVal) if found else np.inf,
-        bound=-np.inf if words == "infeasible" else float(model.ObjBound),
-        infeasible=words == "infeasible",
-        words=words,
-    )

@@ -1,10 +1,10 @@
-"""A program over HiGHS, the open solver, through scipy.
+"""Solves a program with HiGHS, the open solver, through scipy.
 
-scipy's HiGHS knows no cones: slow >= switch^2 / rate is replaced by tangents from below, exact at
-the points where they touch (outer approximation, Duran and Grossmann 1986). Each round solves the
-program with the tangents known, which gives a bound; then the program with its whole numbers fixed,
-where tangents are added until they touch at the answer, which gives an incumbent that keeps the
-true constraint. It ends when the two meet.
+scipy's HiGHS knows no cones: slow >= switch^2 / rate is replaced by tangents from below, which are
+exact where they touch (outer approximation, Duran and Grossmann 1986). Each round solves the
+program with the tangents so far, which gives a bound; then, with the whole numbers fixed, it adds
+tangents until they touch at the answer, which gives an incumbent that keeps the true constraint.
+The rounds end when bound and incumbent meet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
-from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
 from placewire.optimizer.published.formulations.program import (
     OBJECTIVE,
     Hyperbolas,
@@ -29,26 +29,17 @@ from placewire.optimizer.published.formulations.program import (
     RowWriter,
 )
 
-# Rates, as parts of a sender's limit, where the first tangents touch.
+# The rates where the first tangents touch, as fractions of a sender's limit.
 FIRST_POINTS = tuple(2.0**-k for k in range(6))
-# How far slow * rate may be below switch^2, and incumbent from bound when no gap is allowed.
+# How far slow * rate may be below switch^2, and the incumbent from the bound where the gap is 0.
 TOLERANCE = 1e-6
-# A tangent this near (relative) to another touches within the tolerance: 1 - (1 - x)^2.
+# A tangent at this relative distance from another touches within the tolerance: 1 - (1 - x)^2.
 _SAME_POINT = 5e-4
 _MOST_FIXED_ROUNDS = 40
 
-Heard = Callable[[float, float, int], None]
 
-
-def solve(
-    program: Program,
-    seconds: float,
-    gap: float,
-    heard: Heard | None = None,
-    on_round: Callable[[Answer], None] | None = None,
-) -> Answer:
-    """Within that time and relative gap. After every round: heard(incumbent, bound, rounds), and
-    on_round(the best so far)."""
+def solve(program: Program, seconds: float, gap: float, heard: Heard | None = None) -> Answer:
+    """Solves within `seconds`, to the relative gap."""
     deadline = time.monotonic() + seconds
     if not len(program.hyperbolas):
         return _mixed(program, None, seconds, gap)
@@ -65,9 +56,7 @@ def solve(
         if true.objective < best.objective:
             best = replace(best, values=true.values, objective=true.objective)
         if heard is not None:
-            heard(best.objective, best.bound, best.rounds)
-        if on_round is not None:
-            on_round(best)
+            heard(best)
         if best.objective - best.bound <= max(gap, TOLERANCE) * abs(best.objective):
             return replace(best, words=f"within the gap after {best.rounds} rounds")
         if tangents.count == known and "limit" not in found.words:
@@ -77,7 +66,7 @@ def solve(
 
 @dataclass
 class _Tangents:
-    """slow >= 2 switch / p - rate / p^2: touches switch^2 / rate at rate = p * switch."""
+    """slow >= 2 switch / p - rate / p^2, which touches switch^2 / rate at rate = p * switch."""
 
     program: Program
     rows: RowWriter = field(default_factory=RowWriter)
@@ -93,7 +82,7 @@ class _Tangents:
         return self.rows.count
 
     def add(self, rate: int, point: float) -> None:
-        """For every hyperbola of that rate, unless there is one as near as makes no difference."""
+        """For every hyperbola of that rate, unless a tangent so near makes no difference."""
         known = self.points.setdefault(rate, [])
         if any(abs(point - other) <= _SAME_POINT * other for other in known):
             return
@@ -101,11 +90,11 @@ class _Tangents:
         cones = self.program.hyperbolas
         mine = cones.rate == rate
         columns = np.stack([cones.slow[mine], cones.switch[mine], cones.rate[mine]], axis=1)
-        # Multiplied by p, so that the numbers stay near 1 where p is small.
+        # The row is multiplied by p, so that its numbers stay near 1 where p is small.
         self.rows.add(columns, [-point, 2.0, -1.0 / point], 0.0)
 
     def add_where_cut(self, values: FloatArray) -> bool:
-        """Touch at the answer wherever it lies below its hyperbola."""
+        """Adds tangents where the answer lies below a hyperbola; returns whether it added any."""
         cones = self.program.hyperbolas
         slow, rate, switch = (values[c] for c in (cones.slow, cones.rate, cones.switch))
         cut = (switch > 0.5) & (slow * rate < 1.0 - TOLERANCE)
@@ -117,7 +106,8 @@ class _Tangents:
 
 def _mixed(program: Program, tangents: _Tangents | None, seconds: float, gap: float) -> Answer:
     options = {"time_limit": max(seconds, 0.01), "mip_rel_gap": gap}
-    result = _milp(program, tangents, program.high, program.whole, np.zeros_like, options)
+    low = np.zeros(len(program.high))
+    result = _milp(program, tangents, low, program.high, program.whole, options)
     dual = getattr(result, "mip_dual_bound", None)
     return Answer(
         values=None if result.x is None else np.asarray(result.x, dtype=np.float64),
@@ -131,16 +121,13 @@ def _mixed(program: Program, tangents: _Tangents | None, seconds: float, gap: fl
 def _with_whole_fixed(program: Program, tangents: _Tangents, values: FloatArray) -> Answer:
     """The best continuous part for these whole numbers, which a linear program finds in rounds."""
     chosen = np.round(values)
+    low = np.where(program.whole, chosen, 0.0)
     high = np.where(program.whole, chosen, program.high)
     nothing = np.zeros(len(high), dtype=bool)
-
-    def low(zeros: FloatArray) -> FloatArray:
-        return np.where(program.whole, chosen, zeros)
-
     best = NO_ANSWER
     for _ in range(_MOST_FIXED_ROUNDS):
-        result = _milp(program, tangents, high, nothing, low, {})
-        if result.x is None:  # whole numbers that only the solver's tolerance let through
+        result = _milp(program, tangents, low, high, nothing, {})
+        if result.x is None:  # only the solver's tolerance let these whole numbers through
             return best
         found = np.asarray(result.x, dtype=np.float64)
         best = Answer(found, float(result.fun), -np.inf, False, "")
@@ -152,9 +139,9 @@ def _with_whole_fixed(program: Program, tangents: _Tangents, values: FloatArray)
 def _milp(
     program: Program,
     tangents: _Tangents | None,
+    low: FloatArray,
     high: FloatArray,
     whole: Any,
-    low_of: Callable[[FloatArray], FloatArray],
     options: dict[str, float],
 ) -> Any:
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -173,18 +160,15 @@ def _milp(
     rows = [LinearConstraint(matrix, least, limit)] if len(limit) else []
     with standard_output_kept():
         return milp(
-            objective,
-            integrality=np.asarray(whole, dtype=np.int64),
-            bounds=Bounds(low_of(np.zeros(columns)), high),
-            constraints=rows,
-            options=options,
-        )
+            objective, integrality=np.asarray(whole, dtype=np.int64), bounds=Bounds(low, high),
+            constraints=rows, options=options,
+        )  # fmt: skip
 
 
 @contextmanager
 def standard_output_kept() -> Iterator[None]:
-    """HiGHS 1.12 prints a line of its own now and then whatever its options say; standard output is
-    for results, so that goes to standard error."""
+    """Sends what HiGHS prints to standard error: standard output is for results, and HiGHS 1.12
+    prints a line now and then, whatever its options say."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -197,5 +181,5 @@ def standard_output_kept() -> Iterator[None]:
 
 
 def tangent_rows(hyperbolas: Hyperbolas) -> int:
-    """Rows that the first tangents add."""
+    """The number of rows that the first tangents add."""
     return len(hyperbolas) * len(FIRST_POINTS)

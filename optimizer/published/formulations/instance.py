@@ -1,7 +1,8 @@
-"""What the papers' symbols are in one problem: V, E, O, R, p, m, t, TP and the groups W.
+"""The papers' symbols for one problem: V, E, O, R, p, m, t, TP and the groups W.
 
-A pair of operators joined by several tensors counts once with the largest: transfers never meet, so
-that the others arrive no later. m_i is weights, activations and workspace together, statically.
+A pair of operators joined by several tensors counts once, with the largest: transfers never meet,
+so that the other tensors arrive no later. m_i is the static sum of weights, activations and
+workspace.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ class Instance:
 
     @cached_property
     def seconds(self) -> FloatArray:
-        """p float64[n, D]; 0 where an operator cannot run, which `able` says."""
+        """p float64[n, D]; 0 where an operator cannot run."""
         return np.where(self.able, self.problem.seconds, 0.0)
 
     @cached_property
     def able(self) -> Any:
-        """bool[n, D]"""
+        """bool[n, D]: whether the device can run the operator."""
         return np.isfinite(self.problem.seconds)
 
     @cached_property
     def homogeneous(self) -> bool:
-        """Every operator takes the same time everywhere, as the papers assume."""
+        """Whether every operator takes the same time on every device, as the papers assume."""
         seconds = self.problem.seconds
         return bool((seconds == seconds[:, :1]).all()) and bool(self.able.all())
 
@@ -52,7 +53,7 @@ class Instance:
 
     @cached_property
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """(i, j, t in bits), each pair of operators once."""
+        """(i, j, t in bits) for each pair of operators that is joined."""
         graph = self.problem.graph
         source, target, tensor = graph.edges
         bits = graph.tensor_bytes[tensor] * 8.0
@@ -64,14 +65,14 @@ class Instance:
 
     @cached_property
     def groups(self) -> list[IntArray]:
-        """W: operators that must share a device, those groups with more than one member."""
+        """W: the groups of two or more operators that must share a device."""
         key = self.problem.graph.colocation
         found = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
         return [members for members in found if len(members) > 1]
 
     @cached_property
     def group_of(self) -> IntArray:
-        """int64[n]: index into groups, -1 outside."""
+        """int64[n]: the index of an operator's group in `groups`, -1 without one."""
         group = np.full(self.operators, -1, dtype=np.int64)
         for g, members in enumerate(self.groups):
             group[members] = g
@@ -79,11 +80,17 @@ class Instance:
 
     @cached_property
     def sorted_costly(self) -> IntArray:
-        """Operators with p > 0 somewhere, in the recorded topological sort TP."""
+        """The operators with p > 0 on some device, in the recorded topological sort TP."""
         order = self.problem.graph.topological_order
         costly = self.seconds.max(axis=1, initial=0.0) > 0
         found: IntArray = order[costly[order]]
         return found
+
+    @property
+    def holds_everything(self) -> Any:
+        """bool[D]: whether the device can run, and hold, all operators."""
+        memory = self.problem.cluster.memory_bytes
+        return self.able.all(axis=0) & (self.memory_bytes.sum() <= memory)
 
     @property
     def all_pair_count(self) -> int:
@@ -91,34 +98,31 @@ class Instance:
         return k * (k - 1) // 2
 
     def all_pairs(self) -> tuple[IntArray, IntArray]:
-        """O with p_i, p_j > 0: (i, j), i before j in TP."""
+        """O with p_i, p_j > 0: (i, j), where i is before j in TP."""
         first, second = np.triu_indices(len(self.sorted_costly), 1)
         return self.sorted_costly[first], self.sorted_costly[second]
 
     @cached_property
     def _reach(self) -> Any:
-        """uint8[n, ceil(n / 8)]: bit j of row i, from the left: there is a path from i to j."""
+        """uint8[n, ceil(n / 8)]: bit j from the left of row i: whether a path leads from i to j."""
         graph = self.problem.graph
         reach = np.zeros((self.operators, (self.operators + 7) // 8), dtype=np.uint8)
-        source, target, _ = self.edges
-        following: list[list[int]] = [[] for _ in range(self.operators)]
-        for i, j in zip(source.tolist(), target.tolist(), strict=True):
-            following[i].append(j)
         for i in graph.topological_order[::-1].tolist():
-            for j in following[i]:
-                reach[i] |= reach[j]
-                reach[i, j // 8] |= np.uint8(128 >> (j % 8))
+            for e in graph.output_tensors(i).tolist():
+                for j in graph.tensor_consumers(e).tolist():
+                    reach[i] |= reach[j]
+                    reach[i, j // 8] |= np.uint8(128 >> (j % 8))
         return reach
 
     def reaches(self, i: Any, j: Any) -> Any:
-        """bool, of operators i and j, int64 of one shape or one of them alone: they are the same,
-        or there is a path from i to j."""
+        """Whether i and j are the same operator, or a path leads from i to j: bool, of int64 arrays
+        of one shape, or of an array and a number."""
         bit = self._reach[i, np.asarray(j) // 8] >> (7 - np.asarray(j) % 8) & 1
         return (bit == 1) | (np.asarray(i) == np.asarray(j))
 
     @cached_property
     def parallel_pair_counts(self) -> tuple[int, int]:
-        """R: (pairs that are in one group together, all others)."""
+        """The number of pairs in R: (pairs of one group, all others)."""
         inside, outside = 0, 0
         for i, later in self._parallel_rows():
             same = int(self._together(i, later).sum())
@@ -126,7 +130,7 @@ class Instance:
         return inside, outside
 
     def parallel_pairs(self) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
-        """R: pairs of O without a path between them; ((i, j) in one group, (i, j) others)."""
+        """R, the pairs of O without a path between them: ((i, j) of one group, (i, j) others)."""
         inside: list[IntArray] = [np.empty((0, 2), dtype=np.int64)]
         outside: list[IntArray] = [np.empty((0, 2), dtype=np.int64)]
         for i, later in self._parallel_rows():
@@ -142,7 +146,7 @@ class Instance:
         return (self.group_of[others] == group) & (group >= 0)
 
     def _parallel_rows(self) -> Any:
-        """(i, those after it in TP that it does not reach), for each i of O."""
+        """(i, the operators after it in TP that no path from i reaches), for each i of O."""
         for k, i in enumerate(self.sorted_costly.tolist()):
             later = self.sorted_costly[k + 1 :]
             reached = np.unpackbits(self._reach[i], count=self.operators).astype(bool)

@@ -1,4 +1,4 @@
-"""Which programs are too large to be built, and what to do instead."""
+"""Refuses programs that are too large to be built, and says what to do instead."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from placewire.optimizer.published.formulations.solver import SolverName
 
 HIGHS_ROWS = 1_500_000
 HIGHS_BYTES = 3 * 2**30
-# Held at the same time while HiGHS solves (its matrices by row and by column, ours, the presolved
-# ones): 1.3 GiB were resident for 506,000 rows with 2.0 million non-zeros.
+# What is held at once while HiGHS solves: its matrices by row and by column, ours, the presolved
+# ones. 1.3 GiB were resident for 506,000 rows with 2.0 million non-zeros.
 _BYTES_PER_ROW, _BYTES_PER_NONZERO = 900, 450
 
 
 def highs_bytes(formulation: Formulation) -> int:
-    """Estimated peak."""
+    """The estimated peak of memory while HiGHS solves."""
     size, tangents = formulation.draft.size, tangent_rows(formulation.draft.hyperbolas)
     rows, nonzeros = size.rows + tangents, size.nonzeros + 3 * tangents
     return rows * _BYTES_PER_ROW + nonzeros * _BYTES_PER_NONZERO
 
 
 def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
-    """Raises FormulationTooLargeError. cp-sat gets no rows: moirai_intervals has its own limit."""
+    """Raises FormulationTooLargeError. cp-sat gets no rows; its limit is in moirai_intervals.py."""
     if solver == "cp-sat":
         return
     size = formulation.draft.size

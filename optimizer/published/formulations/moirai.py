@@ -2,9 +2,9 @@
 
 Zhang, Zhu, Gao, Yang, Wang: "Moirai: towards optimal placement for distributed inference on
 heterogeneous devices" (arXiv 2312.04025, 2023), section III-D. A data flow between two operators is
-a node of its own (figure 8): q, with a start and an end. x_ik says that operator i is on device k,
-z_q that flow q travels, u_qkk' over which channel, delta which of two comes first. Times are in
-units of the horizon, so that the paper's three large numbers are all 1.
+a node of its own, q, with a start and an end (figure 8). x_ik says that operator i is on device k,
+z_q that flow q travels, u_qkk' over which channel it travels, and delta which of two comes first.
+The unit of time is the horizon, so that the paper's three large numbers are all 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from placewire.optimizer.published.formulations import constraints as c
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
-from placewire.optimizer.published.formulations.program import Family, RowWriter
+from placewire.optimizer.published.formulations.program import Family, RowWriter, block
 
 _CHUNK = 20_000
-# More than any solver gets rows for: counting all would only take time.
+# No solver gets rows for more pairs than this, so that counting the rest would only take time.
 _MOST_PAIRS = 2_000_000
 
 
@@ -30,7 +30,7 @@ _MOST_PAIRS = 2_000_000
 class Flows:
     """The nodes that figure 8 adds: flow q carries bits[q] from operator tail[q] to head[q].
 
-    z, start and end int64[F], and used int64[F, pairs of the network], which is u, are columns."""
+    Columns: z, start and end int64[F]; used int64[F, pairs of the network], the paper's u."""
 
     tail: IntArray
     head: IntArray
@@ -43,11 +43,15 @@ class Flows:
 
 def families(core: c.Core, network: Network) -> list[Family]:
     """All constraints but the objective, (4b) and (4d), which the papers have in common."""
-    instance = core.instance
-    bits = instance.edges[2]
-    flows = _flows(core, network, np.flatnonzero(bits > 0))
+    i, j, bits = core.instance.edges
+    sending, add = np.flatnonzero(bits > 0), core.columns.add
+    shape = (len(sending),)
+    flows = Flows(
+        i[sending], j[sending], bits[sending], add(shape), add(shape), add(shape),
+        add((*shape, len(network.source)), network.reached),
+    )  # fmt: skip
     return [
-        c.one_device(core, np.arange(instance.operators)),  # (4c)
+        c.one_device(core, np.arange(core.instance.operators)),  # (4c)
         c.together(core),
         c.precedence(core, np.flatnonzero(bits == 0)),
         _flow_precedence(core, flows),
@@ -57,27 +61,17 @@ def families(core: c.Core, network: Network) -> list[Family]:
     ]
 
 
-def _flows(core: c.Core, network: Network, sending: IntArray) -> Flows:
-    i, j, bits = core.instance.edges
-    count, columns = len(sending), core.columns
-    return Flows(
-        i[sending], j[sending], bits[sending], columns.add((count,)), columns.add((count,)),
-        columns.add((count,)), columns.add((count, len(network.source)), network.reached),
-    )  # fmt: skip
-
-
 def _flow_precedence(core: c.Core, flows: Flows) -> Family:
     """(4a) along the augmented graph: C_i <= S_q and C_q <= S_j."""
     before = np.stack([core.finish[flows.tail], flows.start], axis=1)
     after = np.stack([flows.end, core.start[flows.head]], axis=1)
-    columns = np.concatenate([before, after])
-    return Family("(4a)", len(columns), columns.size, lambda rows: rows.add(columns, [1, -1], 0.0))
+    return block("(4a)", np.concatenate([before, after]), [1, -1], 0.0)
 
 
 def _one_at_a_time(core: c.Core) -> Family:
-    """(6): of two operators on one device, without a path between them, one ends first.
+    """(6): of two operators on one device without a path between them, one ends first.
 
-    S_i >= C_j - M delta - M (2 - x_ik - x_jk), and the other way with 1 - delta.
+    S_i >= C_j - M delta - M (2 - x_ik - x_jk), and the other way round with 1 - delta.
     """
     instance = core.instance
     count, devices = sum(instance.parallel_pair_counts), instance.devices
@@ -98,7 +92,7 @@ def _one_at_a_time(core: c.Core) -> Family:
 
 
 def _communication(core: c.Core, network: Network, flows: Flows) -> list[Family]:
-    """(7): a flow travels where its ends are apart, over their channel and as long as it takes."""
+    """(7): a flow travels where its ends are apart, over their channel, for as long as it takes."""
     count, pairs = flows.used.shape
     at_tail, at_head = core.x[flows.tail], core.x[flows.head]
     z = np.broadcast_to(flows.z[:, None], at_tail.shape)
@@ -131,11 +125,11 @@ def _communication(core: c.Core, network: Network, flows: Flows) -> list[Family]
 
 
 def _congestion(core: c.Core, flows: Flows) -> Family:
-    """(8): of two flows that travel, and leave one device or reach one, one ends first.
+    """(8): of two flows that travel and leave the same device, or reach the same, one ends first.
 
     With q from a to b and r from c to d: S_q >= C_r - M delta - M (2 - z_q - z_r)
-    + M (x_ak + x_ck - x_bk - x_dk - 2), the same with the last four's signs changed, and both the
-    other way with 1 - delta.
+    + M (x_ak + x_ck - x_bk - x_dk - 2); the same with the signs of the last four x changed; and
+    both the other way round with 1 - delta.
     """
     devices, count = core.instance.devices, 0
     for _, later in _concurrent(core.instance, flows):
@@ -143,8 +137,8 @@ def _congestion(core: c.Core, flows: Flows) -> Family:
         if count > _MOST_PAIRS:
             raise FormulationTooLargeError(
                 f"moirai is too large: more than {_MOST_PAIRS:,} pairs of data flows may meet, "
-                f"each with {4 * devices} rows of (8); over cp-sat it takes larger graphs "
-                "(--solver cp-sat), engine auto any"
+                f"each with {4 * devices} rows of (8). Use --solver cp-sat, which takes larger "
+                "graphs, or engine auto, which takes graphs of any size"
             )
     delta = core.columns.add((count,), whole=True)
 
@@ -154,14 +148,10 @@ def _congestion(core: c.Core, flows: Flows) -> Family:
             pair = np.full_like(later, q), later
             mine = delta[at : at + len(later)]
             at += len(later)
-            where = [
-                flows.tail[pair[0]],
-                flows.tail[pair[1]],
-                flows.head[pair[0]],
-                flows.head[later],
-            ]
-            where = [core.x[operators].ravel() for operators in where]
-            travels = [flows.z[pair[0]], flows.z[pair[1]]]
+            operators = [flows.tail[pair[0]], flows.tail[later], flows.head[pair[0]],
+                         flows.head[later]]  # fmt: skip
+            where = [core.x[i].ravel() for i in operators]
+            travels = [flows.z[pair[0]], flows.z[later]]
             for first, second, sign in ((1, 0, -1.0), (0, 1, 1.0)):
                 when = [flows.end[pair[first]], flows.start[pair[second]], mine, *travels]
                 columns = np.repeat(np.stack(when, axis=1), devices, axis=0)
@@ -175,8 +165,8 @@ def _congestion(core: c.Core, flows: Flows) -> Family:
 
 
 def _concurrent(instance: Instance, flows: Flows) -> Iterator[tuple[int, IntArray]]:
-    """(q, those after it that need neither wait for it nor be waited for): no path leads from the
-    head of one to the tail of the other."""
+    """(q, the later flows that may be sent at the same time): no path leads from the head of one to
+    the tail of the other."""
     for q in range(len(flows.tail)):
         later = np.arange(q + 1, len(flows.tail))
         apart = ~instance.reaches(flows.head[q], flows.tail[later])

@@ -1,10 +1,10 @@
-"""Moirai's program over CP-SAT: the constraints of moirai.py without large numbers.
+"""Solves Moirai's program with CP-SAT: the constraints of moirai.py without large numbers.
 
-What the paper writes with an indicator of which of two comes first, (6) and (8), says that
-intervals do not overlap: operators on their device, and flows on the device that they leave and on
-the one that they reach. These are optional intervals, there where the operator or the flow is.
-Times are whole ticks, rounded to the nearest. The search is told of one device, where one holds
-everything: an order of the recorded sort, which is as long as the horizon.
+The paper writes (6) and (8) with an indicator of which of two comes first. They say that intervals
+do not overlap: operators on their device, and flows on the device that they leave and on the device
+that they reach. Here these are optional intervals, present where the operator or the flow is. Times
+are whole ticks, rounded to the nearest. Where one device holds everything, the search begins with a
+hint: all operators there, in the recorded sort, which takes as long as the horizon.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
-from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import Formulation
 
 _TICKS = 10_000_000
 _WORKERS = 2
-# Optional intervals of all devices together: with more the model takes minutes to build.
+# Optional intervals of all devices together; with more, the model takes minutes to build.
 _MOST_INTERVALS = 300_000
 
 
@@ -33,10 +33,10 @@ def solve(
     instance: Instance,
     seconds: float,
     gap: float,
-    on_round: Callable[[Answer], None] | None = None,
+    heard: Heard | None = None,
 ) -> Answer:
-    """Within about that time and that relative gap; on_round(every better answer). Of an answer's
-    values only x and the operators' starts are set."""
+    """Solves within about `seconds`, to the relative gap. Of an answer's values only x and the
+    operators' starts are set."""
     from ortools.sat.python import cp_model
 
     until = time.monotonic() + seconds
@@ -47,26 +47,23 @@ def solve(
         def on_solution_callback(self) -> None:
             nonlocal rounds
             rounds += 1
-            if on_round is not None:
+            if heard is not None:
                 best = self.objective_value / _TICKS, self.best_objective_bound / _TICKS
                 values = _values(formulation, built, self.value)
-                on_round(Answer(values, *best, infeasible=False, words="time limit", rounds=rounds))
+                heard(Answer(values, *best, infeasible=False, words="time limit", rounds=rounds))
 
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(until - time.monotonic(), 0.01)
     solver.parameters.num_workers = _WORKERS
     solver.parameters.relative_gap_limit = gap
-    # Trying out every literal beforehand takes longer than it saves here.
+    # Probing every literal beforehand takes longer here than it saves.
     solver.parameters.cp_model_probing_level = 0
     status = solver.solve(built.model, Told())
-    words = {
-        cp_model.OPTIMAL: "within the gap",
-        cp_model.FEASIBLE: "time limit",
-        cp_model.INFEASIBLE: "infeasible",
-    }.get(status, "time limit")
+    ended = {cp_model.OPTIMAL: "within the gap", cp_model.INFEASIBLE: "infeasible"}
     answer = replace(
-        NO_ANSWER, words=words, infeasible=status == cp_model.INFEASIBLE, rounds=max(rounds, 1)
-    )
+        NO_ANSWER, words=ended.get(status, "time limit"),
+        infeasible=status == cp_model.INFEASIBLE, rounds=max(rounds, 1),
+    )  # fmt: skip
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return answer
     return replace(
@@ -76,8 +73,8 @@ def solve(
 
 
 def _values(formulation: Formulation, built: _Model, value: Callable[[Any], int]) -> FloatArray:
-    values = np.zeros(formulation.draft.columns.count)
     assert formulation.start is not None
+    values = np.zeros(formulation.draft.columns.count)
     for i, column in enumerate(formulation.start.tolist()):
         values[column] = value(built.start[i]) / _TICKS
         for k, literal in enumerate(built.on[i]):
@@ -86,7 +83,7 @@ def _values(formulation: Formulation, built: _Model, value: Callable[[Any], int]
 
 
 def interval_count(instance: Instance) -> int:
-    """Of the optional ones."""
+    """The number of optional intervals."""
     return instance.devices * (instance.operators + 2 * len(instance.edges[0]))
 
 
@@ -102,7 +99,7 @@ def refuse_too_large(instance: Instance) -> None:
 
 
 class _Model:
-    """on [n][D] literals and start [n] ticks of operators."""
+    """The CP-SAT model; of the operators, on [n][D] are literals and start [n] ticks."""
 
     def __init__(self, formulation: Formulation, instance: Instance) -> None:
         from ortools.sat.python import cp_model
@@ -111,10 +108,10 @@ class _Model:
         self.instance, self.network = instance, formulation.network
         self.tick = formulation.horizon_seconds / _TICKS
         self.ticks = np.round(instance.seconds / self.tick).astype(np.int64).tolist()
-        # Rounding may put half a tick on top of each operator.
+        # Rounding may add half a tick to each operator.
         self.latest = _TICKS + instance.operators
         self.step = self._time()
-        # Of each flow: its tail, its start and end, and what is 0 where it does not travel.
+        # (tail, [start, end], [the variables that are 0 where the flow does not travel]) per flow.
         self.flows: list[tuple[int, list[Any], list[Any]]] = []
         n, devices = instance.operators, range(instance.devices)
         self.on = [[self.model.new_bool_var("") for _ in devices] for _ in range(n)]
@@ -130,9 +127,7 @@ class _Model:
         return self.model.new_int_var(0, self.latest, "")
 
     def _tell_of_one_device(self) -> None:
-        instance, model = self.instance, self.model
-        held, memory = instance.memory_bytes.sum(), instance.problem.cluster.memory_bytes
-        fits = instance.able.all(axis=0) & (held <= memory)
+        instance, model, fits = self.instance, self.model, self.instance.holds_everything
         if not fits.any():
             return
         at, end = 0, [0] * instance.operators
@@ -150,13 +145,13 @@ class _Model:
                 model.add_hint(literal, 0)
 
     def _ends(self, i: int) -> Any:
-        """(4b)"""
+        """The end of operator i; adds (4b)."""
         took = sum(size * x for size, x in zip(self.ticks[i], self.on[i], strict=True))
         self.model.add(self.step >= self.start[i] + took)
         return self.start[i] + took
 
     def _places(self) -> None:
-        """(4c), (5), and what shares a device."""
+        """Adds (4c), (5) and co-location."""
         model, instance = self.model, self.instance
         for row, able in zip(self.on, instance.able.tolist(), strict=True):
             model.add_exactly_one(row)
@@ -173,7 +168,7 @@ class _Model:
                     model.add(one == other)
 
     def _operators(self) -> None:
-        """(6)"""
+        """Adds (6)."""
         for d in range(self.instance.devices):
             self.model.add_no_overlap(
                 self.model.new_optional_fixed_size_interval_var(at, ticks[d], row[d], "")
@@ -181,7 +176,7 @@ class _Model:
             )
 
     def _flows(self) -> None:
-        """(4a), (7) and (8)."""
+        """Adds (4a), (7) and (8)."""
         model, devices = self.model, range(self.instance.devices)
         leaving: list[list[Any]] = [[] for _ in devices]
         reaching: list[list[Any]] = [[] for _ in devices]
@@ -198,7 +193,10 @@ class _Model:
             for d in devices:
                 here, there = self.on[i][d], self.on[j][d]
                 for first, second, busy in ((here, there, leaving), (there, here, reaching)):
-                    travels = self._and_not(first, second)
+                    travels = model.new_bool_var("")  # first and not second
+                    model.add_bool_or(~first, second, travels)
+                    model.add_implication(travels, first)
+                    model.add_implication(travels, ~second)
                     self.flows[-1][2].append(travels)
                     busy[d].append(model.new_optional_interval_var(start, took, end, travels, ""))
         for busy in (leaving, reaching):
@@ -206,8 +204,8 @@ class _Model:
                 model.add_no_overlap(intervals)
 
     def _took(self, i: int, j: int, bits: float) -> tuple[Any, list[Any]]:
-        """(ticks of a flow, (7)'s u, one per pair of devices). A pair that cannot be used is
-        forbidden."""
+        """(ticks that a flow takes, u of (7) for each pair of devices that can be used); forbids
+        the other pairs."""
         model, network = self.model, self.network
         took, channels = 0, []
         seconds = (network.latency + bits * network.per_bit) / self.tick
@@ -226,10 +224,3 @@ class _Model:
         duration = self._time()
         model.add(duration == took)
         return duration, channels
-
-    def _and_not(self, first: Any, second: Any) -> Any:
-        both = self.model.new_bool_var("")
-        self.model.add_bool_or(~first, second, both)
-        self.model.add_implication(both, first)
-        self.model.add_implication(both, ~second)
-        return both

@@ -1,10 +1,10 @@
 """What a transfer between two devices takes in each formulation's own network.
 
-The papers have one device per server (ICC: k alike, joined faster inside), alike NICs, and a fat
-tree or a plane per NIC that never blocks. What is carried over to other clusters here, and nothing
-else: two devices of one server are joined at the intra-server rate, and a pair of devices with a
-link of its own by that link; both are given, never decided. A cluster whose servers do not all
-reach each other is refused.
+The papers have one device per server (ICC: k equal devices, joined faster inside the server), equal
+NICs, and a fat tree or a plane per NIC that never blocks. Only this is added for other clusters:
+two devices of one server are joined at the intra-server rate, and a pair of devices with a link of
+its own by that link; both rates are given, never decided. A cluster whose servers do not all reach
+each other is refused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from placewire.optimizer.registry import Refusal
 
 @dataclass(frozen=True)
 class Network:
-    """Ordered pairs of unlike devices, q of them: source, target int64[q]. A transfer of t bits
-    takes latency + t * per_bit, float64[q] each, and t / b more where decided int64[q] names a
-    server pair whose b is decided, -1 otherwise.
+    """The q ordered pairs of two devices: source, target int64[q]. A transfer of t bits takes
+    latency + t * per_bit, float64[q] each. decided int64[q] is the index of the pair's servers in
+    server_pairs, where t / b is added, or -1 where nothing is decided.
 
-    server_pairs int64[k, 2] have a decided b; transmit float64[S] bits per second is the limit B of
-    (3.7). A pair with per_bit inf cannot be used at all."""
+    server_pairs int64[k, 2]: the pairs whose b is decided; transmit float64[S] bits per second: the
+    limit B of (3.7). A pair with per_bit inf cannot be used at all."""
 
     source: IntArray
     target: IntArray
@@ -40,85 +40,80 @@ class Network:
 
     @property
     def reached(self) -> FloatArray:
-        """float64[q]: 1 where the pair can be used, 0 where not."""
+        """float64[q]: 1 where the pair can be used, else 0."""
         return np.isfinite(self.per_bit).astype(np.float64)
 
     @property
     def uniform(self) -> bool:
-        """One cost for every pair: P1 of the thesis as it is written."""
+        """Whether every pair has the same cost, as in P1 of the thesis."""
         pairs = np.stack([self.latency, self.per_bit])
         return bool((self.decided < 0).all()) and bool((pairs == pairs[:, :1]).all())
 
 
 def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
-    """Each pair of servers at the full rate of one NIC: that of the first rail which both are on,
-    the slower end's. with_latency: p0 is charged (the thesis), or not (ICC)."""
+    """Each pair of servers has the full rate of one NIC: that of the slower end on the first rail
+    that both are on. with_latency: whether p0 is charged (the thesis) or not (ICC)."""
     _raise(shares_no_rail(problem))
-    cluster, usable = problem.cluster, problem.usable_nic_rates
-    source, target = _device_pairs(cluster)
-    latency, per_bit = _given(problem, source, target)
-    between = np.isnan(per_bit)
-    server = cluster.server_of_device
-    for q in np.flatnonzero(between).tolist():
-        s, t = int(server[source[q]]), int(server[target[q]])
-        both = np.minimum(usable[s], usable[t])
+    server, usable = problem.cluster.server_of_device, problem.usable_nic_rates
+    source, target, latency, per_bit = _given(problem)
+    for q in np.flatnonzero(np.isnan(per_bit)).tolist():
+        both = np.minimum(usable[server[source[q]]], usable[server[target[q]]])
         per_bit[q] = 1.0 / both[np.flatnonzero(both)[0]]
     if not with_latency:
         latency = np.zeros_like(latency)
-    nothing = np.empty((0, 2), dtype=np.int64)
-    decided = np.full(len(source), -1, dtype=np.int64)
-    return Network(source, target, latency, per_bit, decided, nothing, usable.sum(axis=1))
+    return _all_given(problem, source, target, latency, per_bit)
 
 
 def full_mesh(problem: Problem) -> Network:
-    """Moirai, section III-A and figure 3: every pair of devices at what it could have alone, and
-    where it has no channel of its own, at what the slowest hop of the best way through others has.
-    """
+    """Moirai, section III-A and figure 3: every pair of devices has the rate that it could have
+    alone; without a channel of its own, that of the slowest hop of the best way through others."""
     alone = problem.alone(widest_rates(problem.usable_nic_rates))
-    setup, rate = alone.setup, alone.rate
     source, target = _device_pairs(problem.cluster)
-    best = bottleneck_rates(rate)[source, target]
+    best = bottleneck_rates(alone.rate)[source, target]
     per_bit = np.divide(1.0, best, out=np.full_like(best, np.inf), where=best > 0)
-    decided = np.full(len(source), -1, dtype=np.int64)
+    return _all_given(problem, source, target, alone.setup[source, target], per_bit)
+
+
+def _all_given(
+    problem: Problem, source: IntArray, target: IntArray, latency: FloatArray, per_bit: FloatArray
+) -> Network:
+    """A network in which no rate is decided."""
     return Network(
-        source, target, setup[source, target], per_bit, decided,
+        source, target, latency, per_bit, np.full(len(source), -1, dtype=np.int64),
         np.empty((0, 2), dtype=np.int64), problem.usable_nic_rates.sum(axis=1),
     )  # fmt: skip
 
 
 def bottleneck_rates(rate: FloatArray) -> FloatArray:
-    """float64[D, D]: where rate is 0, the largest that some way through other devices has on its
-    slowest hop (0 where there is no way); else the rate itself."""
+    """float64[D, D]: the rate itself where it is not 0; else that of the slowest hop on the best
+    way through other devices, 0 where there is no way."""
     widest = rate.copy()
     for k in range(len(rate)):
-        through = np.minimum(widest[:, k, None], widest[None, k, :])
-        widest = np.maximum(widest, through)
-    found: FloatArray = np.where(rate > 0, rate, widest)
-    return found
+        widest = np.maximum(widest, np.minimum(widest[:, k, None], widest[None, k, :]))
+    return np.asarray(np.where(rate > 0, rate, widest))
 
 
 def decided_network(problem: Problem) -> Network:
     """b of each ordered pair of servers is decided, within the sum over a server's NICs (3.7).
 
-    All device pairs of one server pair have the same b: it is a queue of the server's.
+    All device pairs of one server pair have the same b, which is a queue of the server.
     """
     _raise(lacks_a_rail(problem))
-    cluster, usable = problem.cluster, problem.usable_nic_rates
-    source, target = _device_pairs(cluster)
-    latency, per_bit = _given(problem, source, target)
+    source, target, latency, per_bit = _given(problem)
     between = np.isnan(per_bit)
-    ends = np.stack([cluster.server_of_device[source], cluster.server_of_device[target]], axis=1)
+    ends = problem.cluster.server_of_device[np.stack([source, target], axis=1)]
     pairs, index = np.unique(ends[between], axis=0, return_inverse=True)
     decided = np.full(len(source), -1, dtype=np.int64)
     decided[between] = index.ravel()
     per_bit[between] = 0.0
-    return Network(source, target, latency, per_bit, decided, pairs, usable.sum(axis=1))
+    transmit = problem.usable_nic_rates.sum(axis=1)
+    return Network(source, target, latency, per_bit, decided, pairs, transmit)
 
 
 def rates_per_rail(problem: Problem, network: Network, decided: FloatArray) -> FloatArray:
-    """float64[S, S, R] of the decided b float64[k] in bits per second: over a server's rails in
-    proportion to its NICs. (3.7) knows no slower receiver: what unlike NICs cannot do is taken off,
-    as is what a NIC cannot receive in all where the problem's model limits that."""
+    """float64[S, S, R] from the decided b float64[k], in bits per second: b is spread over the
+    sender's rails in proportion to its NICs. (3.7) ignores slower receivers: rates are cut to what
+    the receiving NIC can do, in all too where the problem's model limits that."""
     usable = problem.usable_nic_rates
     widest = np.minimum(usable[:, None, :], usable[None, :, :])
     rates = np.zeros((len(usable), *usable.shape))
@@ -134,39 +129,38 @@ def _device_pairs(cluster: Cluster) -> tuple[IntArray, IntArray]:
     return ends[:, 0], ends[:, 1]
 
 
-def _given(problem: Problem, source: IntArray, target: IntArray) -> tuple[FloatArray, FloatArray]:
-    """(latency, seconds per bit) float64[q] of each pair; the latter nan where it travels over
-    rails."""
-    setup, rate = problem.paths.setup, problem.paths.rate
-    over_rails = rate[source, target] == 0
+def _given(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """(source, target, latency, seconds per bit) of each pair; over rails the last is nan."""
+    source, target = _device_pairs(problem.cluster)
+    setup, rate = problem.paths.setup[source, target], problem.paths.rate[source, target]
     with np.errstate(divide="ignore"):
-        per_bit = np.where(over_rails, np.nan, 1.0 / rate[source, target])
-    p0 = problem.cluster.setup_latency_seconds
-    return np.where(over_rails, p0, setup[source, target]), per_bit
+        per_bit = np.where(rate == 0, np.nan, 1.0 / rate)
+    latency = np.where(rate == 0, problem.cluster.setup_latency_seconds, setup)
+    return source, target, latency, per_bit
 
 
 def shares_no_rail(problem: Problem) -> Refusal | None:
-    """Of programs with given bandwidths: every server reaches every other."""
+    """Refuses, for programs with given bandwidths, servers that share no rail."""
     cluster, usable = problem.cluster, problem.usable_nic_rates
     for s, t in _server_pairs(problem).tolist():
         if not np.minimum(usable[s], usable[t]).any():
             return Refusal(
                 f"servers {cluster.servers[s].name} and {cluster.servers[t].name} share no rail: "
-                "the published formulations assume that every server reaches every other; "
-                "engine auto does not"
+                "the published formulations assume that every server reaches every other; use "
+                "engine auto, which does not"
             )
     return None
 
 
 def lacks_a_rail(problem: Problem) -> Refusal | None:
-    """Of programs that decide bandwidths: each server is on each rail."""
+    """Refuses, for programs that decide bandwidths, a server without a NIC on some rail."""
     cluster = problem.cluster
     for s in np.unique(_server_pairs(problem)).tolist():
         for r in np.flatnonzero(cluster.nic_rates[s] == 0).tolist():
             return Refusal(
                 f"server {cluster.servers[s].name} has no NIC on rail {cluster.rails[r]}: the "
-                "thesis' (3.7) sums a server's NICs and so assumes one on each rail; "
-                "engine auto does not"
+                "thesis' (3.7) sums a server's NICs and so assumes one on each rail; use engine "
+                "auto, which does not"
             )
         if not len(cluster.rails):
             return Refusal(
@@ -177,12 +171,10 @@ def lacks_a_rail(problem: Problem) -> Refusal | None:
 
 
 def _server_pairs(problem: Problem) -> IntArray:
-    """int64[k, 2]: those whose devices reach each other over rails."""
-    source, target = _device_pairs(problem.cluster)
-    server = problem.cluster.server_of_device
-    over_rails = problem.paths.rate[source, target] == 0
-    ends = np.stack([server[source], server[target]], axis=1)[over_rails]
-    return np.unique(ends, axis=0)
+    """int64[k, 2]: the pairs of servers whose devices reach each other over rails."""
+    pairs = np.stack(_device_pairs(problem.cluster), axis=1)
+    over_rails = problem.paths.rate[pairs[:, 0], pairs[:, 1]] == 0
+    return np.unique(problem.cluster.server_of_device[pairs[over_rails]], axis=0)
 
 
 def _raise(refusal: Refusal | None) -> None:

@@ -1,10 +1,10 @@
-"""The formulations, each as its paper puts its constraints together.
+"""Composes each paper's formulation from its constraints.
 
-P1      thesis 3.3; ICC (P1)     every pair of operators of the sort (3.6), one bandwidth
-P2      thesis 3.5               the same with a decided bandwidth (3.7)-(3.9)
-P3      thesis 4.3; ICC (P2)     for the reduced graph: groups (4.2)-(4.5), and (4.7) over
-                                 parallelizable pairs R only
-moirai  Moirai III-D            unlike devices, a decided order, flows that wait (moirai.py)
+P1      thesis 3.3; ICC (P1)     every pair of operators in the sort (3.6), one bandwidth
+P2      thesis 3.5               the same, with a decided bandwidth (3.7)-(3.9)
+P3      thesis 4.3; ICC (P2)     for the reduced graph: groups (4.2)-(4.5), and (4.7) only over
+                                 the parallelizable pairs R
+moirai  Moirai III-D             unlike devices, a decided order, flows that wait (moirai.py)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PaperName = Literal["icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "
 
 @dataclass(frozen=True)
 class Formulation:
-    """draft, and where in it the decision is: x int64[n, D]; transfers.rate for bandwidths; start
+    """A draft, and the columns of its decision: x int64[n, D]; transfers.rate for bandwidths; start
     int64[n] where the order is decided too, else None."""
 
     name: PaperName
@@ -51,9 +51,10 @@ class Formulation:
 
 
 def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
-    """Sized, not built. with_rows: Moirai's program has none for a solver that knows intervals.
-    Raises FormulationRefusedError where the cluster is not the paper's, FormulationTooLargeError
-    where its rows are more than can be counted."""
+    """Sizes the formulation and does not build it. with_rows: False for a solver that knows
+    intervals, which takes Moirai's program without rows. Raises FormulationRefusedError where the
+    paper does not describe the cluster, FormulationTooLargeError where there are more rows than can
+    be counted."""
     instance = Instance(problem)
     if name == "moirai":
         return _moirai(instance, with_rows=with_rows)
@@ -89,7 +90,7 @@ def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
 
 
 def _whole(core: c.Core) -> list[Family]:
-    """(3.3), co-location by handles, and (3.6) over O."""
+    """The rows of P1 and P2: (3.3), co-location by handles, and (3.6) over O."""
     instance = core.instance
     return [
         c.one_device(core, np.arange(instance.operators)),
@@ -99,7 +100,7 @@ def _whole(core: c.Core) -> list[Family]:
 
 
 def _reduced(core: c.Core) -> list[Family]:
-    """(4.2)-(4.5), and (4.7) over R."""
+    """The rows of P3: (4.2)-(4.5), and (4.7) over R."""
     instance = core.instance
     inside, outside = instance.parallel_pair_counts
     return [
@@ -111,7 +112,8 @@ def _reduced(core: c.Core) -> list[Family]:
 
 
 def _split_edges(instance: Instance, grouped: bool) -> tuple[IntArray, IntArray]:
-    """(edges that cost nothing anywhere, those that may cost): (4.6) knows groups, (3.5) not."""
+    """(edges that never cost anything, edges that may). grouped: edges within a group never do, as
+    in (4.6); (3.5) has no groups."""
     i, j, bits = instance.edges
     silent = bits == 0
     if grouped:

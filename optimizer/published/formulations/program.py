@@ -3,11 +3,11 @@
     minimise  v[OBJECTIVE]   subject to   A v <= limit (or = limit),   0 <= v <= high,
               v[whole] integer,   v[slow] * v[rate] >= v[switch]^2  for each hyperbola
 
-The last is a rotated second-order cone, hence convex. With switch = 1 it says slow >= 1 / rate, and
-with switch = 0 nothing.
+The last is a rotated second-order cone, hence convex. With switch = 1 it says slow >= 1 / rate;
+with switch = 0 it says nothing.
 
 Rows come in families, one for each numbered constraint of a paper. A family knows how many rows it
-will have before it writes any, so that a program too large is refused before it is built.
+will have before it writes any, so that a program that is too large is refused before it is built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OBJECTIVE = 0
 
 @dataclass(frozen=True)
 class Size:
-    """Of a program as it would be handed to a solver that knows cones."""
+    """The size of a program as it would be handed to a solver that knows cones."""
 
     rows: int
     columns: int
@@ -36,7 +36,7 @@ class Size:
 
 
 class RowWriter:
-    """Collects blocks of rows that have the same number of terms each."""
+    """Collects blocks of rows; all rows of a block have the same number of terms."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,7 +49,7 @@ class RowWriter:
     def add(
         self, columns: IntArray, values: ArrayLike, limit: ArrayLike, *, equal: bool = False
     ) -> None:
-        """columns int64[k, t]; values broadcast to [k, t] and limit to [k]: k rows."""
+        """Adds k rows: columns int64[k, t]; values broadcast to [k, t] and limit to [k]."""
         k, t = columns.shape
         self._row.append(np.repeat(np.arange(self.count, self.count + k), t))
         self._column.append(columns.ravel())
@@ -80,8 +80,18 @@ class Family:
     write: Callable[[RowWriter], None]
 
 
+def block(
+    equations: str, columns: IntArray, values: ArrayLike, limit: ArrayLike, *, equal: bool = False
+) -> Family:
+    """A family that is one block of rows; its arguments are those of RowWriter.add."""
+    return Family(
+        equations, len(columns), columns.size,
+        lambda rows: rows.add(columns, values, limit, equal=equal),
+    )  # fmt: skip
+
+
 class Columns:
-    """Blocks of variables, each from 0 to its upper limit."""
+    """Collects blocks of variables; each variable lies between 0 and its upper limit."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,7 +101,7 @@ class Columns:
     def add(
         self, shape: tuple[int, ...], high: ArrayLike = 1.0, *, whole: bool = False
     ) -> IntArray:
-        """Numbers of the new variables, int64[shape]; high broadcasts to the shape."""
+        """The numbers of the new variables, int64[shape]; high broadcasts to the shape."""
         size = int(np.prod(shape, dtype=np.int64))
         self._high.append(np.broadcast_to(np.asarray(high, dtype=float), shape).ravel())
         self._whole.append(np.full(size, whole))
@@ -109,7 +119,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Hyperbolas:
-    """int64[h] columns each: slow * rate >= switch^2."""
+    """slow * rate >= switch^2; each field holds the numbers of the columns, int64[h]."""
 
     slow: IntArray
     rate: IntArray
@@ -124,7 +134,8 @@ NO_HYPERBOLAS = Hyperbolas(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 
 @dataclass(frozen=True)
 class Program:
-    """Built: matrix is a scipy csr_array[rows, columns]; whole, equal are bool arrays."""
+    """A program that is built: matrix is a scipy csr_array[rows, columns]; whole and equal are bool
+    arrays."""
 
     high: FloatArray
     whole: Any
@@ -136,7 +147,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Draft:
-    """A formulation of one problem, sized and not yet built."""
+    """The program of a formulation for one problem, sized and not yet built."""
 
     columns: Columns
     families: Sequence[Family]

@@ -1,4 +1,4 @@
-"""Over which a published formulation is solved."""
+"""The names of the solvers of published formulations."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ apart       thesis (3.5): one cost wherever the two operators are apart
 between     ICC (5), (12): a given cost for each pair of devices
 allocated   thesis (3.8), (3.9), (4.6)-(4.8): a decided bandwidth for each pair of servers
 
-The papers write products of binaries. (3.5) and (5) get one variable for each product with its
-exact linear envelope; (3.8) is the thesis' own. In (3.9) the cost delta * (p0 + t / b) becomes
-p0 * delta + t * r with r * b >= delta^2, a cone: at delta = 1 that is r >= 1 / b, at delta = 0
-nothing. It has the same solutions as the paper's cubic term, is convex, and needs no big constant.
+The papers write products of binaries. Here each product in (3.5) and (5) is a variable with its
+exact linear envelope; (3.8) is the thesis' own envelope. In (3.9) the cost delta * (p0 + t / b)
+becomes p0 * delta + t * r with r * b >= delta^2, a cone: delta = 1 makes it r >= 1 / b, and with
+delta = 0 it says nothing. The cone has the same solutions as the paper's cubic term, is convex, and
+needs no big constant.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from placewire.optimizer.published.formulations.program import (
     Family,
     Hyperbolas,
     RowWriter,
+    block,
 )
 
 
 @dataclass(frozen=True)
 class Transfers:
-    """rate int64[k]: the columns of the decided b, in units of rate_unit bits per second."""
+    """rate: int64[k], the columns of the decided b, in units of rate_unit bits per second."""
 
     families: list[Family]
     hyperbolas: Hyperbolas = NO_HYPERBOLAS
@@ -38,45 +40,36 @@ class Transfers:
 
 
 def apart(core: Core, network: Network, sending: IntArray) -> Transfers:
-    """(3.5): f_i + cost (1 - sum_d w_d) <= s_j with w_d = x_{i,d} x_{j,d} for these edges."""
-    i, j, bits = core.instance.edges
-    i, j, bits = i[sending], j[sending], bits[sending]
+    """(3.5) for these edges: f_i + cost (1 - sum_d w_d) <= s_j with w_d = x_{i,d} x_{j,d}."""
+    i, j, bits = (column[sending] for column in core.instance.edges)
     devices, k = core.instance.devices, len(sending)
     w = core.columns.add((k, devices))
     cost = np.zeros(k)
     if len(network.source):
         cost = (network.latency[0] + bits * network.per_bit[0]) / core.horizon_seconds
-
-    def products(rows: RowWriter) -> None:
-        for operators in (i, j):
-            columns = np.stack([w, core.x[operators]], axis=2).reshape(-1, 2)
-            rows.add(columns, [1.0, -1.0], 0.0)
-
-    def waits(rows: RowWriter) -> None:
-        columns = np.column_stack([core.finish[i], core.start[j], w])
-        values = np.column_stack([np.ones(k), -np.ones(k), np.repeat(-cost[:, None], devices, 1)])
-        rows.add(columns, values, -cost)
-
+    products = np.stack([np.stack([w, core.x[operators]], axis=2) for operators in (i, j)])
+    columns = np.column_stack([core.finish[i], core.start[j], w])
+    values = np.column_stack([np.ones(k), -np.ones(k), np.repeat(-cost[:, None], devices, 1)])
     return Transfers(
         [
-            Family("products of (3.5)", 2 * k * devices, 4 * k * devices, products),
-            Family("(3.5)", k, k * (2 + devices), waits),
+            block("products of (3.5)", products.reshape(-1, 2), [1.0, -1.0], 0.0),
+            block("(3.5)", columns, values, -cost),
         ]
     )
 
 
 def _pairs_in_use(core: Core, network: Network, sending: IntArray) -> tuple[IntArray, list[Family]]:
-    """(delta int64[k, q], the rows of (3.8)): delta is 1 just where i is on d and j on e.
+    """(delta int64[k, q], the rows of (3.8)): delta is 1 exactly where i is on d and j is on e.
 
-    (3.8) makes delta 0 or 1 wherever x is, so that it need not be declared binary. It must not be
-    for HiGHS: with thousands of binary deltas the presolve of 1.12 "proves" optima that are not.
+    (3.8) makes delta 0 or 1 where x is 0 or 1, so that delta need not be declared binary. For HiGHS
+    it must not be: with thousands of binary deltas the presolve of 1.12 "proves" false optima.
     """
-    i, j, _ = core.instance.edges
+    i, j, _ = (column[sending] for column in core.instance.edges)
     delta = core.columns.add((len(sending), len(network.source)))
 
     def write(rows: RowWriter) -> None:
-        at_source = core.x[i[sending]][:, network.source].ravel()
-        at_target = core.x[j[sending]][:, network.target].ravel()
+        at_source = core.x[i][:, network.source].ravel()
+        at_target = core.x[j][:, network.target].ravel()
         flat = delta.ravel()
         rows.add(np.column_stack([at_source, at_target, flat]), [1.0, 1.0, -1.0], 1.0)
         rows.add(np.column_stack([flat, at_source]), [1.0, -1.0], 0.0)
@@ -87,10 +80,10 @@ def _pairs_in_use(core: Core, network: Network, sending: IntArray) -> tuple[IntA
 
 
 def between(core: Core, network: Network, sending: IntArray) -> Transfers:
-    """ICC (5): f_i + sum_{d != e} x_{i,d} x_{j,e} t / b_{d,e} <= s_j, and p0 where the network has
-    one: the thesis' (3.5) where pairs of devices are unlike."""
+    """ICC (5): f_i + sum_{d != e} x_{i,d} x_{j,e} t / b_{d,e} <= s_j; where the network has p0, the
+    thesis' (3.5) for unlike pairs of devices."""
     delta, families = _pairs_in_use(core, network, sending)
-    families.append(_arrivals(core, network, sending, delta, None, 0.0))
+    families.append(_arrivals(core, network, sending, delta))
     return Transfers(families)
 
 
@@ -123,23 +116,16 @@ def _arrivals(
     network: Network,
     sending: IntArray,
     delta: IntArray,
-    slow: IntArray | None,
-    rate_unit: float,
+    slow: IntArray | None = None,
+    rate_unit: float = 1.0,
 ) -> Family:
     """(3.9), ICC (5), second case: f_i + sum delta (latency + t per_bit) + sum t r <= s_j."""
-    i, j, bits = core.instance.edges
-    i, j, bits = i[sending], j[sending], bits[sending]
-    parts = [np.stack([core.finish[i], core.start[j]], axis=1), delta]
+    i, j, bits = (column[sending] for column in core.instance.edges)
+    columns = [np.stack([core.finish[i], core.start[j]], axis=1), delta]
+    given = (network.latency + bits[:, None] * network.per_bit) / core.horizon_seconds
+    values = [np.tile([1.0, -1.0], (len(i), 1)), given]
     if slow is not None:
-        parts.append(slow)
-    columns = np.concatenate(parts, axis=1)
-
-    def write(rows: RowWriter) -> None:
-        given = (network.latency + bits[:, None] * network.per_bit) / core.horizon_seconds
-        values = [np.tile([1.0, -1.0], (len(i), 1)), given]
-        if slow is not None:
-            seconds = bits / rate_unit / core.horizon_seconds
-            values.append(np.repeat(seconds[:, None], slow.shape[1], axis=1))
-        rows.add(columns, np.concatenate(values, axis=1), 0.0)
-
-    return Family("(3.9)", *(len(columns), columns.size), write)
+        seconds = bits / rate_unit / core.horizon_seconds
+        columns.append(slow)
+        values.append(np.repeat(seconds[:, None], slow.shape[1], axis=1))
+    return block("(3.9)", np.concatenate(columns, axis=1), np.concatenate(values, axis=1), 0.0)

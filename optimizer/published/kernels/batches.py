@@ -1,11 +1,11 @@
-"""Edges of a merging graph merged in batches that need no search for cycles, compiled.
+"""Merges edges of a graph in batches that need no search for cycles; compiled.
 
-A node's level is the number of edges on the longest path to it. Between nodes of neighbouring
-levels no other path than their edge can be, so that merging the two makes no cycle (Pesto's
-criterion, for one edge). A batch makes groups of nodes of two neighbouring levels, and no two
-groups of the same levels with an edge between them. Then no cycle arises from all of them together:
-with the lower of its levels as a group's own, no edge leads to a lower level, and within one level
-edges lead only from unmerged nodes into groups.
+A node's level is the number of edges on the longest path to it. Two nodes of neighbouring levels
+can have no path between them other than their edge, so that merging them makes no cycle (Pesto's
+criterion, for one edge). Every group of a batch has nodes of two neighbouring levels, and no edge
+joins two groups of the same levels. All groups together make no cycle either: where the level of a
+group is the lower of its two, no edge leads to a lower level, and within a level edges lead only
+from unmerged nodes into groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NONE, _SEVERAL = -1, -2
 
 @compiled
 def _levels(m: Merging) -> IntArray:
-    """int64[n], of roots."""
+    """The level of each root, int64[n]."""
     level = np.zeros(len(m.home), dtype=np.int64)
     for p in range(len(m.at)):
         x = m.at[p]
@@ -36,8 +36,8 @@ def _levels(m: Merging) -> IntArray:
 
 @compiled
 def _note(m: Merging, x: int, group: int, forward: bool, level: IntArray, beside: IntArray) -> None:
-    """Node x joins the group: what follows it one level up (else what precedes it one level down)
-    stands beside that group now."""
+    """Notes that node x joins the group: in `beside`, the group stands beside the successors of x
+    one level up (forward), or beside its predecessors one level down."""
     wanted = level[x] + 1 if forward else level[x] - 1
     e = m.out_first[x] if forward else m.in_first[x]
     while e >= 0:
@@ -49,7 +49,7 @@ def _note(m: Merging, x: int, group: int, forward: bool, level: IntArray, beside
 
 @compiled
 def _settle(m: Merging, size: IntArray, level: IntArray) -> None:
-    """Positions after a batch: by level, unmerged nodes before groups, else as before."""
+    """Sets the positions after a batch: by level, unmerged nodes before groups, else as before."""
     count = np.zeros(2 * level.max() + 3, dtype=np.int64)
     for x in m.at:
         if x >= 0 and m.home[x] == x:
@@ -67,12 +67,12 @@ def _settle(m: Merging, size: IntArray, level: IntArray) -> None:
 
 @compiled
 def merge_batch(m: Merging, edges: IntArray, most_nodes: int, least: int) -> int:
-    """One batch, edges (numbers) in the order given, of groups of at most that many nodes, until
-    `least` nodes are left: the number of merges."""
+    """Merges one batch of edges, in the order given, into groups of at most most_nodes nodes, until
+    `least` nodes are left. Returns the number of merges."""
     n = len(m.home)
     level, size = _levels(m), np.ones(n, dtype=np.int64)
-    # Of an unmerged node the group that its edges lead into, and the one that leads to it, among
-    # the groups whose levels are its own and the next one, or the one before and its own.
+    # For an unmerged node: the group that its edges lead into, and the group that leads to it. Only
+    # groups count whose levels are its own and the next, or the one before and its own.
     into, out_of = np.full(n, _NONE), np.full(n, _NONE)
     before = m.nodes[0]
     for e in edges:

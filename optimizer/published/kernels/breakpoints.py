@@ -1,4 +1,4 @@
-"""Where to cut a topological order into clusters that send each other least, compiled."""
+"""Cuts a topological order into the clusters that send each other least; compiled."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def breakpoints(
     reach: int,
     most_bytes: int,
 ) -> IntArray:
-    """int64[n + 1]: in front of which place the cluster begins that ends before place j (S and P of
-    Celeritas (6)). Places are positions in the order.
+    """int64[n + 1]: for each place j, where the cluster begins that ends before it (S and P of
+    Celeritas (6)). A place is a position in the order.
 
-    into[into_start[j]:into_start[j + 1]]: the places that send to place j, each once, taking
-    into_seconds. size int64[n] bytes, able bool[n, k]. A cluster has at most `reach` places and
-    most_bytes, or one place alone; all of it can run on a common device type; and a place whose
-    leader is an earlier one is in the cluster of its leader, or alone. Of equal cuts the one with
-    the longest last cluster is taken.
+    into[into_start[j]:into_start[j + 1]]: the places that send to place j, each once; into_seconds:
+    how long they send. size int64[n] bytes; able bool[n, k]. A cluster has at most `reach` places
+    and most_bytes, or one place alone; one device type can run all of it; and a place whose leader
+    is an earlier place is in the cluster of its leader, or alone. Of equal cuts, the one with the
+    longest last cluster is taken.
     """
     n = len(leader)
-    # Of each place what it still sends to j or beyond (4), and to how many places.
+    # For each place: the seconds that it still sends to j or beyond (4), and to how many places.
     open_seconds, open_count = np.zeros(n), np.zeros(n, dtype=np.int64)
     for e in range(len(into)):
         open_seconds[into[e]] += into_seconds[e]
@@ -41,7 +41,7 @@ def breakpoints(
         for e in range(into_start[j - 1], into_start[j]):
             i = into[e]
             open_count[i] -= 1
-            # Exactly nothing at the end, or rounding would decide between equal cuts.
+            # Exactly 0 at the end, or rounding would decide between equal cuts.
             open_seconds[i] = open_seconds[i] - into_seconds[e] if open_count[i] > 0 else 0.0
         cost, held, earliest = 0.0, 0, n
         common[:] = True

@@ -1,4 +1,4 @@
-"""How many nodes lie within each distance of a node, and how that number grows, compiled."""
+"""Measures how the number of nodes within a distance of a node grows with it; compiled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from placewire.optimizer.kernels.compiled import compiled
 def growth_exponents(
     near_start: IntArray, near: IntArray, first: int, last: int, exponent: FloatArray
 ) -> None:
-    """Fills exponent float64[n] for the nodes first..last - 1; neighbour lists in CSR.
+    """Fills exponent float64[n] for the nodes first..last - 1; near_start, near: neighbours in CSR.
 
-    The slope of log(nodes within r) over log r, by least squares over all distances r from the node
-    to another one; 0 where there are fewer than two distances.
+    The exponent is the slope of log(nodes within r) over log r, by least squares over all distances
+    r from the node to another; 0 where there are fewer than two distances.
     """
     n = len(near_start) - 1
     queue = np.empty(n, dtype=np.int64)
@@ -34,7 +34,7 @@ def growth_exponents(
                     distance[w] = distance[u] + 1
                     queue[filled] = w
                     filled += 1
-        # The queue is by distance: where a distance ends, everything before lies within it.
+        # The queue is sorted by distance: where a distance ends, all nodes before lie within it.
         count, sum_x, sum_y, sum_xx, sum_xy = 0, 0.0, 0.0, 0.0, 0.0
         for k in range(1, filled):
             r = distance[queue[k]]

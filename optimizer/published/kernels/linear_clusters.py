@@ -1,4 +1,4 @@
-"""Longest paths taken out of a graph one after the other, compiled (linear clustering)."""
+"""Takes longest paths out of a graph, one after the other (linear clustering); compiled."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def take_longest_paths(
     clusters: int,
     at_most: int,
 ) -> int:
-    """Up to at_most times the longest path through operators that are in no cluster (cluster
-    int64[n] is -1 there), own float64[n] and on_edge float64[m] seconds added up, becomes a cluster
-    of its own; returns how many there are then.
+    """Makes the longest path through operators without a cluster (cluster int64[n] is -1 there) a
+    cluster, up to at_most times. Returns the number of clusters then.
 
-    An operator that is taken takes its edges with it, so that no later path leads through it.
+    The length of a path is the sum of own float64[n] and on_edge float64[m] seconds. An operator
+    takes its edges with it, so that no later path leads through it.
     """
     n = len(own)
     tail = np.empty(n)

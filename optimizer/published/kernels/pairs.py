@@ -1,5 +1,5 @@
-"""Pairs of operators merged as they were chosen, and the cheapest node into a neighbour, compiled:
-what published reductions need beside Algorithm 1."""
+"""Merges chosen pairs of operators, or the cheapest node with a neighbour; compiled. Published
+reductions need this beside Algorithm 1."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from placewire.optimizer.kernels import heap
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.graphs.contraction import Merging, may_merge, merge_acyclic, root
 
-# Of the neighbours that a node may be merged with, this many are tried.
+# How many of the neighbours that a node may be merged with are tried.
 _TRIED = 8
 _ALONE, _REFUSED = -1, -2
 
 
 @compiled
 def merge_pairs(m: Merging, first: IntArray, second: IntArray) -> None:
-    """The nodes of operators first[k] and second[k], in turn, where they may and make no cycle."""
+    """Merges the nodes of operators first[k] and second[k], in turn, where they may be merged and
+    make no cycle."""
     for k in range(len(first)):
         i, j = root(m.home, first[k]), root(m.home, second[k])
         if i != j:
@@ -26,8 +27,8 @@ def merge_pairs(m: Merging, first: IntArray, second: IntArray) -> None:
 
 @compiled
 def _nearest(m: Merging, i: int, forward: bool, beyond: int) -> int:
-    """Of root i's successors behind position `beyond` the first that it may be merged with, or of
-    its predecessors before it the last; _REFUSED where it may not with any, _ALONE without any."""
+    """The first successor of root i behind position `beyond` that i may be merged with, or the last
+    such predecessor before it; _REFUSED where none may be, _ALONE where i has none."""
     found = _ALONE
     e = m.out_first[i] if forward else m.in_first[i]
     while e >= 0:
@@ -47,11 +48,11 @@ def _nearest(m: Merging, i: int, forward: bool, beyond: int) -> int:
 
 @compiled
 def _merge_with_neighbour(m: Merging, i: int) -> int:
-    """Root i with a successor, or where it has none with a predecessor: the root of both, or a
-    negative number where that may not be.
+    """Merges root i with a successor, or without any with a predecessor. Returns the root of both,
+    or a negative number where nothing was merged.
 
-    No path leads from a node to the first of its successors in the kept order but their own edge,
-    so that the first try makes no cycle unless one before it may not be merged with.
+    The edge from a node to its first successor in the kept order is the only path between them, so
+    that the first try makes no cycle, unless it passed over a successor that may not be merged.
     """
     forward = _nearest(m, i, True, -1) != _ALONE
     beyond = -1 if forward else len(m.at)
@@ -67,10 +68,10 @@ def _merge_with_neighbour(m: Merging, i: int) -> int:
 
 @compiled
 def merge_cheapest(m: Merging, order: IntArray, least: int) -> None:
-    """The node of least delay with a neighbour, again and again, until `least` nodes are left or
-    none can be merged. order int64[n]: the recorded sort, by which ties are decided.
+    """Merges the node of least delay with a neighbour, again and again, until `least` nodes are
+    left or none can be merged. order int64[n]: the recorded sort, which decides ties.
 
-    A node that no neighbour takes is left until it has grown by another merge.
+    A node that can be merged with no neighbour is left until another merge has made it larger.
     """
     n = len(order)
     place = np.empty(n, dtype=np.int64)

@@ -1,8 +1,9 @@
-"""Scheduler `fifo`: each device runs what became ready first, as FlexFlow's simulator does.
+"""Scheduler `fifo`: each device runs first what became ready first, as in FlexFlow's simulator.
 
 Jia, Zaharia, Aiken: "Beyond data and model parallelism for deep neural networks" (MLSys 2019),
-section 5: tasks of a device run in the order in which they became ready, transfers in the order of
-being sent. Under a sharing without first-come channels, ready times are those with such channels.
+section 5: the tasks of a device run in the order in which they become ready, transfers in the order
+in which they are sent. A sharing without first-come channels uses the ready times that such
+channels would give.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def by_arrival(problem: Problem, device: IntArray, tables: Tables | None = None) -> FloatArray:
-    """float64[n]: a priority under which operators on device int64[n] start in that order, rates
-    following the traffic where they are decided. tables: the problem's, where they are made."""
+    """float64[n]: priorities under which operators on device int64[n] start in that order; where
+    rates are decided, they follow the traffic. tables: the problem's, if they exist already."""
     from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
     from placewire.optimizer.kernels.simulation.transfers import (
         channel_rates,

@@ -1,9 +1,9 @@
-"""Scheduler `list`: any placement's order by the longest path that is left, as HeteroG has it.
+"""Scheduler `list`: orders the operators of a placement by the longest path left, as HeteroG does.
 
 Yi, Zhang, Luo, Long, Diao, Wu, Zheng, Yang, Lin: "Optimizing distributed training deployment in
-heterogeneous GPU clusters" (CoNEXT 2020): a device that is idle runs the ready operator of highest
-rank, which is its own time and the longest path behind it, transfers between devices being
-operators too. The thesis evaluates its baselines so (section 5.1).
+heterogeneous GPU clusters" (CoNEXT 2020): an idle device runs the ready operator of the highest
+rank. The rank is the operator's own time plus the longest path behind it; transfers between devices
+count as operators. The thesis uses it for the methods that it compares with (section 5.1).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def by_remaining_path(
     problem: Problem, device: IntArray, tables: Tables | None = None
 ) -> FloatArray:
-    """float64[n]: the rank of each operator on device int64[n], transfers at their pair's widest
-    rate. It falls along every edge, or stays where an operator takes no time. tables: the
-    problem's, where they are made already."""
+    """float64[n]: the rank of each operator on device int64[n], with transfers at their pair's
+    widest rate. The rank falls along every edge, or stays where an operator takes no time. tables:
+    the problem's, if they exist already."""
     from placewire.optimizer.kernels.simulation.message_urgency import remaining_seconds
     from placewire.optimizer.kernels.tables import tables_of
 

@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 
 def devices_in_one_server(types: Sequence[str], *, memory: int = 10**12) -> Cluster:
-    """Joined so that a transfer takes bytes / SECOND, whichever pair it is between."""
+    """Devices that are joined so that a transfer between any two takes bytes / SECOND."""
     return Cluster(
         servers=(
             Server(
@@ -76,15 +76,15 @@ def device_of(problem: Problem, device: np.ndarray) -> dict[str, int]:
 
 
 def start_of(problem: Problem, priority: np.ndarray) -> dict[str, float]:
-    """Of methods that decide an order: their priorities are minus the starts of their schedule."""
+    """The starts of the schedule of a method that decides an order: minus its priorities."""
     return dict(zip(problem.graph.ids, (0.0 - priority).tolist(), strict=True))
 
 
 def schedule_of(
     problem: Problem, solution: Solution
 ) -> tuple[dict[str, int], dict[str, float], float]:
-    """(devices, starts, makespan) of a method's own schedule, which is checked: inputs are there,
-    and a device does one thing at a time."""
+    """(devices, starts, makespan) of a method's own schedule. Asserts that inputs have arrived and
+    that a device does one thing at a time."""
     graph, device, start = problem.graph, solution.device, 0.0 - solution.priority
     n = graph.operator_count
     finish = start + problem.seconds[np.arange(n), device]
@@ -95,7 +95,7 @@ def schedule_of(
         took = times.setup_seconds[a, b] + size * times.seconds_per_byte[a, b] if away else 0.0
         assert start[j] >= finish[i] + took - 1e-9, (graph.ids[i], graph.ids[j])
     for d in set(device.tolist()):
-        # What takes no time holds nobody up, and may stand within another's.
+        # An operator that takes no time delays no other, and may start within another's time.
         mine = np.flatnonzero((device == d) & (finish > start))
         mine = mine[np.argsort(start[mine])]
         assert (finish[mine[:-1]] <= start[mine[1:]] + 1e-9).all()

@@ -1,4 +1,4 @@
-"""`optimizer compare`: rows, what keeps them, how they stand beside each other, and what ends."""
+"""Tests `optimizer compare`: rows, their file, rankings and tables, and workers that end early."""
 
 from __future__ import annotations
 

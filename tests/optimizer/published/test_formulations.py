@@ -1,4 +1,4 @@
-"""The published formulations against an independent brute force, each other, and the simulator."""
+"""Tests the published formulations against a brute force, each other, and the simulator."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def step_of(problem: Problem, device, seconds_of_transfer) -> float:
 
 
 def placements(problem: Problem):
-    """Those that keep groups together and fit into the static memory."""
+    """The placements that keep groups together and fit into the static memory."""
     static = problem.graph.weight_bytes + problem.graph.activation_bytes
     static = static + problem.graph.workspace_bytes
     key = problem.graph.colocation
@@ -173,7 +173,7 @@ def best_rates_step(problem: Problem, device, known: float) -> float:
 
 
 def paths_of(problem: Problem, device, used) -> list[tuple[float, np.ndarray]]:
-    """(seconds that are fixed, bits per used pair) of every path, the devices' sequences too."""
+    """(fixed seconds, bits per used pair) of every path; sequences on devices count as edges."""
     graph, latency = problem.graph, problem.cluster.setup_latency_seconds
     order = graph.topological_order.tolist()
     paths: dict[int, list[tuple[float, np.ndarray]]] = {}
@@ -446,7 +446,7 @@ def test_cp_sat_too_and_its_better_answers_are_told(monkeypatch):
 
 
 def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
-    """The child needs longer than that to start."""
+    """The child needs longer to start than the time limit allows."""
     monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
     began = time.monotonic()
     with pytest.raises(NoIncumbentError, match="no incumbent in time"):

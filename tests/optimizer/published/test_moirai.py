@@ -1,4 +1,4 @@
-"""Moirai's program: figures 3 and 8, and an independent enumeration of placements and orders."""
+"""Tests Moirai's program: figures 3 and 8, and an enumeration of placements and orders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster
 from tests.optimizer.published.published_cases import SECOND, printed
 
 EXACT = SolveSettings(gap=0.0, time_limit_seconds=60.0)
-# The paper's program with its large numbers over two, its intervals over the third (auto).
+# highs and gurobi solve the paper's program with its large numbers, cp-sat (auto) its intervals.
 SOLVERS = ("highs", "gurobi", "cp-sat")
 MEGABYTE = 10**6
 

@@ -1,15 +1,18 @@
-"""Presets: every one names models, clusters and figures that hold together; one small one runs."""
+"""Tests that models, clusters and figures of every preset hold together, and runs a small one."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 from dataclasses import replace
 
 import pytest
 
 from placewire.optimizer.cli import main
 from placewire.optimizer.profile.devices import DEVICES
+from placewire.optimizer.published.comparison import presets
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
+from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets import PRESETS, load_preset
 from placewire.optimizer.published.comparison.presets.preset import (
     Captured,
@@ -21,7 +24,6 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Saved,
     Solved,
     equal_servers,
-    method,
     shortened,
 )
 from placewire.optimizer.published.comparison.reasons import Reasons
@@ -47,8 +49,11 @@ def test_a_preset_holds_together(name):
             assert {figure.asked.slow.on, figure.asked.fast.on} <= set(preset.clusters)
 
 
-def test_all_presets_that_are_named_are_there():
-    assert tuple(PRESETS) == tuple(PRESETS)
+@pytest.mark.parametrize("paper", sorted({place.split(":")[0] for place in PRESETS.values()}))
+def test_every_table_and_figure_of_a_paper_is_a_preset(paper):
+    module = importlib.import_module(f"{presets.__name__}.{paper}")
+    made = {name for name in vars(module) if name.startswith(("table_", "figure_"))}
+    assert {f"{paper}:{name}" for name in made} <= set(PRESETS.values())
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
@@ -66,7 +71,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
 
 def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     servers = equal_servers(2, "rtx4080s", 16, nics=2, gigabits=10.0)
-    one = Solved("two", method("single", limit_seconds=5.0), "step")
+    one = Solved("two", Method("single", time_limit_seconds=5.0), "step")
     preset = Preset(
         "A paper, table 1", {"MLP": Captured("placewire.examples.models.mlp:training_step", 8),
                              "Gone": Captured("placewire.examples.models.gone:training_step", 8)},
@@ -80,7 +85,7 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
             Figure("MLP", "by modules", "3", Reduced("two", "spotlight", "operators")),
             Figure("MLP", "alpha", "-", Delays("alpha")),
             Figure("MLP", "path", "-", FusedAt(0.0)),
-            Figure("MLP", "learned", "-", Solved("two", method("oracle"), "step")),
+            Figure("MLP", "learned", "-", Solved("two", Method("oracle"), "step")),
             Figure("MLP", "HRL", "4 h", None, "HRL is not here"),
             Figure("Gone", "step", "1", one),
         ],

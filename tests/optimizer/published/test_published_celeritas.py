@@ -1,5 +1,5 @@
-"""Order-Place, Adjusting Placement and m-TOPO: Celeritas' figure 3, examples worked by hand, and
-what holds by construction."""
+"""Tests Order-Place, Adjusting Placement and m-TOPO: Celeritas' figure 3, examples worked by hand,
+and properties that hold by construction."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def test_an_operator_that_is_earlier_elsewhere_leaves_an_unable_device():
 @FEW
 @given(small_problems())
 def test_an_operator_leaves_its_predecessors_device_only_for_an_earlier_start(problem):
-    """(9) by its consequence: whoever is not where the one before it was started there before that
-    device was done with what it had."""
+    """A consequence of (9): an operator that is not on the device of the operator before it starts
+    before that device is done with what it had."""
     solution = adjusting_placement.solve(problem, SETTINGS)
     _, start, _ = schedule_of(problem, solution)
     graph, device = problem.graph, solution.device

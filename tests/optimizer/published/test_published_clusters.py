@@ -1,4 +1,5 @@
-"""Linear clustering, DSC and METIS: examples worked by hand, and what holds by construction."""
+"""Tests linear clustering, DSC and METIS: examples worked by hand, and properties that hold by
+construction."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def groups(problem, cluster: np.ndarray) -> set[str]:
 
 
 def reached(problem) -> np.ndarray:
-    """bool[n, n]"""
+    """bool[n, n]: whether a path leads from operator i to operator j."""
     n = problem.graph.operator_count
     found = np.zeros((n, n), dtype=bool)
     source, target, _ = problem.graph.edges

@@ -1,5 +1,5 @@
-"""HEFT, PEFT, m-ETF, m-SCT and GETF: their papers' examples, or ours worked by hand, and what holds
-for each by its construction."""
+"""Tests HEFT, PEFT, m-ETF, m-SCT and GETF: examples of their papers, or our own worked by hand, and
+properties that hold by construction."""
 
 from __future__ import annotations
 

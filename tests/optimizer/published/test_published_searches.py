@@ -1,4 +1,5 @@
-"""MCMC, FlexFlow's MCMC, local search, random: worked by hand, and what holds by construction."""
+"""Tests MCMC, FlexFlow's MCMC, local search and random: examples worked by hand, and properties
+that hold by construction."""
 
 from __future__ import annotations
 

@@ -3,15 +3,18 @@ graphs" (HSDAG, 2024), section 3."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from placewire.optimizer.cluster import Cluster, Device, Server
+from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
+    NOT_IN_TEXT,
     Asked,
     Captured,
     Figure,
     Preset,
     Saved,
     Solved,
-    method,
 )
 from placewire.optimizer.published.learned.settings import Feature
 
@@ -21,7 +24,7 @@ MODELS = {
     "BERT": Captured("placewire.examples.models.bert:training_step", 1),
 }
 LIMIT_SECONDS = 300.0
-# Between host and a card in 16 lanes of PCIe's fourth version: 25 GB/s.
+# Between the host and a card in 16 lanes of PCIe version 4: 25 GB/s.
 _PCIE_GIGABITS = 200.0
 _DIFFERS = (
     "theirs is inference; ours are training steps of the same models, of batch 1",
@@ -42,21 +45,19 @@ def _machine(*types: str) -> Cluster:
 
 
 _CPU, _GPU, _BOTH = "CPU", "GPU", "CPU and GPU"
-_CLUSTERS = {
-    _CPU: _machine("cpu-core"),
-    _GPU: _machine("t4"),
-    _BOTH: _machine("cpu-core", "t4"),
-}
-_DEVICES = ("cpu-core", "t4")
-_ONE = method("single")
+_CLUSTERS = {_CPU: _machine("cpu-core"), _GPU: _machine("t4"), _BOTH: _machine("cpu-core", "t4")}
+_preset = partial(Preset, models=MODELS, devices=("cpu-core", "t4"), clusters=_CLUSTERS)
+_ON_CPU = Solved(_CPU, Method("single"), "step")
+_learned = partial(Method, time_limit_seconds=LIMIT_SECONDS)
 _ROWS: dict[str, tuple[Asked | None, str]] = {
-    "CPU-only": (Solved(_CPU, _ONE, "step"), ""),
-    "GPU-only": (Solved(_GPU, _ONE, "step"), ""),
+    "CPU-only": (_ON_CPU, ""),
+    "GPU-only": (Solved(_GPU, Method("single"), "step"), ""),
     "OpenVINO-CPU": (None, _OPENVINO),
     "OpenVINO-GPU": (None, _OPENVINO),
-    "Placeto": (Solved(_BOTH, method("placeto", limit_seconds=LIMIT_SECONDS), "step"), ""),
+    "Placeto": (Solved(_BOTH, _learned("placeto"), "step"), ""),
     "RNN-based": (None, _RNN),
-    "HSDAG": (Solved(_BOTH, method("hsdag", limit_seconds=LIMIT_SECONDS), "step"), ""),
+    "HSDAG": (Solved(_BOTH, _learned("hsdag"), "step"), ""),
+    "auto": (Solved(_BOTH, Method("auto"), "step"), ""),
 }
 # Seconds on Inception-V3, ResNet and BERT.
 _TABLE_2 = {
@@ -67,6 +68,7 @@ _TABLE_2 = {
     "Placeto": ("0.0116", "0.00932", "0.00651"),
     "RNN-based": ("0.0128", "0.00875", "OOM"),
     "HSDAG": ("0.0105", "0.00766", "0.00267"),
+    "auto": (NOT_IN_TEXT, NOT_IN_TEXT, NOT_IN_TEXT),
 }
 
 
@@ -76,13 +78,11 @@ def table_2() -> Preset:
         for name, row in _TABLE_2.items()
         for model, paper in zip(MODELS, row, strict=True)
     ]
-    search = Solved(_BOTH, method("auto"), "step")
-    figures += [Figure(model, "auto, s", "-", search) for model in MODELS]
     title = "HSDAG, table 2: step of methods on a CPU and a GPU"
-    return Preset(title, MODELS, _DEVICES, _CLUSTERS, figures, _DIFFERS)
+    return _preset(title, figures=figures, differs=_DIFFERS)
 
 
-# How much shorter than on the CPU; of the variants only what the text says (3.4).
+# How much shorter the step is than on the CPU; for the variants, only what the text says (3.4).
 _TABLE_3: dict[str, tuple[tuple[Feature, ...], tuple[str, str, str]]] = {
     "original": ((), ("17.9 %", "52.1 %", "58.2 %")),
     "without graph structure": (("structure",), ("14.8 %", "-", "-")),
@@ -92,15 +92,14 @@ _TABLE_3: dict[str, tuple[tuple[Feature, ...], tuple[str, str, str]]] = {
 
 
 def table_3() -> Preset:
-    slow = Solved(_CPU, _ONE, "step")
-    figures = []
-    for name, (without, row) in _TABLE_3.items():
-        variant = method("hsdag", limit_seconds=LIMIT_SECONDS, without=without)
-        fast = Solved(_BOTH, variant, "step")
-        figures += [
-            Figure(model, f"{name}, less than CPU-only", paper, Saved(slow, fast))
-            for model, paper in zip(MODELS, row, strict=True)
-        ]
+    figures = [
+        Figure(
+            model, f"{name}, less than CPU-only", paper,
+            Saved(_ON_CPU, Solved(_BOTH, _learned("hsdag", without=without), "step")),
+        )
+        for name, (without, row) in _TABLE_3.items()
+        for model, paper in zip(MODELS, row, strict=True)
+    ]  # fmt: skip
+    more = "the table's body is not in the paper's text: only what the text says of it is here"
     title = "HSDAG, table 3: what features give"
-    more = "the table's body is not in the paper's text: what its text tells of it is here"
-    return Preset(title, MODELS, _DEVICES, _CLUSTERS, figures, (*_DIFFERS, more))
+    return _preset(title, figures=figures, differs=(*_DIFFERS, more))

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from placewire.optimizer.cluster import Cluster
+from functools import partial
+
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
-    NOT_IN_TEXT,
-    Asked,
     Captured,
-    Figure,
+    Column,
     Preset,
     Reduced,
     Solved,
+    drawing,
     equal_servers,
-    method,
+    table,
 )
 
 MODELS = {
@@ -33,18 +33,19 @@ _DIFFERS = (
     "their times are measured on an RTX 3070, ours are modelled for one",
     f"they solve over Gurobi to a gap of 5 %, we over HiGHS, at most {LIMIT_SECONDS:g} s a solve",
 )
+_MCMC_ENDS = f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left"
 
-
-def _gpus(count: int) -> Cluster:
-    return equal_servers(
+_CLUSTERS = {
+    f"{count} GPUs": equal_servers(
         count // 2, DEVICE, MEMORY_GIB, nics=1, gigabits=BETWEEN_GIGABITS, devices=2,
         inside_gigabits=INSIDE_GIGABITS,
-    )  # fmt: skip
-
-
-_CLUSTERS = {f"{count} GPUs": _gpus(count) for count in (2, 4, 6)}
-_PROGRAM = method("icc-p2", model="thesis", gap=GAP, limit_seconds=LIMIT_SECONDS)
-_METIS = method("metis", model="thesis")
+    )
+    for count in (2, 4, 6)
+}  # fmt: skip
+_preset = partial(Preset, models=MODELS, devices=(DEVICE,), clusters=_CLUSTERS)
+_mcmc = partial(Method, "mcmc", model="thesis", time_limit_seconds=MCMC_LIMIT_SECONDS)
+_PROGRAM = Method("icc-p2", model="thesis", gap=GAP, time_limit_seconds=LIMIT_SECONDS)
+_METIS = Method("metis", model="thesis")
 
 # Operators before and after, groups, fusion, solver on two, four and six GPUs, Metis.
 _TABLE_1 = {
@@ -56,64 +57,44 @@ _TABLE_1 = {
 
 
 def table_1() -> Preset:
-    asked: tuple[tuple[str, Asked], ...] = (
+    columns: list[Column] = [
         ("operators", Reduced("4 GPUs", "icc", "operators")),
         ("co-location groups", Reduced("4 GPUs", "icc", "groups")),
         ("fusion, s", Reduced("4 GPUs", "icc", "seconds")),
         *((f"solver, {on}, s", Solved(on, _PROGRAM, "search")) for on in _CLUSTERS),
         ("Metis, s", Solved("4 GPUs", _METIS, "search")),
-    )
-    figures = [
-        Figure(model, what, str(paper), ours)
-        for model, row in _TABLE_1.items()
-        for paper, (what, ours) in zip(row, asked, strict=True)
     ]
     title = "QuickP, table I: placement search latency"
-    return Preset(title, MODELS, (DEVICE,), _CLUSTERS, figures, _DIFFERS)
+    return _preset(title, figures=table(_TABLE_1, columns), differs=_DIFFERS)
 
 
 def figure_5() -> Preset:
-    walks = {
-        f"MCMC, {steps:,} steps": method(
-            "mcmc", model="thesis", moves=steps, limit_seconds=MCMC_LIMIT_SECONDS
-        )
-        for steps in (5_000, 15_000, 25_000)
-    }
-    more = (
-        "the drawing's figures are not in the text",
-        f"MCMC here ends after {MCMC_LIMIT_SECONDS:g} s, whatever steps are left",
+    walks = {f"MCMC, {steps:,} steps": _mcmc(moves=steps) for steps in (5_000, 15_000, 25_000)}
+    columns: list[Column] = []
+    for name, asked in {"QuickP": _PROGRAM, **walks, "Metis": _METIS}.items():
+        columns.append((f"{name}, 2 GPUs, ms", Solved("2 GPUs", asked, "step")))
+        columns.append((f"{name}, 2 GPUs, s", Solved("2 GPUs", asked, "search")))
+    more = "the drawing's figures are not in the text"
+    return _preset(
+        "QuickP, figure 5: MCMC by its steps, on two GPUs",
+        figures=drawing(MODELS, columns),
+        differs=(*_DIFFERS, more, _MCMC_ENDS),
     )
-    return Preset(
-        "QuickP, figure 5: MCMC by its steps, on two GPUs", MODELS, (DEVICE,), _CLUSTERS,
-        _figures(("2 GPUs",), {"QuickP": _PROGRAM, **walks, "Metis": _METIS}, searches=True),
-        (*_DIFFERS, *more),
-    )  # fmt: skip
 
 
 def figure_6() -> Preset:
-    walk = method("mcmc", model="thesis", limit_seconds=MCMC_LIMIT_SECONDS)
-    asked = {"QuickP": _PROGRAM, "MCMC": walk, "Metis": _METIS, "auto": method("auto")}
+    methods = {"QuickP": _PROGRAM, "MCMC": _mcmc(), "Metis": _METIS, "auto": Method("auto")}
+    columns = [
+        (f"{name}, {on}, ms", Solved(on, asked, "step"))
+        for on in _CLUSTERS
+        for name, asked in methods.items()
+    ]
     more = (
         "the drawing's figures are not in the text, which says up to 35 % less than the best "
-        "other method",
-        f"MCMC here ends after {MCMC_LIMIT_SECONDS:g} s, whatever steps are left",
+        "other method"
     )
-    return Preset(
-        "QuickP, figure 6: step by the number of GPUs", MODELS, (DEVICE,), _CLUSTERS,
-        _figures(tuple(_CLUSTERS), asked, searches=False), (*_DIFFERS, *more),
-    )  # fmt: skip
-
-
-def _figures(
-    clusters: tuple[str, ...], methods: dict[str, Method], *, searches: bool
-) -> list[Figure]:
-    found = []
-    for model in MODELS:
-        for on in clusters:
-            for name, asked in methods.items():
-                step = Solved(on, asked, "step")
-                found.append(Figure(model, f"{name}, {on}, ms", NOT_IN_TEXT, step))
-                if searches:
-                    took = Solved(on, asked, "search")
-                    found.append(Figure(model, f"{name}, {on}, s", NOT_IN_TEXT, took))
-    return found
+    return _preset(
+        "QuickP, figure 6: step by the number of GPUs",
+        figures=drawing(MODELS, columns),
+        differs=(*_DIFFERS, more, _MCMC_ENDS),
+    )

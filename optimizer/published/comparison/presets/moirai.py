@@ -3,19 +3,21 @@ heterogeneous devices" (2023), section V."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from placewire.optimizer.cluster import Cluster, Device, Link, Server
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
+    NOT_IN_TEXT,
     Captured,
-    Figure,
     Preset,
     Solved,
-    method,
+    solves,
+    table,
 )
 
-# Table IV's sizes; the examples have the smallest Swin-Transformer and the four of GPT-3.
+# Table IV's sizes; the examples have the smallest Swin-Transformer and all four of GPT-3.
 MODELS = {
     "Swin 1.8B": Captured("placewire.examples.models.swin:training_step", 1),
     "GPT-3 330M": Captured("placewire.examples.models.gpt3:training_step", 1),
@@ -27,7 +29,7 @@ MODELS = {
 LIMIT_SECONDS = 120.0
 _PAIR_SETUP_SECONDS = 50e-6
 
-# Table III, gigabits per second from each device to each other; 0: itself.
+# Table III: gigabits per second from each device to every other; 0 to itself.
 _BETWEEN_SERVERS = (
     (0.0, 44.26, 32.92, 44.28),
     (42.39, 0.0, 35.32, 44.51),
@@ -47,22 +49,16 @@ _DIFFERS = (
     f"they solve over Gurobi, we over CP-SAT, at most {LIMIT_SECONDS:g} s a solve",
     "each pair of devices has a link at the mean rate of table III",
 )
-_NO_HRL = "HRL is a learned method that the catalogue does not have"
 
 
-def _linked(
-    types: Sequence[tuple[str, int]], gigabits: Sequence[Sequence[float]], *, apart: bool
-) -> Cluster:
-    """types: (device type, GiB). apart: each device in a server of its own."""
-    devices = [Device(type=kind, memory_bytes=held * 2**30) for kind, held in types]
-    if apart:
-        names = [f"s{k + 1}/0" for k in range(len(devices))]
-        servers = tuple(
-            Server(name=f"s{k + 1}", devices=(device,), nics=()) for k, device in enumerate(devices)
-        )
-    else:
-        names = [f"s1/{k}" for k in range(len(devices))]
-        servers = (Server(name="s1", devices=tuple(devices), nics=()),)
+def _linked(*held: Sequence[tuple[str, int]], gigabits: Sequence[Sequence[float]]) -> Cluster:
+    """held: (device type, GiB) of each device of each server."""
+    servers = tuple(
+        Server(name=f"s{k}", nics=(),
+               devices=tuple(Device(type=kind, memory_bytes=gib * 2**30) for kind, gib in types))
+        for k, types in enumerate(held, 1)
+    )  # fmt: skip
+    names = [f"{server.name}/{k}" for server in servers for k in range(len(server.devices))]
     links = tuple(
         Link(source=a, destination=b, setup_latency_seconds=_PAIR_SETUP_SECONDS,
              rate_bits_per_second=gigabits[i][j] * 1e9)
@@ -76,14 +72,13 @@ def _linked(
 
 _INTER, _INTRA = "between servers", "in one server"
 _CLUSTERS = {
-    _INTER: _linked(
-        [("rtx3070", 11), ("t4", 16), ("t4", 8), ("rtx3070", 8)], _BETWEEN_SERVERS, apart=True
-    ),
-    _INTRA: _linked([("v100", 32), ("v100", 32), ("t4", 16), ("t4", 16)], _IN_ONE_SERVER,
-                    apart=False),
+    _INTER: _linked([("rtx3070", 11)], [("t4", 16)], [("t4", 8)], [("rtx3070", 8)],
+                    gigabits=_BETWEEN_SERVERS),
+    _INTRA: _linked([("v100", 32), ("v100", 32), ("t4", 16), ("t4", 16)], gigabits=_IN_ONE_SERVER),
 }  # fmt: skip
-_DEVICES = ("rtx3070", "t4", "v100")
-_GRAPHS: Mapping[str, str] = {"original": "none", "coarsened": "gcof-inductor"}
+_GRAPHS = {"original": "none", "coarsened": "gcof-inductor"}
+_preset = partial(Preset, models=MODELS, devices=("rtx3070", "t4", "v100"), clusters=_CLUSTERS)
+_limited = partial(Method, time_limit_seconds=LIMIT_SECONDS)
 
 # HRL, m-SCT, GETF and Moirai on the original graph, then on the coarsened one.
 _TABLE_5 = {
@@ -101,32 +96,15 @@ _TABLE_5 = {
 }  # fmt: skip
 
 
-def _methods(reduction: str) -> dict[str, Method | None]:
-    return {
-        "HRL": None,
-        "m-SCT": method("m-sct", reduction, limit_seconds=LIMIT_SECONDS),
-        "GETF": method("getf", reduction, limit_seconds=LIMIT_SECONDS),
-        "Moirai": method("moirai", reduction, limit_seconds=LIMIT_SECONDS),
-    }
-
-
 def table_v() -> Preset:
-    columns = [
-        (f"{name}, {graph}", asked)
-        for graph, reduction in _GRAPHS.items()
-        for name, asked in _methods(reduction).items()
-    ]
-    figures = [
-        Figure(
-            model, f"{name}, s", paper,
-            None if asked is None else Solved(_INTER, asked, "search"),
-            _NO_HRL if asked is None else "",
-        )
-        for model, row in _TABLE_5.items()
-        for paper, (name, asked) in zip(row, columns, strict=True)
-    ]  # fmt: skip
+    methods: dict[str, Method | str] = {}
+    for graph, reduction in _GRAPHS.items():
+        methods[f"HRL, {graph}"] = "HRL is a learned method that the catalogue does not have"
+        for name in ("m-SCT", "GETF", "Moirai"):
+            methods[f"{name}, {graph}"] = _limited(name.lower(), reduction)
+    figures = table(_TABLE_5, solves(methods, _INTER, "search"))
     title = "Moirai, table V: time to make a placement"
-    return Preset(title, MODELS, _DEVICES, _CLUSTERS, figures, _DIFFERS)
+    return _preset(title, figures=figures, differs=_DIFFERS)
 
 
 # What the text says of figure 10: Moirai's step is shorter by at most these factors.
@@ -139,18 +117,14 @@ _AT_MOST = {
 
 
 def figure_10() -> Preset:
-    figures = []
-    for model in MODELS:
-        for (graph, on), most in _AT_MOST.items():
-            methods = _methods(_GRAPHS[graph])
-            methods["Placeto"] = method("placeto", limit_seconds=LIMIT_SECONDS)
-            for name in ("Moirai", "m-SCT", "GETF", "Placeto"):
-                asked = methods[name]
-                assert asked is not None
-                paper = f"Moirai {most[name]} or less" if name in most else "-"
-                figures.append(
-                    Figure(model, f"{name}, {graph}, {on}, ms", paper, Solved(on, asked, "step"))
-                )
+    papers, columns = [], []
+    for (graph, on), most in _AT_MOST.items():
+        for name in ("Moirai", "m-SCT", "GETF", "Placeto"):
+            papers.append(f"Moirai {most[name]} or less" if name in most else NOT_IN_TEXT)
+            reduction = "auto" if name == "Placeto" else _GRAPHS[graph]
+            asked = Solved(on, _limited(name.lower(), reduction), "step")
+            columns.append((f"{name}, {graph}, {on}, ms", asked))
     title = "Moirai, figure 10: step of four methods"
-    more = "the drawing's figures are not in the text, which tells the largest speed-ups"
-    return Preset(title, MODELS, _DEVICES, _CLUSTERS, figures, (*_DIFFERS, more))
+    more = "the drawing's figures are not in the text, which gives only the largest speed-ups"
+    figures = table(dict.fromkeys(MODELS, papers), columns)
+    return _preset(title, figures=figures, differs=(*_DIFFERS, more))

@@ -1,24 +1,25 @@
-"""What a published table or figure consists of, and what of ours stands beside its figures."""
+"""The types of a preset: a published table or figure, and which figure of ours it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-from placewire.optimizer.names import Model
 from placewire.optimizer.published.comparison.cases import Method
-from placewire.optimizer.published.learned.settings import Feature
 
-# What the papers print where we would print a number.
+# The paper's side of a figure that its text does not state.
 NOT_IN_TEXT = "-"
 _SETUP_SECONDS = 50e-6
 
 
+SolvedFigure = Literal["step", "own", "search", "speedup"]
+
+
 @dataclass(frozen=True)
 class Captured:
-    """function: of a model file, `placewire.examples.models.alexnet:training_step`."""
+    """function: as in `placewire.examples.models.alexnet:training_step`."""
 
     function: str
     batch: int
@@ -26,17 +27,18 @@ class Captured:
 
 @dataclass(frozen=True)
 class Solved:
-    """One solve. on: a cluster of the preset. step: under contended, strict; own: under the
-    method's own model; search: seconds; speedup: one device's step over its own."""
+    """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
+    own is the step under the method's own model; search is in seconds; speedup is one device's step
+    over its own."""
 
     on: str
     method: Method
-    figure: Literal["step", "own", "search", "speedup"]
+    figure: SolvedFigure
 
 
 @dataclass(frozen=True)
 class Saved:
-    """How much shorter, in per cent, the step of `fast` is than that of `slow`."""
+    """By how many per cent the step of `fast` is shorter than that of `slow`."""
 
     slow: Solved
     fast: Solved
@@ -44,9 +46,9 @@ class Saved:
 
 @dataclass(frozen=True)
 class Reduced:
-    """operators: before and after; groups: co-location keys of two or more; seconds: what the
-    reduction took; ccr: communication-to-computing ratio before and after; path: how much longer
-    the longest path of operator times is."""
+    """A figure of a reduction. operators: before and after; groups: co-location keys of two or more
+    operators; seconds: what the reduction took; ccr: communication-to-computing ratio before and
+    after; path: how much longer the longest path of operator times becomes."""
 
     on: str
     reduction: str
@@ -55,27 +57,29 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Delays:
-    """Of the distribution of computing delays: the thesis' alpha or beta, or what part of all time
-    the tenth of operators that take longest has."""
+    """A figure of the distribution of computing delays: the thesis' alpha or beta, or the share of
+    all time that the slowest tenth of operators takes."""
 
     figure: Literal["alpha", "beta", "heaviest tenth"]
 
 
 @dataclass(frozen=True)
 class FusedAt:
-    """The longest path after Algorithm 1 of the thesis at so many times its alpha, and the
-    operators that are left."""
+    """The longest path after Algorithm 1 of the thesis with times_alpha times its alpha, and the
+    number of operators left."""
 
     times_alpha: float
 
 
 Asked = Solved | Saved | Reduced | Delays | FusedAt
+# Of a table: what a column shows, and our figure, or why there is none.
+Column = tuple[str, Asked | str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """model: a key of Preset.models; paper: as it prints it. asked: None where ours cannot be had,
-    then `why` says so."""
+    """model: a key of Preset.models; paper: the figure as the paper prints it; asked: our figure,
+    None where there cannot be one, for the reason `why`."""
 
     model: str
     what: str
@@ -86,8 +90,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Preset:
-    """devices: names of modelled devices (profile.devices) that the graphs get times for. differs:
-    in what our setting is another. refusal: why nothing of it can be had here."""
+    """devices: names of modelled devices (profile.devices) for which the graphs get times. differs:
+    how our setting differs. refusal: why none of its figures can be computed here."""
 
     title: str
     models: Mapping[str, Captured]
@@ -99,23 +103,46 @@ class Preset:
 
 
 def shortened(preset: Preset, seconds: float) -> Preset:
-    """With at most so many seconds for a solve, which is told among what differs."""
-    figures = [replace(one, asked=_shortened(one.asked, seconds)) for one in preset.figures]
+    """The preset with at most `seconds` for a solve, which `differs` then says."""
+
+    def sooner(solved: Solved) -> Solved:
+        limit = min(solved.method.time_limit_seconds, seconds)
+        return replace(solved, method=replace(solved.method, time_limit_seconds=limit))
+
+    def shorter(asked: Asked | None) -> Asked | None:
+        if isinstance(asked, Saved):
+            return Saved(sooner(asked.slow), sooner(asked.fast))
+        return sooner(asked) if isinstance(asked, Solved) else asked
+
+    figures = [replace(one, asked=shorter(one.asked)) for one in preset.figures]
     if figures == list(preset.figures):
         return preset
-    told = f"a solve has at most {seconds:g} s, as asked for, also where more is named below"
+    told = f"a solve has at most {seconds:g} s, as asked for, even where more is named below"
     return replace(preset, figures=figures, differs=(told, *preset.differs))
 
 
-def _shortened(asked: Asked | None, seconds: float) -> Asked | None:
-    if isinstance(asked, Saved):
-        return Saved(_sooner(asked.slow, seconds), _sooner(asked.fast, seconds))
-    return _sooner(asked, seconds) if isinstance(asked, Solved) else asked
+def solves(methods: Mapping[str, Method | str], on: str, figure: SolvedFigure) -> list[Column]:
+    """A column, in seconds, for each method, or for the text that says why there is none."""
+    return [
+        (f"{name}, s", one if isinstance(one, str) else Solved(on, one, figure))
+        for name, one in methods.items()
+    ]
 
 
-def _sooner(solved: Solved, seconds: float) -> Solved:
-    limit = min(solved.method.time_limit_seconds, seconds)
-    return replace(solved, method=replace(solved.method, time_limit_seconds=limit))
+def table(rows: Mapping[str, Sequence[object]], columns: Sequence[Column]) -> list[Figure]:
+    """rows: for each model, what the paper prints in each column."""
+    return [
+        Figure(model, what, str(paper), None, ours)
+        if isinstance(ours, str)
+        else Figure(model, what, str(paper), ours)
+        for model, row in rows.items()
+        for paper, (what, ours) in zip(row, columns, strict=True)
+    ]
+
+
+def drawing(models: Iterable[str], columns: Sequence[Column]) -> list[Figure]:
+    """The same columns for each model, where the paper's text states no figure."""
+    return table({model: [NOT_IN_TEXT] * len(columns) for model in models}, columns)
 
 
 def equal_servers(
@@ -128,7 +155,7 @@ def equal_servers(
     devices: int = 1,
     inside_gigabits: float = 400.0,
 ) -> Cluster:
-    """count servers of so many devices; gigabits per second and NIC, payload."""
+    """`count` servers of `devices` devices each; gigabits: payload per second and NIC."""
     held = Device(type=device, memory_bytes=int(memory_gib * 2**30))
     rails = tuple(Nic(rail=f"r{k + 1}", rate_bits_per_second=gigabits * 1e9) for k in range(nics))
     servers = tuple(
@@ -139,21 +166,3 @@ def equal_servers(
         setup_latency_seconds=_SETUP_SECONDS,
         intra_server_bits_per_second=inside_gigabits * 1e9,
     )
-
-
-def method(
-    engine: str,
-    reduction: str = "auto",
-    model: Model = "contended",
-    *,
-    limit_seconds: float = 30.0,
-    gap: float = 0.0,
-    moves: int | None = None,
-    without: tuple[Feature, ...] = (),
-) -> Method:
-    """engine: also one that the catalogue may not have; its figures are then refused."""
-    named = engine
-    return Method(
-        named, reduction, model, gap=gap, time_limit_seconds=limit_seconds, moves=moves,
-        without=without,
-    )  # fmt: skip

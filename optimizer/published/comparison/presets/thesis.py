@@ -4,22 +4,22 @@ Network Bandwidth Allocation for Distributed DNN Training", chapters 4 and 5."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
-    NOT_IN_TEXT,
-    Asked,
     Captured,
+    Column,
     Delays,
-    Figure,
     FusedAt,
     Preset,
     Reduced,
     Saved,
     Solved,
+    drawing,
     equal_servers,
-    method,
+    table,
 )
 
 MODELS = {
@@ -29,7 +29,7 @@ MODELS = {
     "BERT": Captured("placewire.examples.models.bert:training_step", 64),
 }
 DEVICE, MEMORY_GIB = "rtx4080s", 16
-# "We simulate": NICs of the toy example of figure 3.2, three of them.
+# "We simulate": the three NICs of the toy example in figure 3.2.
 NICS, GIGABITS = 3, 20.0
 LIMIT_SECONDS = 80.0  # "P3 requires less than 80 seconds" (4.3)
 GAP = 0.10  # section 5.1
@@ -43,20 +43,16 @@ _DIFFERS = (
 )
 
 
-def _servers(count: int, gigabits: float = GIGABITS, nics: int = NICS) -> Cluster:
-    return equal_servers(count, DEVICE, MEMORY_GIB, nics=nics, gigabits=gigabits)
-
-
+_servers = partial(
+    equal_servers, device=DEVICE, memory_gib=MEMORY_GIB, nics=NICS, gigabits=GIGABITS
+)
+_preset = partial(Preset, models=MODELS, devices=(DEVICE,))
+_program = partial(
+    Method, reduction="thesis", model="thesis", gap=GAP, time_limit_seconds=LIMIT_SECONDS
+)
+_mcmc = partial(Method, "mcmc", model="thesis", time_limit_seconds=MCMC_LIMIT_SECONDS)
+_METIS = Method("metis", model="thesis")
 _FOUR = {"4 servers": _servers(4)}
-
-
-def _program(engine: str, reduction: str = "thesis") -> Method:
-    return method(engine, reduction, "thesis", gap=GAP, limit_seconds=LIMIT_SECONDS)
-
-
-def _mcmc(steps: int) -> Method:
-    return method("mcmc", model="thesis", moves=steps, limit_seconds=MCMC_LIMIT_SECONDS)
-
 
 # Operators before and after, groups, fusion, P1, P3, MCMC of 5,000, 15,000 and 25,000 steps, Metis.
 _TABLE_5_1 = {
@@ -68,32 +64,26 @@ _TABLE_5_1 = {
 
 
 def table_5_1() -> Preset:
-    asked: tuple[tuple[str, Asked], ...] = (
+    columns: list[Column] = [
         ("operators", Reduced("4 servers", "thesis", "operators")),
         ("co-location groups", Reduced("4 servers", "thesis", "groups")),
         ("fusion, s", Reduced("4 servers", "thesis", "seconds")),
         ("solver without bandwidth, s", Solved("4 servers", _program("thesis-p1"), "search")),
         ("solver with bandwidth, s", Solved("4 servers", _program("thesis-p3"), "search")),
         *(
-            (f"MCMC, {steps:,} steps, s", Solved("4 servers", _mcmc(steps), "search"))
+            (f"MCMC, {steps:,} steps, s", Solved("4 servers", _mcmc(moves=steps), "search"))
             for steps in (5_000, 15_000, 25_000)
         ),
-        ("Metis, s", Solved("4 servers", method("metis", model="thesis"), "search")),
-    )
-    figures = [
-        Figure(model, what, str(paper), ours)
-        for model, row in _TABLE_5_1.items()
-        for paper, (what, ours) in zip(row, asked, strict=True)
+        ("Metis, s", Solved("4 servers", _METIS, "search")),
     ]
-    more = f"MCMC here ends after {MCMC_LIMIT_SECONDS:g} s, whatever steps are left"
-    return Preset("Thesis, table 5.1: placement search latency on four servers", MODELS, (DEVICE,),
-                  _FOUR, figures, (*_DIFFERS, more))  # fmt: skip
+    title = "Thesis, table 5.1: placement search latency on four servers"
+    more = f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left"
+    figures = table(_TABLE_5_1, columns)
+    return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS, more))
 
 
+_SCHEMES = ("thesis", "Placeto", "Spotlight", "ColocRL")
 # Two and four servers under each scheme.
-_SCHEMES: Mapping[str, str] = {
-    "thesis": "thesis", "Placeto": "placeto", "Spotlight": "spotlight", "ColocRL": "colocrl",
-}  # fmt: skip
 _TABLE_5_2 = {
     "AlexNet": ("0.2", "0.7", "1.1", "2.38", "36.6", "178.7", "116.5", "OOM"),
     "VGG-16": ("0.2", "0.8", "1.9", "16.19", "8.6", "42.7", "43.4", "103.7"),
@@ -104,98 +94,103 @@ _TABLE_5_2 = {
 
 def table_5_2() -> Preset:
     clusters = {f"{count} servers": _servers(count) for count in (2, 4)}
-    columns = [(scheme, on) for scheme in _SCHEMES for on in clusters]
-    figures = [
-        Figure(model, f"{scheme}, {on}, s", paper,
-               Solved(on, _program("thesis-p1", _SCHEMES[scheme]), "search"))
-        for model, row in _TABLE_5_2.items()
-        for paper, (scheme, on) in zip(row, columns, strict=True)
-    ]  # fmt: skip
-    more = "Spotlight's scheme goes by ids that are paths, which those of our captures are not"
-    return Preset("Thesis, table 5.2: solver runtime among reduction schemes", MODELS, (DEVICE,),
-                  clusters, figures, (*_DIFFERS, more))  # fmt: skip
+    columns = [
+        (
+            f"{scheme}, {on}, s",
+            Solved(on, _program("thesis-p1", reduction=scheme.lower()), "search"),
+        )
+        for scheme in _SCHEMES
+        for on in clusters
+    ]
+    title = "Thesis, table 5.2: solver runtime among reduction schemes"
+    more = "Spotlight's scheme needs ids that are paths, which those of our captures are not"
+    figures = table(_TABLE_5_2, columns)
+    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))
 
 
 def figure_4_3() -> Preset:
-    asked: tuple[tuple[str, Asked], ...] = (
+    columns = [
         ("alpha, us", Delays("alpha")),
         ("beta, us", Delays("beta")),
         ("of all time, in the heaviest tenth", Delays("heaviest tenth")),
-    )
-    figures = [Figure(model, what, NOT_IN_TEXT, ours) for model in MODELS for what, ours in asked]
+    ]
     title = "Thesis, figure 4.3: the distribution of computing delays"
     more = "the drawing's curves are not in the text"
-    return Preset(title, MODELS, (DEVICE,), _FOUR, figures, (*_DIFFERS[:2], more))
+    figures = drawing(MODELS, columns)
+    return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS[:2], more))
 
 
 def figure_4_5() -> Preset:
-    figures = [
-        Figure(model, f"longest path at {times:g} alpha", NOT_IN_TEXT, FusedAt(times))
-        for model in MODELS
+    columns = [
+        (f"longest path at {times:g} alpha", FusedAt(times))
         for times in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
     ]
     more = (
         "the drawing shows the training latency, in figures that are not in the text; ours is the "
-        "longest path of computing delays, which no placement can be below"
+        "longest path of computing delays, below which no placement can be"
     )
     title = "Thesis, figure 4.5: what a larger alpha costs"
-    return Preset(title, MODELS, (DEVICE,), _FOUR, figures, (*_DIFFERS[:2], more))
+    figures = drawing(MODELS, columns)
+    return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS[:2], more))
 
 
 def figure_5_2() -> Preset:
     rates = (10.0, 20.0, 40.0, 80.0, 160.0)
-    shaped = {f"3 x {rate:g} Gbit/s": _servers(4, rate) for rate in rates}
-    tree = {f"tree of {rate:g} Gbit/s": _servers(4, rate, nics=1) for rate in rates}
-    search = method("auto")
-    figures = [
-        Figure(
-            model, f"step saved at {rate:g} Gbit/s a link", "up to 11 %",
-            Saved(Solved(f"tree of {rate:g} Gbit/s", search, "step"),
-                  Solved(f"3 x {rate:g} Gbit/s", search, "step")),
-        )
-        for model in MODELS
-        for rate in rates
+    shaped = {f"3 x {rate:g} Gbit/s": _servers(4, gigabits=rate) for rate in rates}
+    tree = {f"tree of {rate:g} Gbit/s": _servers(4, nics=1, gigabits=rate) for rate in rates}
+    search = Method("auto")
+    columns = [
+        (f"step saved at {rate:g} Gbit/s a link",
+         Saved(Solved(slow, search, "step"), Solved(fast, search, "step")))
+        for rate, slow, fast in zip(rates, tree, shaped, strict=True)
     ]  # fmt: skip
+    papers = ["up to 11 %"] * len(rates)
     more = (
-        "what the text says of the drawing is the most that bandwidth allocation saved (chapter 6)",
+        "of the drawing, the text gives only the most that bandwidth allocation saved (chapter 6)",
         "both are placed by engine auto in 30 s under contended; the tree has one NIC a server",
     )
-    return Preset("Thesis, figure 5.2: allocated bandwidth against a non-blocking tree", MODELS,
-                  (DEVICE,), {**shaped, **tree}, figures, (*_DIFFERS[:2], *more))  # fmt: skip
+    return _preset(
+        "Thesis, figure 5.2: allocated bandwidth against a non-blocking tree",
+        clusters={**shaped, **tree},
+        figures=table(dict.fromkeys(MODELS, papers), columns),
+        differs=(*_DIFFERS[:2], *more),
+    )
 
 
 def figure_5_3() -> Preset:
     clusters = {f"{count} servers": _servers(count) for count in (2, 4, 8)}
     methods = {
         "thesis (P1)": _program("thesis-p1"),
-        "MCMC": _mcmc(25_000),
-        "Metis": method("metis", model="thesis"),
-        "auto": method("auto", model="thesis", limit_seconds=LIMIT_SECONDS),
+        "MCMC": _mcmc(moves=25_000),
+        "Metis": _METIS,
+        "auto": Method("auto", model="thesis", time_limit_seconds=LIMIT_SECONDS),
     }
-    return Preset(
-        "Thesis, figure 5.3: step by the number of servers, bandwidth not allocated", MODELS,
-        (DEVICE,), clusters,
-        _steps(clusters, methods),
-        (*_DIFFERS, "the drawing's figures are not in the text, which says up to 22 % less than "
-         "the best other method"),
-    )  # fmt: skip
+    return _steps(
+        "Thesis, figure 5.3: step by the number of servers, bandwidth not allocated",
+        clusters,
+        methods,
+        "the drawing's figures are not in the text, which says up to 22 % less than the best other "
+        "method",
+    )
 
 
 def figure_5_4() -> Preset:
-    clusters = {"2 servers": _servers(2)}
-    methods = {scheme: _program("thesis-p1", name) for scheme, name in _SCHEMES.items()}
-    return Preset(
-        "Thesis, figure 5.4: step under reduction schemes on two servers", MODELS, (DEVICE,),
-        clusters, _steps(clusters, methods),
-        (*_DIFFERS, "the drawing's figures are not in the text, which says at most 7 % more than "
-         "ColocRL, and less than Placeto and Spotlight"),
-    )  # fmt: skip
+    return _steps(
+        "Thesis, figure 5.4: step under reduction schemes on two servers",
+        {"2 servers": _servers(2)},
+        {scheme: _program("thesis-p1", reduction=scheme.lower()) for scheme in _SCHEMES},
+        "the drawing's figures are not in the text, which says at most 7 % more than ColocRL, and "
+        "less than Placeto and Spotlight",
+    )
 
 
-def _steps(clusters: Mapping[str, Cluster], methods: Mapping[str, Method]) -> list[Figure]:
-    return [
-        Figure(model, f"{name}, {on}, ms", NOT_IN_TEXT, Solved(on, asked, "own"))
-        for model in MODELS
+def _steps(
+    title: str, clusters: Mapping[str, Cluster], methods: Mapping[str, Method], more: str
+) -> Preset:
+    columns = [
+        (f"{name}, {on}, ms", Solved(on, asked, "own"))
         for on in clusters
         for name, asked in methods.items()
     ]
+    figures = drawing(MODELS, columns)
+    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))

@@ -1,9 +1,9 @@
-"""The list scheduling that `m-etf`, `m-sct` and `getf` have in common: earliest time first.
+"""Earliest time first: the list scheduling that `m-etf`, `m-sct` and `getf` have in common.
 
 Hwang, Chow, Anger, Lee: "Scheduling precedence graphs in systems with interprocessor communication
-times" (SIAM J. Computing 18(2), 1989): of all ready operators and devices that pair is next whose
-start is earliest. Ties go to the longer path behind the operator (their static level; here its
-upward rank), then to the lower device.
+times" (SIAM J. Computing 18(2), 1989): of all pairs of a ready operator and a device, the pair with
+the earliest start is next. A tie goes to the operator with the longer path behind it (the paper's
+static level; here the upward rank), then to the lower device.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.engines.shared.ready_queue import ReadyQueue
 
-_LOOK_EVERY = 256
-
 
 class EarliestTimeFirst:
     """`run` may be called once.
 
-    groups: bool rows [n][D], the devices that each operator may go to, alike in a co-location
-    group; None: all.
-    favourite: of each operator the child that should follow it on its device, -1 for none; None:
-    of all none. A device whose last operator has a favourite child that is nowhere yet is *awake*:
-    it takes that child as soon as it is ready, and anybody else only once it is urgent, that is,
-    once its inputs could have arrived on every device.
+    groups: bool rows [n][D], the devices that each operator may go to, the same for all operators
+    of a co-location group; None: all devices.
+    favourite: for each operator the child that should follow it on its device, -1 for none; None:
+    no operator has one. While the favourite child of a device's last operator is not placed, the
+    device is *awake*: it takes this child as soon as the child is ready, and another operator only
+    once that operator is urgent, which means that its inputs could have arrived on every device.
     """
 
     def __init__(
@@ -59,13 +57,12 @@ class EarliestTimeFirst:
         self.urgent = [ReadyQueue(self.urgency) for _ in self.devices]
 
     def run(self) -> Solution | None:
-        """None where an operator finds no device that may take it. Raises OutOfTimeError."""
+        """None where no device can take an operator. Raises OutOfTimeError."""
         for i, count in enumerate(self.missing):
             if count == 0:
                 self._becomes_ready(i)
         for k in range(len(self.missing)):
-            if k % _LOOK_EVERY == 0:
-                self.until.require("earliest time first")
+            self.until.require("earliest time first", k)
             pairs = [pair for d in self.devices if (pair := self._candidate(d)) is not None]
             if not pairs:
                 return None
@@ -75,7 +72,7 @@ class EarliestTimeFirst:
         return Solution(device, -np.array(self.start), None)
 
     def _candidate(self, d: int) -> tuple[float, float, int, int] | None:
-        """(start, minus urgency, device, operator)"""
+        """(start, minus urgency, d, operator) of what device d would run next."""
 
         def stays(i: int) -> bool:
             return self.capacities.device[i] < 0 and self._may_go(i, d)
@@ -113,7 +110,7 @@ class EarliestTimeFirst:
                 took = self.setup[a][d] + size * self.per_byte[a][d] if size and d != a else 0.0
                 at[d] = max(at[d], self.finish[j] + took)
         self.ready_at[i] = at
-        # A device that its inputs cannot reach is the last choice: the placement then says so.
+        # The inputs cannot reach a device where at is inf: it is the last choice.
         everywhere = max((came for came in at if came < np.inf), default=np.inf)
         for d in self.devices:
             self.queues[d].add(at[d], i)

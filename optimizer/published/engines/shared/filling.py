@@ -1,19 +1,40 @@
-"""One device filled after the other, in a given order of the operators."""
+"""Fills one device after the other, in a given order of the operators."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.device_capacity import DeviceCapacities
+from placewire.optimizer.engines.device_capacity import DeviceCapacities, within_memory
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.problem import Problem
 
 
-def fill(capacities: DeviceCapacities, order: IntArray, most_bytes: list[float]) -> IntArray:
-    """int64[n]: operators in order int64[n], each device up to most_bytes or its memory.
+def fill_in_order(
+    problem: Problem,
+    engine: str,
+    order: IntArray,
+    most_bytes: Callable[[DeviceCapacities], list[float]],
+) -> Solution:
+    """Operators are placed, and run, in order int64[n]; each device is filled up to most_bytes.
+    Raises InfeasibleError where a group can run on no device."""
+    priority = np.empty(len(order))
+    priority[order] = -np.arange(len(order))
 
-    A device that is left is not returned to, except for what the present one cannot run. Where no
-    device is left, the roomiest takes what comes (Celeritas' best effort, section 6.3). Raises
-    InfeasibleError where a group can run on no device.
+    def attempt(capacities: DeviceCapacities) -> Solution:
+        return Solution(_fill(capacities, order, most_bytes(capacities)), priority, None)
+
+    return within_memory(problem, engine, attempt)
+
+
+def _fill(capacities: DeviceCapacities, order: IntArray, most_bytes: list[float]) -> IntArray:
+    """int64[n]: the device of each operator; each device holds most_bytes or its memory at most.
+
+    A full device is not filled again later, except with what the current device cannot run. Where
+    no device is left, an operator goes to the device with the most memory left (Celeritas' best
+    effort, section 6.3).
     """
     left = [min(most, room) for most, room in zip(most_bytes, capacities.left_bytes, strict=True)]
     current = 0

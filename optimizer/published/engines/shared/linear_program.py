@@ -1,4 +1,4 @@
-"""Linear programs of the published methods, over HiGHS within a time limit."""
+"""Solves the linear programs of published methods with HiGHS, within a time limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from placewire.optimizer.published.formulations.program import RowWriter
 
 
 def least(objective: FloatArray, rows: RowWriter, high: FloatArray, until: Deadline) -> FloatArray:
-    """float64[columns]: v that minimises objective v subject to the rows and 0 <= v <= high.
+    """float64[columns]: the v that minimises objective v subject to the rows and 0 <= v <= high.
 
-    Raises OutOfTimeError. The programs of these methods always have a solution.
+    Raises OutOfTimeError, also where HiGHS ends for any other reason: the programs of these methods
+    always have a solution.
     """
     from scipy.optimize import linprog
 
@@ -30,5 +31,4 @@ def least(objective: FloatArray, rows: RowWriter, high: FloatArray, until: Deadl
         )  # fmt: skip
     if found.status != 0:
         raise until.over(f"its linear program of {len(limit):,} rows")
-    values: FloatArray = np.asarray(found.x, dtype=np.float64)
-    return values
+    return np.asarray(found.x, dtype=np.float64)

@@ -1,5 +1,5 @@
-"""The operators that one device may run next: the earliest first, and of those that it could start
-at once the most urgent."""
+"""A queue of the operators that one device may run next: the earliest first, and among operators
+that could start at once the most urgent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class ReadyQueue:
-    """Two heaps: what is ready later, by time; and what was ready when the device was last asked,
-    by urgency. The device's clock never goes back."""
+    """Two heaps: the operators that become ready later, by time, and those that were ready when
+    the device last asked, by urgency. The device's clock never goes back."""
 
     def __init__(self, urgency: list[float]) -> None:
         self._urgency = urgency
@@ -17,12 +17,13 @@ class ReadyQueue:
         self._ready: list[tuple[float, int]] = []
 
     def add(self, at: float, operator: int) -> None:
-        """Ready at that time; ties by urgency, then by number."""
+        """at: when the operator becomes ready; ties go by urgency, then by number."""
         heapq.heappush(self._later, (at, -self._urgency[operator], operator))
 
     def first(self, now: float, stays: Callable[[int], bool]) -> tuple[float, int] | None:
-        """(start, operator) of what a device that is free from `now` on would run first, which is
-        not taken out; None where there is nothing. What does not stay is dropped for good."""
+        """(start, operator) that a device free from `now` on would run first; None without any.
+        The operator stays in the queue. Operators for which `stays` is False are dropped for good.
+        """
         later, ready = self._later, self._ready
         while later and (later[0][0] <= now or not stays(later[0][2])):
             _, urgency, operator = heapq.heappop(later)

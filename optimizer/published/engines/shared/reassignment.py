@@ -1,4 +1,4 @@
-"""For searches that reassign one operator at a time: what a placement costs, what may move."""
+"""What searches that reassign one operator at a time need: costs, moves and random placements."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Scheduler = Callable[[Problem, IntArray, Tables], FloatArray]
 
 
 class Reassignment:
-    """A unit is one co-location group, or one operator outside any; placements are device int64[n].
+    """A unit is one co-location group, or one operator outside any; a placement is device int64[n].
 
-    A placement costs its simulated step under `scheduler`, rates following the traffic, with a
-    charge for what a device's memory lacks, so that a search may cross such placements.
+    The cost of a placement is its simulated step under `scheduler`, where rates follow the traffic,
+    plus a charge where it exceeds a memory, so that a search may cross such placements.
     """
 
     def __init__(self, problem: Problem, scheduler: Scheduler) -> None:
@@ -34,7 +34,7 @@ class Reassignment:
         self.able = [np.flatnonzero(row) for row in able]
         if len(unit) and not able.any(axis=1).all():
             raise InfeasibleError("a co-location group can run on no device")
-        # Units that could be elsewhere than they are.
+        # The units that more than one device can run.
         self.movable = np.array([u for u, row in enumerate(self.able) if len(row) > 1], dtype=int)
 
     def cost(self, device: IntArray) -> Found:
@@ -42,21 +42,20 @@ class Reassignment:
         return self.costing.cost(Solution(device, priority, None))
 
     def moved(self, device: IntArray, unit: int, to: int) -> IntArray:
-        """A copy in which the unit is on another device."""
+        """A copy of the placement, with the unit on device `to`."""
         elsewhere = device.copy()
         elsewhere[self.members[unit]] = to
         return elsewhere
 
     def random(self, generator: np.random.Generator) -> IntArray:
-        """Every unit on any device that can run it, uniformly."""
+        """Every unit on a device that can run it, drawn uniformly."""
         device = np.empty(self.problem.graph.operator_count, dtype=np.int64)
         for members, able in zip(self.members, self.able, strict=True):
             device[members] = generator.choice(able)
         return device
 
     def proposal(self, device: IntArray, generator: np.random.Generator) -> IntArray:
-        """One random unit on another random device that can run it. Symmetric: as likely back."""
+        """One random unit on another random device that can run it. The move back is as likely."""
         unit = int(generator.choice(self.movable))
-        here = device[self.members[unit][0]]
-        able = self.able[unit]
+        here, able = device[self.members[unit][0]], self.able[unit]
         return self.moved(device, unit, int(generator.choice(able[able != here])))

@@ -1,4 +1,4 @@
-"""When one device is busy, and where a gap is long enough."""
+"""Keeps when one device is busy, and finds gaps that are long enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 
 class TimeSlots:
-    """Busy intervals, ascending, none touching the next."""
+    """Busy intervals in ascending order; no two of them touch."""
 
     def __init__(self) -> None:
         self._starts: list[float] = []
@@ -22,19 +22,14 @@ class TimeSlots:
         return at
 
     def take(self, start: float, seconds: float) -> None:
-        """Marks [start, start + seconds), which must be free, busy."""
+        """Marks [start, start + seconds) as busy; it must be free."""
         if seconds <= 0.0:
             return
         k, end = bisect_right(self._starts, start), start + seconds
-        joins_left = k > 0 and self._ends[k - 1] == start
-        joins_right = k < len(self._starts) and self._starts[k] == end
-        if joins_left and joins_right:
-            self._ends[k - 1] = self._ends.pop(k)
-            del self._starts[k]
-        elif joins_left:
-            self._ends[k - 1] = end
-        elif joins_right:
-            self._starts[k] = start
-        else:
-            self._starts.insert(k, start)
-            self._ends.insert(k, end)
+        if k > 0 and self._ends[k - 1] == start:
+            k -= 1
+            start, _ = self._starts.pop(k), self._ends.pop(k)
+        if k < len(self._starts) and self._starts[k] == end:
+            _, end = self._starts.pop(k), self._ends.pop(k)
+        self._starts.insert(k, start)
+        self._ends.insert(k, end)
