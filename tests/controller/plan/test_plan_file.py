@@ -250,12 +250,12 @@ MISTAKES = {
         "job.optimizer.schedule.steps",
         "accepted here: name, warmup_steps",
     ),
-    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "that it divides"),
+    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "divides job.batch"),
     "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
         "job.optimizer.momentum",
-        "adamw takes none",
+        "adamw takes no momentum",
     ),
     "version": (_set("version", to=2), "version", "accepted: 1"),
 }
