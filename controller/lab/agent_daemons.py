@@ -1,4 +1,4 @@
-"""An agent per server, as `agent run` would be started by its unit; up when it has dialled."""
+"""Starts an agent per server of a lab, as its systemd unit would; waits until each has dialled."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Daemon:
 
 
 def start_agents(recorder: Recorder, servers: Sequence[LabServer]) -> None:
-    """Returns when each has dialled the controller's address once. Raises AgentUnreachable with
-    what it logged where one ends or stays silent."""
+    """Returns when each agent has dialled the controller's address once. Raises AgentUnreachable,
+    with the last lines of the agent's log, where one ends or stays silent."""
     record = recorder.record
     folder = records.directory_of(record.name)
     authority = Authority.load(folder / "controller" / "ca")
@@ -49,7 +49,7 @@ def start_agents(recorder: Recorder, servers: Sequence[LabServer]) -> None:
 
 
 def _configure(lab: str, controller: str, authority: Authority, server: LabServer) -> Path:
-    """Writes certificates and configuration; returns the configuration's file."""
+    """Writes certificates and configuration; returns the path of the configuration."""
     folder = records.directory_of(lab) / server.name
     issued = authority.issue(
         server.name, "agent", folder / "certificates", lifetime_seconds=_CERTIFICATE_SECONDS
@@ -90,8 +90,8 @@ def _start(recorder: Recorder, server: LabServer, config: Path) -> _Daemon:
 
 @contextmanager
 def _listening(namespace: str, address: str) -> Iterator[socket.socket]:
-    """A socket at the controller's address, in its namespace. A socket stays where it was made, so
-    a thread of its own enters the namespace and ends."""
+    """Yields a socket at the controller's address, in its namespace. A socket stays where it was
+    made, so a thread enters the namespace, makes the socket and ends."""
     made: list[socket.socket | OSError] = []
 
     def make() -> None:
@@ -116,7 +116,7 @@ def _listening(namespace: str, address: str) -> Iterator[socket.socket]:
 
 
 def _await_dialling(listener: socket.socket, daemons: Sequence[_Daemon]) -> None:
-    """The callers are hung up on: they dial again, as they do whenever no controller listens."""
+    """Hangs up on each agent that dials: it dials again, as whenever no controller listens."""
     silent = {daemon.server.management.split("/")[0]: daemon for daemon in daemons}
     deadline = time.monotonic() + _DIAL_SECONDS
     with selectors.DefaultSelector() as selector:

@@ -379,7 +379,7 @@ def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path:
     other = make_keys(tmp_path / "other")
     other.know(ADDRESS, login.port)
     changed = Login(port=login.port, key=keys.user, known_hosts=other.known_hosts)
-    with pytest.raises(LaunchFailed, match=r"(?s)somebody may be in between.*ssh-keygen -R \[127"):
+    with pytest.raises(LaunchFailed, match=r"(?s)somebody may intercept.*ssh-keygen -R \[127"):
         launcher_of(changed).require_ready()
 
 
