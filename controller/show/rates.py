@@ -1,4 +1,4 @@
-"""What was promised and what was measured, of queues and of messages."""
+"""Shows promised and measured rates, of queues and of messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def link_errors(links: Sequence[LinkMeasurement]) -> list[Text]:
 
 def calibrated_table(rows: Sequence[CalibratedRow]) -> Table:
     made = table(
-        "What messages pay, rates in Mbit/s of payload",
+        "What messages cost, rates in Mbit/s of payload",
         words=("from", "to", "rail"),
         figures=("set-up planned", "measured", "rate promised", "measured", "off by"),
     )
