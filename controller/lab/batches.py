@@ -66,8 +66,7 @@ def server_batch(server: LabServer) -> list[str]:
 
 
 def shaped_interfaces(shape: LabShape) -> dict[str, list[str]]:
-    """Returns the ends of the rails' lines, by namespace. They must not offload, so that the rate
-    limits see real packets."""
+    """Returns ends of lines by namespace: without offload there, limits see real packets."""
     ends: dict[str, list[str]] = {}
     for server in shape.servers:
         for nic in server.nics:

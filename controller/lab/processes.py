@@ -23,8 +23,7 @@ def describe(pid: int, argv: Sequence[str]) -> ProcessRecord:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Returns when the process started, in ticks since boot. None: there is no such process, or it
-    has ended and only waits to be reaped."""
+    """Returns the start, in ticks since boot; None where the process has ended, reaped or not."""
     try:
         stat = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -33,8 +32,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def is_alive(process: ProcessRecord) -> bool:
-    """Whether this very process runs: same start and same command line (perhaps before its
-    exec)."""
+    """Whether this very process runs: same start, same command line (perhaps before its exec)."""
     if start_ticks(process.pid) != process.start_ticks:
         return False
     argv = _fields(process.pid, "cmdline")
@@ -42,9 +40,8 @@ def is_alive(process: ProcessRecord) -> bool:
 
 
 def processes_of(record: LabRecord) -> list[int]:
-    """Returns recorded processes, and those in the lab's namespaces that carry its mark (iperf3,
-    ranks, a daemon whose start could not be recorded any more); never this process or one above
-    it."""
+    """Returns recorded processes, and those in the lab's namespaces with its mark (iperf3, ranks, a
+    daemon that could not be recorded any more); never this process or an ancestor of it."""
     recorded = {process.pid for process in record.processes if is_alive(process)}
     inside = _in_namespaces(record.namespaces)
     marked = {pid for pid in inside if _is_marked(pid, record.name)}

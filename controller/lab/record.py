@@ -22,8 +22,7 @@ _FILE = "lab.json"
 
 
 class ProcessRecord(Frozen):
-    """A daemon of the lab. start_ticks, field 22 of /proc/PID/stat, shows whether a pid was
-    reused."""
+    """A daemon of the lab. start_ticks (field 22 of /proc/PID/stat) tells a reused pid apart."""
 
     pid: int
     start_ticks: int
@@ -31,8 +30,7 @@ class ProcessRecord(Frozen):
 
 
 class SysctlRecord(Frozen):
-    """A machine-wide value that a lab sets for a moment. It is put back only where it is still
-    `ours`."""
+    """A machine-wide value that a lab sets for a moment; put back only where it is still `ours`."""
 
     path: str
     before: str

@@ -22,8 +22,7 @@ CONTROLLER_TCP_PORT = 7440
 
 @dataclass(frozen=True)
 class LabNic:
-    """address: with its prefix. bits_per_second: on the wire. mtu_bytes: of the whole line. index:
-    the line's number on its rail."""
+    """address: with prefix. bits_per_second: on the wire. mtu_bytes, index: of the NIC's line."""
 
     name: str
     rail: str

@@ -128,8 +128,7 @@ def _settle(lab: str, server: LabServer) -> None:
 
 
 def send_buffer_bytes(namespace: str) -> int:
-    """Returns the largest send buffer of the namespace's packet sockets that only send (protocol
-    0); 0 where there is none."""
+    """Returns the largest buffer of packet sockets that only send (protocol 0); 0 without any."""
     listing = run(inside(namespace, ["ss", "-0", "--all", "--memory", "--no-header", "--oneline"]))
     sizes = [
         int(line.partition(",tb")[2].partition(",")[0])

@@ -38,8 +38,7 @@ def require_root_and_programs() -> None:
 def run(
     argv: Sequence[str], *, text: str | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Returns standard output. Raises PlacewireError, with the command and its complaint, where the
-    command fails."""
+    """Returns standard output. Raises PlacewireError with the command and its complaint."""
     try:
         done = subprocess.run(
             argv,
@@ -66,8 +65,7 @@ def run_batch(program: str, namespace: str | None, lines: Sequence[str]) -> None
 
 
 def inside(namespace: str, argv: Sequence[str]) -> list[str]:
-    """Returns the command line that runs argv in the namespace. nsenter becomes argv, with the same
-    pid."""
+    """Returns what runs argv in the namespace. nsenter becomes argv, with the same pid."""
     return ["nsenter", f"--net={NAMESPACE_DIRECTORY / namespace}", "--", *argv]
 
 

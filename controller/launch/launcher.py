@@ -61,8 +61,7 @@ def still_running(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
 
 class Starter(Protocol):
     async def start(self, spec: ProgramSpec) -> RankProcess:
-        """Starts a rank on the server that spec.device names. The rank outlives this process for as
-        long as it was last told that it may."""
+        """Starts a rank on spec.device's server. It outlives this process as long as it is told."""
 
 
 class Launcher(Starter, Protocol):

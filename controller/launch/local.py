@@ -22,8 +22,7 @@ async def start_rank(
     workdir: Path,
     environment: Mapping[str, str],
 ) -> LocalRank:
-    """command: returns what to run, given the path of the rank's specification. Raises
-    JobFailed."""
+    """command: what to run, given the path of the rank's specification. Raises JobFailed."""
     # The specification is a file in memory, so that none is left, however this process ends.
     descriptor = os.memfd_create(f"rank-{spec.rank}.json")
     server = server_of(spec.device)

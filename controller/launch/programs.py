@@ -33,8 +33,7 @@ async def begin(
     workdir: Path | str | None,
     pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Starts a program in a session of its own, which `signal_session` ends as a whole. Raises
-    OSError."""
+    """Starts a program in a session of its own, for `signal_session`. Raises OSError."""
     return await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.PIPE,
@@ -49,9 +48,8 @@ async def begin(
 
 
 def signal_session(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signals a program and all that it started. Does nothing once the program was waited for: its
-    pid may then be another's."""
-    if process.returncode is None:
+    """Signals a program and all that it started."""
+    if process.returncode is None:  # once waited for, its pid may be another's
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 

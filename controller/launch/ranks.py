@@ -45,9 +45,8 @@ OnLine = Callable[[int, str, bool], None]
 
 @dataclass
 class _Followed:
-    """A rank and what is known of it. tail: its last lines beside its events. readers: the tasks
-    that read its output. exited_seconds, failed_seconds: when it ended, and when it said that it
-    fails, by the monotonic clock."""
+    """tail: the rank's last lines beside its events. readers: tasks that read what it prints.
+    exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
@@ -121,8 +120,7 @@ class _Job:
             await asyncio.sleep(_TELL_SECONDS)
 
     async def watch(self, silence_seconds: float) -> None:
-        """Returns when all have finished. Raises JobFailed for the rank to blame where one fails,
-        and whatever on_event raised."""
+        """Returns when all have finished. Raises JobFailed, and whatever on_event raised."""
         while running := [rank.exit for rank in self._ranks if not rank.exit.done()]:
             await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             for reader in self._readers():

@@ -114,7 +114,7 @@ class SshLauncher:
             program.kill()
 
     def left(self) -> tuple[LeftRank, ...]:
-        found = self._on_all(lambda on: self._running(on, self._program, started_here=True))
+        found = self._on_all(lambda on: self._running(on, self._program, by_launcher=True))
         return tuple(rank for ranks in found for rank in ranks)
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
@@ -159,11 +159,11 @@ class SshLauncher:
         return SshProgram(rank, on, started)
 
     def _running(
-        self, on: SshServer, program: Sequence[str], *, started_here: bool = False
+        self, on: SshServer, program: Sequence[str], *, by_launcher: bool = False
     ) -> list[LeftRank]:
-        """Finds programs that this process did not start. started_here: only those that a launcher
-        started, whose group's leader names the same folder as they do; those that somebody typed
-        must not be ended."""
+        """Finds programs that this process did not start. by_launcher: only those whose group's
+        leader names their folder, as a launcher makes them; what somebody typed must not be ended.
+        """
         _, listed, _ = on.run(_LIST)
         rows = [line.split(maxsplit=3) for line in listed.splitlines()]
         commands = {int(pid): command for pid, _, _, command in rows}
@@ -173,8 +173,8 @@ class SshLauncher:
             if words[1 : 1 + len(program)] != list(program):
                 continue
             folder = _FOLDER.search(command)
-            by_launcher = folder and folder[0] in commands.get(int(group), folder[0])
-            if (on.name, int(group)) not in self._leaders and (by_launcher or not started_here):
+            led = folder and folder[0] in commands.get(int(group), folder[0])
+            if (on.name, int(group)) not in self._leaders and (led or not by_launcher):
                 found.append(LeftRank(on.name, int(pid), float(seconds)))
         return found
 

@@ -232,8 +232,7 @@ class SshServer:
 
 @dataclass(frozen=True)
 class Started:
-    """A program on a server. leader: pid of its session's leader. folder: the program's own folder,
-    which is removed when it ends."""
+    """A program on a server. leader: pid of its session's leader. folder: removed when it ends."""
 
     client: paramiko.SSHClient
     channel: paramiko.Channel
@@ -241,8 +240,7 @@ class Started:
     folder: str
 
     def status(self) -> int:
-        """Waits for the end. Returns the exit status, -N where signal N ended the program, or
-        CONNECTION_LOST where it is not known."""
+        """Waits for the end. Returns the exit status, -N after signal N, or CONNECTION_LOST."""
         status = self.channel.recv_exit_status()
         if status < 0:
             return CONNECTION_LOST

@@ -151,8 +151,7 @@ def _nic(port: _Port, rail: _Rail) -> str:
 
 
 def device_type(name: str) -> str:
-    """Returns the modelled device of a driver's device name (`NVIDIA A100-SXM4-80GB`: a100); of an
-    unknown device, the name as one word."""
+    """Returns the modelled device (a100 for `NVIDIA A100-SXM4-80GB`), else the name as one word."""
     word = re.sub(r"[^a-z0-9]+", "", name.lower().removeprefix("nvidia").replace("geforce", ""))
     known = [kind for kind in sorted(DEVICES, key=len, reverse=True) if word.startswith(kind)]
     return known[0] if known else word or "cpu"

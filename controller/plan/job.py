@@ -172,8 +172,7 @@ class PlacedJob(Frozen):
 
     @property
     def optimizer_document(self) -> dict[str, Any]:
-        """The optimizer as capture and ranks get it. Unless the plan gives total_steps, a falling
-        learning rate ends with the job's steps."""
+        """For capture and ranks. total_steps, where it is not given, is the job's steps."""
         chosen = self.optimizer
         schedule = chosen.schedule.model_dump(exclude_none=True)
         if chosen.schedule.name in ("linear", "cosine"):

@@ -29,8 +29,7 @@ STATE_DIR = "/var/lib/placewire"
 def inventory(
     plan: Plan, servers: Sequence[str], controller_urls: Mapping[str, str]
 ) -> dict[str, Any]:
-    """servers: those of the plan to list. controller_urls: where each one's agent dials, by
-    server."""
+    """servers: those to list. controller_urls: where each one's agent dials, by server."""
     hosts = {
         server.name: {
             "ansible_host": server.management,
@@ -43,8 +42,7 @@ def inventory(
 
 
 def agent_config(server: str, controller_url: str) -> dict[str, Any]:
-    """Returns agent.json without the management interface, which the playbook finds on the
-    server."""
+    """Returns agent.json without the management interface, which the playbook finds itself."""
     own = f"{STATE_DIR}/agent.pem"
     config = AgentConfig(
         server=server,
@@ -61,8 +59,7 @@ def agent_config(server: str, controller_url: str) -> dict[str, Any]:
 def require_valid_configs(
     hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
 ) -> None:
-    """Reads configurations as the agent would. hostvars: all variables, by host. Raises UsageError,
-    which names the server and the key."""
+    """hostvars: all variables, by host. Raises UsageError, which names the server and the key."""
     for server in servers:
         try:
             config = AgentConfig.model_validate(hostvars[server].get(CONFIG))
@@ -85,8 +82,8 @@ def require_valid_configs(
 def enrolment_addresses(
     hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
 ) -> dict[str, str]:
-    """Returns the addresses that requests of servers come from, where these are not the management
-    addresses. Raises UsageError."""
+    """Returns addresses of servers that enrol from another than their management address. Raises
+    UsageError."""
     found = {s: str(hostvars[s][ENROLS_FROM]) for s in servers if hostvars[s].get(ENROLS_FROM)}
     for server, address in found.items():
         try:

@@ -41,8 +41,7 @@ _ENVIRONMENT = {
 
 
 class Playbooks:
-    """Playbook runs of one command. inventories: files, of which later ones override earlier ones.
-    check: whether changes are only reported."""
+    """inventories: files; later ones override earlier ones. check: changes are only reported."""
 
     def __init__(self, inventories: Sequence[Path], *, check: bool) -> None:
         self._inventories = [str(path.resolve()) for path in inventories]
@@ -55,8 +54,7 @@ class Playbooks:
         variables: Mapping[str, Any],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        """Runs one file of playbooks/ on these servers. When cancelled, ends Ansible first. Raises
-        UsageError where Ansible cannot run at all."""
+        """When cancelled, ends Ansible first. Raises UsageError where Ansible cannot run at all."""
         cancelled, tail = threading.Event(), deque[str](maxlen=_TAIL_LINES)
         loop, failed, silent = asyncio.get_running_loop(), False, set(servers)
 
@@ -119,8 +117,7 @@ def environment(private: str) -> dict[str, str]:
 
 
 def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Returns all variables that these inventories together have, by host. Raises UsageError where
-    one cannot be read."""
+    """Returns the variables of all these inventories, by host. Raises UsageError."""
     words = [word for path in inventories for word in ("-i", str(path))]
     asked = subprocess.run(
         ["ansible-inventory", *words, "--list"],

@@ -34,8 +34,7 @@ class DecisionInForce:
 def decision_in_force(
     plan_name: str, decisions: Sequence[Decision], leases: Mapping[str, LeaseState]
 ) -> DecisionInForce:
-    """decisions: oldest first; those of other plans are ignored. leases: of the plan's servers that
-    answer."""
+    """decisions: oldest first, also of other plans. leases: of the plan's servers that answer."""
     decisions = [one for one in decisions if one.plan_name == plan_name]
     servers_on: dict[str, list[str]] = {}
     for server, lease in leases.items():

@@ -129,8 +129,7 @@ class Journal:
         return max(row[0] or 0, reported) + 1
 
     def begin(self, plan_name: str, plan_digest: str, generations: Mapping[str, int]) -> int:
-        """Records a new decision in phase `staged`; returns its id. Raises ValueError where a
-        generation does not go up on its server."""
+        """Records a staged decision; returns its id. ValueError: a generation does not go up."""
         with self._transaction():
             for server, generation in generations.items():
                 if generation < (least := self.next_generation(server, 0)):
@@ -152,8 +151,8 @@ class Journal:
         return decision
 
     def decide(self, decision: int, phase: str, *, detail: str = "") -> None:
-        """phase: committed, kept, restored, restore failed, destroy decided, destroyed, or finished
-        (a later decision was kept in its place)."""
+        """phase: committed, kept, restored, restore failed, destroy decided, destroyed, finished
+        (by a later decision)."""
         with self._transaction():
             self._record(decision, phase, detail)
 

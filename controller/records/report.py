@@ -29,10 +29,9 @@ class TrafficRow(Frozen):
 
 
 class CalibratedRow(Frozen):
-    """What a message between two servers costs, measured through the job's own backend: first
-    setup_seconds, then its bytes at bits_per_second. rail: `a+b` where the backend uses both at
-    once. planned, promised: what the prediction counts on; None where this path has no rate of its
-    own."""
+    """What a message between two servers costs through the job's own backend: setup_seconds, then
+    its bytes at bits_per_second. rail: `a+b` where the backend uses both at once. planned,
+    promised: what the prediction counts on; None where it has no rate for this path."""
 
     source: str
     destination: str
@@ -55,8 +54,7 @@ class SharingRow(Frozen):
 
 
 class RailRow(Frozen):
-    """What a server of a script sent on one rail. sent_bytes: with all headers. share: the rail's
-    part of all that the server sent."""
+    """What a script's server sent on one rail, all headers counted. share: of all that it sent."""
 
     server: str
     rail: str

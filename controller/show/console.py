@@ -19,8 +19,7 @@ def console(*, to_error: bool = False) -> Console:
 
 
 def table(title: str, *, words: Sequence[str], figures: Sequence[str] = ()) -> Table:
-    """Makes a table with columns of words, then of figures. Where the table is too wide, only words
-    are folded, and no character is lost."""
+    """Has columns of words, then of figures. In a narrow table only words fold; none is cut."""
     made = Table(title=title, title_justify="left")
     for heading in words:
         made.add_column(heading, overflow="fold")

@@ -20,8 +20,7 @@ def show_servers(
     observations: Mapping[str, Observation | None],
     results: Mapping[str, ReadBackResult],
 ) -> None:
-    """observations: None for a server that does not answer. results: what was read back on servers
-    that have something in force."""
+    """observations: None where a server does not answer. results: of what is in force, read back."""
     made = table(
         "Servers",
         words=("server", "phase", "plan", "decision", "generation", "lease", "read back"),

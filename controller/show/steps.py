@@ -17,8 +17,7 @@ class Step:
 
 
 class Steps:
-    """Collects events of steps: ranks end a step at different times, and events come in any
-    order."""
+    """Ranks end a step at different times, and their events come in any order."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks

@@ -17,8 +17,7 @@ MOST_MEASUREMENTS = 3
 async def delivered(
     tools: Tools, plan: Plan, allocation: Allocation, change: NetworkChange, measured: bool
 ) -> tuple[LinkMeasurement, ...]:
-    """Measures a staged network, or only says that its rates were read back. Raises
-    VerificationFailed."""
+    """measured: whether to measure the staged network at all. Raises VerificationFailed."""
     if not measured:
         tools.show.say("rates were read back from the kernel; nothing is measured")
         return ()

@@ -87,8 +87,7 @@ def write_preview(preview: PreviewFile, file: Path) -> None:
 
 
 def read_preview(file: Path) -> PreviewFile | None:
-    """Returns None where the file is not a preview, but perhaps a plan. Raises UsageError where it
-    is a broken preview."""
+    """Returns None where the file is no preview. Raises UsageError where it is a broken one."""
     try:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError):

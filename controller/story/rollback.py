@@ -74,8 +74,7 @@ async def roll_back(
     *,
     measured: bool = True,
 ) -> Mapping[str, int]:
-    """Returns the number of changes by server. Raises as `apply` does; then every server is as it
-    was before."""
+    """Returns the number of changes by server. Raises as `apply` does, with everything restored."""
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
     former = states_of(journal, chosen, plan)

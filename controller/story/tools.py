@@ -18,9 +18,8 @@ from placewire.controller.story.preview_file import PreviewFile
 
 @dataclass(frozen=True)
 class Request:
-    """network_only: whether to stop after the measurement, without a job. confirm: asked before a
-    change. preview: shows the only change that may be made; None: any. measured: whether promised
-    rates are measured, or only read back."""
+    """network_only: stop after the measurement, without a job. confirm: asked before a change.
+    preview: the only change that may be made; None: any. measured: measure promised rates."""
 
     plan: Plan
     plan_file: Path
