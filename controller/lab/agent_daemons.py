@@ -18,7 +18,7 @@ from placewire.controller.agents.authority import Authority
 from placewire.controller.errors import AgentUnreachable, PlacewireError
 from placewire.controller.lab import record as records
 from placewire.controller.lab.processes import describe
-from placewire.controller.lab.record import Recorder
+from placewire.controller.lab.record import LabRecord, Recorder
 from placewire.controller.lab.shape import CONTROLLER_TCP_PORT, MANAGEMENT_INTERFACE, LabServer
 from placewire.controller.lab.switches import database_remote, run_directory
 from placewire.controller.lab.system import NAMESPACE_DIRECTORY, inside, marked_environment
@@ -43,26 +43,26 @@ def start_agents(recorder: Recorder, servers: Sequence[LabServer]) -> None:
     with _listening(record.controller_namespace, record.controller_address) as listener:
         daemons = []
         for server in servers:
-            config = _configure(record.name, record.controller_address, authority, server)
+            config = _configure(record, authority, server)
             daemons.append(_start(recorder, server, config))
         _await_dialling(listener, daemons)
 
 
-def _configure(lab: str, controller: str, authority: Authority, server: LabServer) -> Path:
+def _configure(record: LabRecord, authority: Authority, server: LabServer) -> Path:
     """Writes certificates and configuration; returns the path of the configuration."""
-    folder = records.directory_of(lab) / server.name
+    folder = records.directory_of(record.name) / server.name
     issued = authority.issue(
         server.name, "agent", folder / "certificates", lifetime_seconds=_CERTIFICATE_SECONDS
     )
     config = AgentConfig(
         server=server.name,
-        controller_url=f"https://{controller}:{CONTROLLER_TCP_PORT}",
+        controller_url=f"https://{record.controller_address}:{CONTROLLER_TCP_PORT}",
         certificate_file=str(issued.certificate_file),
         key_file=str(issued.key_file),
         authority_file=str(authority.certificate_file),
         state_dir=str(folder / "agent"),
-        ovsdb_remote=database_remote(lab, server.name),
-        openvswitch_run_dir=str(run_directory(lab, server.name)),
+        ovsdb_remote=database_remote(record.name, server.name),
+        openvswitch_run_dir=str(run_directory(record.name, server.name)),
         datapath="netdev",
         protected=("lo", MANAGEMENT_INTERFACE),
     )

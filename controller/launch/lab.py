@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import placewire
 from placewire.controller.errors import UsageError
 from placewire.controller.lab import Lab
 from placewire.controller.lab.processes import end, programs_inside, running_seconds
-from placewire.controller.launch.launcher import (
-    PROFILE_PROGRAM,
-    RANK_PROGRAM,
-    LeftRank,
-    still_running,
-)
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
 from placewire.controller.launch.local import LocalRank, not_started, start_rank
-from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -71,12 +66,7 @@ class LabLauncher:
         return rank
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         argv = self._command(server, words)
         try:
@@ -106,7 +96,7 @@ class LabLauncher:
     def end_left(self, ranks: Sequence[LeftRank]) -> None:
         if remaining := end(rank.pid for rank in ranks):
             servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
-            raise still_running(remaining, ", ".join(servers))
+            raise not_ended(remaining, ", ".join(servers))
 
     def _command(self, server: str, words: Sequence[str]) -> list[str]:
         user, group = os.environ.get("SUDO_UID", "0"), os.environ.get("SUDO_GID", "0")

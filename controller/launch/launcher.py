@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from placewire.controller.errors import JobFailed, UsageError
-from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import Hold, ProgramSpec
 
 # What python runs on a server: a rank, and the program that measures operators.
@@ -51,7 +51,7 @@ class LeftRank:
     seconds: float
 
 
-def still_running(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
+def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
     return JobFailed(
         f"ranks of an earlier job do not end: pids {', '.join(map(str, pids))}",
         where=where,
@@ -73,12 +73,7 @@ class Launcher(Starter, Protocol):
         """Raises PlacewireError where no rank could be started. To be called before any change."""
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         """Runs `python words` on that server to its end, as the same user and in the same folder as
         ranks. given: its standard input; on_line: gets each line of its standard error. Raises
@@ -119,12 +114,7 @@ class NoLauncher:
         self.require_ready()
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         return await run_to_end(
             [sys.executable, *words],

@@ -29,9 +29,7 @@ async def start_rank(
     try:
         argv = command(f"/dev/fd/{descriptor}")
         os.write(descriptor, spec.model_dump_json().encode())
-        process = await begin(
-            argv, environment=environment, workdir=workdir, pass_fds=(descriptor,)
-        )
+        process = await begin(argv, environment=environment, workdir=workdir, pass_fds=[descriptor])
     except OSError as error:
         raise not_started(f"rank {spec.rank}", server, argv, error) from error
     finally:

@@ -15,6 +15,8 @@ from pathlib import Path
 LONGEST_LINE_BYTES = 2**20
 TAIL_LINES = 20
 
+OnLine = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -60,7 +62,7 @@ async def run_to_end(
     environment: Mapping[str, str],
     workdir: Path | str | None = None,
     given: bytes = b"",
-    on_line: Callable[[str], None],
+    on_line: OnLine,
 ) -> Ended:
     """given: the program's standard input. on_line: gets each line of its standard error.
 
@@ -91,7 +93,7 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield line
 
 
-async def follow(lines: AsyncIterator[bytes], on_line: Callable[[str], None]) -> tuple[str, ...]:
+async def follow(lines: AsyncIterator[bytes], on_line: OnLine) -> tuple[str, ...]:
     """Passes each line on; returns the last ones."""
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     async for line in lines:

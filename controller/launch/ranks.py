@@ -40,7 +40,7 @@ _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
 _TELL_SECONDS = 2.0
 
-OnLine = Callable[[int, str, bool], None]
+OnRankLine = Callable[[int, str, bool], None]
 
 
 @dataclass
@@ -72,7 +72,7 @@ async def run_ranks(
     specs: Sequence[ProgramSpec],
     on_event: Callable[[RankEvent], None],
     *,
-    on_line: OnLine = lambda rank, text, is_error: None,
+    on_line: OnRankLine = lambda rank, text, is_error: None,
     silence_seconds: float = SILENCE_SECONDS,
     held_seconds: Callable[[], float] | None = None,
 ) -> list[RankEvent]:
@@ -100,7 +100,7 @@ async def run_ranks(
 
 
 class _Job:
-    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnLine) -> None:
+    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnRankLine) -> None:
         self.events: list[RankEvent] = []
         self._on_event, self._on_line = on_event, on_line
         self._ranks: list[_Followed] = []

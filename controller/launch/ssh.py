@@ -16,15 +16,11 @@ from typing import TypeVar
 import paramiko
 
 from placewire.controller.errors import LaunchFailed, UsageError
-from placewire.controller.launch.launcher import (
-    PROFILE_PROGRAM,
-    RANK_PROGRAM,
-    LeftRank,
-    still_running,
-)
-from placewire.controller.launch.programs import LONGEST_LINE_BYTES, Ended, follow, lines_of
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
+from placewire.controller.launch.programs import LONGEST_LINE_BYTES, Ended, OnLine, follow, lines_of
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
+    InFolder,
     Login,
     SshServer,
     Started,
@@ -97,12 +93,7 @@ class SshLauncher:
         return await self._begin(self._servers[server_of(spec.device)], words_and_files, spec.rank)
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         program = await self._begin(self._servers[server], lambda folder: (words, {}), rank=-1)
         try:
@@ -141,14 +132,9 @@ class SshLauncher:
             )
             _, said, _ = self._servers[server].run(script)
             if remaining := said.split():
-                raise still_running(remaining, server)
+                raise not_ended(remaining, server)
 
-    async def _begin(
-        self,
-        on: SshServer,
-        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
-        rank: int,
-    ) -> SshProgram:
+    async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
         starting = asyncio.create_task(asyncio.to_thread(on.start, self._around, words_and_files))
         try:
             started = await asyncio.shield(starting)

@@ -43,6 +43,10 @@ _PROGRAM_FILE = "program.json"
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
+# Given the path of a program's own folder on the server: what python runs, and the folder's files.
+InFolder = Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]]
+
+
 @dataclass(frozen=True)
 class Login:
     """user: None for the user of this process. key, known_hosts: files; None for ssh's own."""
@@ -73,16 +77,14 @@ class SshServer:
         self._commands = threading.Lock()
         self._client: paramiko.SSHClient | None = None
 
-    def run(
-        self, script: str, given: bytes = b"", seconds: float = _COMMAND_SECONDS
-    ) -> tuple[int, str, str]:
+    def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
         """Runs a short command. Returns (status, output, errors). Raises LaunchFailed."""
         with self._commands:
             if self._client is None:
                 self._client = self._connected()
             try:
                 channel = _begun(self._client, script)
-                channel.settimeout(seconds)
+                channel.settimeout(_COMMAND_SECONDS)
                 channel.sendall(given)
                 channel.shutdown_write()
                 return _said(channel)
@@ -91,13 +93,8 @@ class SshServer:
                 self._client = None
                 raise self._lost(error) from error
 
-    def start(
-        self,
-        around: Surroundings,
-        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
-    ) -> Started:
-        """Starts `python words`. words_and_files: gets the path of the folder that is made for this
-        program on the server; returns the words, and files to put there. Raises LaunchFailed."""
+    def start(self, around: Surroundings, words_and_files: InFolder) -> Started:
+        """Raises LaunchFailed."""
         folder = self._folder()
         client: paramiko.SSHClient | None = None
         try:

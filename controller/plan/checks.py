@@ -45,9 +45,7 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield from _code_mistakes(plan.job, base)
     else:
         yield from _launch_mistakes(plan.launch, plan.job)
-    yield from _backend_mistakes(plan)
-    yield from _rdma_mistakes(plan)
-    yield from _latency_mistakes(plan)
+    yield from _network_mistakes(plan)
     if plan.job.kind == "torchrun":
         yield from _traffic_mistakes(plan, plan.job)
 
@@ -86,7 +84,8 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
             )
 
 
-def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
+def _network_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Checks what the job expects of devices, NICs and latency."""
     cpus = ((s.name, d.type) for s in plan.cluster.servers for d in s.devices if is_cpu(d.type))
     if plan.job.backend == "nccl" and (found := next(cpus, None)):
         yield (
@@ -94,9 +93,6 @@ def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
             f"nccl needs a CUDA device for every rank, and {found[0]} has {shown(found[1])}; "
             "accepted here: 'auto' or 'gloo'",
         )
-
-
-def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
     for name, values in _RDMA_CHOICES.items():
         if (value := plan.job.env.get(name)) in values:
             yield (
@@ -104,15 +100,9 @@ def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
                 f"{shown(value)} would make the job use RDMA, which passes by every queue, so no "
                 "rate could be promised; leave it out",
             )
-
-
-def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
-    """A replay waits as long as the set-up latency of the cluster that it stands for."""
+    # A replay waits as long as the set-up latency of the cluster that it stands for.
     if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
-        yield (
-            "cluster.setup_latency",
-            f"{MEASURED} is for kind: placed only; give a duration, like 50us",
-        )
+        yield "cluster.setup_latency", f"{MEASURED} is for kind: placed; give a time, like 50us"
 
 
 def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
@@ -120,10 +110,7 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
         return
     if job.kind == "replay":
         if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
-            yield (
-                "job.graph",
-                f"{shown(job.graph)} is no file (looked in {Path.cwd()} and {base})",
-            )
+            yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
         return
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
         yield "job.optimizer.momentum", "adamw takes no momentum; leave it out, or choose sgd"
@@ -176,10 +163,7 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     roots = [job.workdir or str(Path.cwd()), str(base)]
     source = _locate_module(module, roots)
     if source is None:
-        yield (
-            "job.model",
-            f"module {shown(module)} was not found; looked in {', '.join(roots)} and sys.path",
-        )
+        yield "job.model", f"module {shown(module)} is not found in {', '.join(roots)} or sys.path"
         return
     if source.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         yield "job.model", f"{source} is no Python source; name a module that is"

@@ -102,6 +102,13 @@ class PlanTrace(Frozen):
 
 
 # Keys that several kinds of job have.
+CudaBackend = Annotated[
+    Literal["auto", "gloo", "nccl"],
+    Field(
+        description="what carries messages, or what a script is told to use; `nccl` needs a CUDA "
+        "device for every rank; `auto` is `nccl` where every device is CUDA's, else `gloo`"
+    ),
+]
 Steps = Annotated[
     Count,
     Field(description="how many steps the job has, those before a resumed checkpoint included"),
@@ -159,11 +166,7 @@ class PlacedJob(Frozen):
     checkpoint: PlanCheckpoint | None = Field(
         None, description="how training is saved, to be resumed later; none: it is not saved"
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        "auto",
-        description="what carries messages; `nccl` needs a CUDA device for every rank; `auto` is "
-        "`nccl` where every device is CUDA's, else `gloo`",
-    )
+    backend: CudaBackend = "auto"
     threads: RankThreads = 1
     trace: Trace = None
     python: Python = None
@@ -227,11 +230,7 @@ class TorchrunJob(Frozen):
         description="how much each server sends to each other server, in any one unit; rates get "
         "these proportions, and are as large as the NICs allow; `even`: all send alike",
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        "auto",
-        description="the backend that the script is told to use; `nccl` needs a CUDA device for "
-        "every rank; `auto` is `nccl` where every device is CUDA's, else `gloo`",
-    )
+    backend: CudaBackend = "auto"
     threads: RankThreads = 1
     python: Python = None
     workdir: Workdir = None

@@ -20,7 +20,7 @@ def show_servers(
     observations: Mapping[str, Observation | None],
     results: Mapping[str, ReadBackResult],
 ) -> None:
-    """observations: None where a server does not answer. results: of what is in force, read back."""
+    """observations: None where a server does not answer. results: where something is in force."""
     made = table(
         "Servers",
         words=("server", "phase", "plan", "decision", "generation", "lease", "read back"),
@@ -31,9 +31,13 @@ def show_servers(
             continue
         lease = observation.lease
         left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
+        read_back = ""
+        if (found := results.get(server)) is not None:
+            off = len(found.deviations) + len(found.problems)
+            read_back = f"[red]{off} off[/red]" if off else "[green]as decided[/green]"
         made.add_row(
             server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
-            str(lease.generation), left, _deviation_summary(results.get(server)),
+            str(lease.generation), left, read_back,
         )  # fmt: skip
     console.print(made)
     for server, found in results.items():
@@ -62,13 +66,6 @@ def show_job(console: Console, job: JobStatus) -> None:
         console.print(f"last checkpoint: after {job.checkpoint_step} steps, {job.checkpoint_path}")
     for problem in job.problems:
         console.print(Text(problem, style="yellow"))
-
-
-def _deviation_summary(found: ReadBackResult | None) -> str:
-    if found is None:
-        return ""
-    count = len(found.deviations) + len(found.problems)
-    return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
 
 
 def _drift_lines(drift: DriftState | None) -> list[str]:

@@ -15,18 +15,10 @@ from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.provision.progress import Began, Progress
 from placewire.controller.records.report import CalibratedRow, RunReport
 from placewire.controller.records.run_log import rank_mark
+from placewire.controller.show import placements, rates, reports
 from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
 from placewire.controller.show.outcomes import progress_line
-from placewire.controller.show.placements import (
-    beside_tensors,
-    considered_table,
-    placement_table,
-    where_data_is,
-    why,
-)
-from placewire.controller.show.rates import calibrated_table, link_errors, links_table
-from placewire.controller.show.reports import rails_table, steps_table, traffic_table
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps
 from placewire.controller.verify.rail_use import REMEDY, complaints
@@ -103,11 +95,12 @@ class Show:
         placement, notes = decision.placement, decision.graph_notes
         self._steps = Steps(len(placement.devices_used))
         self.console.print()
-        self.console.print(placement_table(placement))
-        for line in [*why(placement), *where_data_is(placement, notes), *beside_tensors(notes)]:
+        self.console.print(placements.placement_table(placement))
+        where = placements.where_data_is(placement, notes)
+        for line in [*placements.why(placement), *where, *placements.beside_tensors(notes)]:
             self.console.print("  " + line)
         if len(decision.compared) > 1:
-            self.console.print(considered_table(decision))
+            self.console.print(placements.considered_table(decision))
         self.console.print()
 
     def changes(self, previewed: Mapping[str, Previewed]) -> None:
@@ -122,13 +115,13 @@ class Show:
         if not links:
             self.say("no rate is promised between servers; nothing to measure")
             return
-        self.console.print(links_table(links))
-        for line in link_errors(links):
+        self.console.print(rates.links_table(links))
+        for line in rates.link_errors(links):
             self.console.print(line)
 
     def calibrated(self, rows: Sequence[CalibratedRow]) -> None:
         if rows:
-            self.console.print(calibrated_table(rows))
+            self.console.print(rates.calibrated_table(rows))
 
     def event(self, event: RankEvent) -> None:
         if isinstance(event, StepDone):
@@ -171,15 +164,15 @@ class Show:
     def report(self, report: RunReport) -> None:
         self.console.print()
         if report.rails:
-            self.console.print(rails_table(report))
+            self.console.print(reports.rails_table(report))
             for line in (unequal := complaints(report.rails)):
                 self.say(f"[bold red]{line}[/bold red]")
             if unequal:
                 self.say(REMEDY)
         if report.traffic:
-            self.console.print(traffic_table(report))
+            self.console.print(reports.traffic_table(report))
         if report.predicted_step_seconds is not None:
-            self.console.print(steps_table(report))
+            self.console.print(reports.steps_table(report))
         self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = report.network == "kept"

@@ -77,9 +77,7 @@ async def run_job(
 
         def on_line(rank: int, text: str, is_error: bool) -> None:
             log.write(rank, text)
-            # Standard error has mostly libraries' warnings: they go to the log, and to the report
-            # of a failure.
-            if not is_error:
+            if not is_error:  # mostly warnings of libraries: for the log, and a failure's report
                 tools.show.printed(rank, text)
 
         await run_ranks(

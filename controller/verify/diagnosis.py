@@ -33,7 +33,7 @@ def _server_findings(server: PlanServer, found: Capabilities) -> Iterator[Findin
     for nic in server.nics:
         if (there := facts.get(nic.name)) is None:
             yield Finding(
-                severity="error", what="does not exist", where=f"NIC {nic.name}",
+                severity="error", what="is not there", where=f"NIC {nic.name}",
                 why=f"the plan's rail {nic.rail} goes over it; the server has {', '.join(facts)}",
                 remedy="correct the plan's cluster, or plug it in",
             )  # fmt: skip
