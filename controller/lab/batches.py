@@ -5,10 +5,9 @@ from __future__ import annotations
 from placewire.controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
 from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES
 
-# A line's burst must hold a full frame and a little more even when the line is slow, or it drops
-# the frame. Otherwise the burst is 1 ms of the rate, since a real line does not catch up at once.
-# Queues of 20 to 200 ms carried the same in both directions at once; short ones keep round trips
-# short.
+# The burst of a slow line must hold a full frame and a little more, or the line drops the frame; of
+# others it is 1 ms of the rate, since a real line does not catch up at once. Queues of 20 to 200 ms
+# carried the same in both directions at once; a short queue keeps round trips short.
 _BURST_BEYOND_A_FRAME_BYTES = 4_586
 _BURST_SECONDS = 0.001
 _QUEUE_SECONDS = 0.05
@@ -66,7 +65,7 @@ def server_batch(server: LabServer) -> list[str]:
 
 
 def shaped_interfaces(shape: LabShape) -> dict[str, list[str]]:
-    """Returns ends of lines by namespace: without offload there, limits see real packets."""
+    """Returns the interfaces, by namespace, that must not offload: limits must see real packets."""
     ends: dict[str, list[str]] = {}
     for server in shape.servers:
         for nic in server.nics:

@@ -45,7 +45,7 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For programs that run in this lab: the mark in it ends them with the lab."""
+        """The environment of programs in this lab; its mark makes them end with the lab."""
         return marked_environment(self.name, **{STATE_VARIABLE: str(self.state_directory)})
 
     def run_in_controller(self, argv: Sequence[str]) -> NoReturn:

@@ -61,7 +61,7 @@ def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
 
 class Starter(Protocol):
     async def start(self, spec: ProgramSpec) -> RankProcess:
-        """Starts a rank on spec.device's server. It outlives this process as long as it is told."""
+        """Starts a rank on spec.device's server. It outlives this process as long as `tell` allowed."""
 
 
 class Launcher(Starter, Protocol):

@@ -1,4 +1,4 @@
-"""Starts a program of this machine and runs it to its end: its input, its lines, its answer."""
+"""Runs a program on this machine to its end, passes on its lines, and returns its answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def begin(
     workdir: Path | str | None,
     pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Starts a program in a session of its own, for `signal_session`. Raises OSError."""
+    """Starts a program in a session of its own, which it leads. Raises OSError."""
     return await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.PIPE,

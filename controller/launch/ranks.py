@@ -194,8 +194,8 @@ def _culprit(
 ) -> tuple[_Followed, _Followed | None]:
     """Returns the rank to blame, and the rank that says so where that is another.
 
-    A rank that was killed failed by itself; of the others, the first to say that it fails, or to
-    end. But where that rank only says that it lost another one, which still runs, that one.
+    A rank that was killed is to blame, else the first that reported a failure or ended. But where
+    that rank only reports that it lost another one, which still runs, that other one is to blame.
     """
 
     def blame(rank: _Followed) -> tuple[bool, float]:

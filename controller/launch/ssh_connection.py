@@ -31,8 +31,7 @@ CONNECTION_LOST = 255
 # A shell gives the status 128 + N to a program that signal N ended.
 _SIGNALLED = 128
 
-# This code reads words and environment from a file, then becomes the program. A list of processes
-# does not show what is in a file.
+# Becomes the program that a file describes: lists of processes do not show what is in a file.
 _BECOME = (
     "import json,os,sys; d=json.load(open(sys.argv[1])); os.environ.update(d['environment']); "
     "os.execv(sys.executable, [sys.executable, *d['words']])"

@@ -175,7 +175,7 @@ class PlacedJob(Frozen):
 
     @property
     def optimizer_document(self) -> dict[str, Any]:
-        """For capture and ranks. total_steps, where it is not given, is the job's steps."""
+        """For capture and ranks; total_steps of a falling rate defaults to the job's steps."""
         chosen = self.optimizer
         schedule = chosen.schedule.model_dump(exclude_none=True)
         if chosen.schedule.name in ("linear", "cosine"):

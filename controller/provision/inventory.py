@@ -82,8 +82,7 @@ def require_valid_configs(
 def enrolment_addresses(
     hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
 ) -> dict[str, str]:
-    """Returns addresses of servers that enrol from another than their management address. Raises
-    UsageError."""
+    """Returns addresses that servers enrol from where not from `management`. Raises UsageError."""
     found = {s: str(hostvars[s][ENROLS_FROM]) for s in servers if hostvars[s].get(ENROLS_FROM)}
     for server, address in found.items():
         try:

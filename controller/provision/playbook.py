@@ -54,7 +54,8 @@ class Playbooks:
         variables: Mapping[str, Any],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        """When cancelled, ends Ansible first. Raises UsageError where Ansible cannot run at all."""
+        """Runs a file of playbooks/; when cancelled, ends Ansible first. Raises UsageError where
+        Ansible cannot run at all."""
         cancelled, tail = threading.Event(), deque[str](maxlen=_TAIL_LINES)
         loop, failed, silent = asyncio.get_running_loop(), False, set(servers)
 

@@ -115,7 +115,7 @@ async def _enrol(
     enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
 
     def on_refused(*why: str) -> None:
-        """Tells it of the server that has the caller's address; else of all that still wait."""
+        """Notes it at the server that has the caller's address, else at all that still wait."""
         waiting = enrolment.missing
         own = [server for server in waiting if why[0].partition(":")[0] == addresses[server]]
         for server in own or waiting:

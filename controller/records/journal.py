@@ -129,7 +129,7 @@ class Journal:
         return max(row[0] or 0, reported) + 1
 
     def begin(self, plan_name: str, plan_digest: str, generations: Mapping[str, int]) -> int:
-        """Records a staged decision; returns its id. ValueError: a generation does not go up."""
+        """Records a staged decision; returns its id. Raises ValueError unless generations go up."""
         with self._transaction():
             for server, generation in generations.items():
                 if generation < (least := self.next_generation(server, 0)):
@@ -199,7 +199,7 @@ class Journal:
         return tuple(Run(*row) for row in rows)
 
     def holder(self) -> str | None:
-        """Says which process has a change under way; None where none has."""
+        """Names the process that has a change under way; None where there is none."""
         if (descriptor := self._locked()) is None:
             return self._named_holder()
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Logs of what ranks print: a file for each run; the last 20 of each plan are kept."""
+"""Logs what ranks print: a file for each run; the last 20 of each plan are kept."""
 
 from __future__ import annotations
 

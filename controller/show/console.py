@@ -19,7 +19,7 @@ def console(*, to_error: bool = False) -> Console:
 
 
 def table(title: str, *, words: Sequence[str], figures: Sequence[str] = ()) -> Table:
-    """Has columns of words, then of figures. In a narrow table only words fold; none is cut."""
+    """Columns of words, then of figures. Where space is short only words fold; nothing is cut."""
     made = Table(title=title, title_justify="left")
     for heading in words:
         made.add_column(heading, overflow="fold")

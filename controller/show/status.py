@@ -20,7 +20,7 @@ def show_servers(
     observations: Mapping[str, Observation | None],
     results: Mapping[str, ReadBackResult],
 ) -> None:
-    """observations: None where a server does not answer. results: where something is in force."""
+    """observations: None for a silent server. results: of servers with something in force."""
     made = table(
         "Servers",
         words=("server", "phase", "plan", "decision", "generation", "lease", "read back"),

@@ -1,4 +1,4 @@
-"""Joins the events of all ranks about a step into one."""
+"""Joins what all ranks report of a step."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
 
 
 def _differing(then: tuple[Change, ...], now: tuple[Change, ...]) -> list[str]:
-    """Names what would now change in another way than was shown, or only then, or only now."""
+    """Names what would change now and was not shown so, or was shown and would not change now."""
     before, after = ({f"{c.collection} {c.key}": c for c in some} for some in (then, now))
     named = [name for name in before | after if before.get(name) != after.get(name)]
     more = len(named) - _NAMED

@@ -18,8 +18,8 @@ from placewire.controller.story.preview_file import PreviewFile
 
 @dataclass(frozen=True)
 class Request:
-    """network_only: stop after the measurement, without a job. confirm: asked before a change.
-    preview: the only change that may be made; None: any. measured: measure promised rates."""
+    """network_only: whether to stop before the job. confirm: asked before a change. preview: the
+    only change that may be made; None: any. measured: whether to measure promised rates."""
 
     plan: Plan
     plan_file: Path

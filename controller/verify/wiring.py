@@ -105,7 +105,7 @@ def _others(server: str, by_address: Mapping[str, Nic]) -> Iterable[str]:
 
 
 def verdict(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> Verdict | None:
-    """None: no sign of a cable in a wrong switch. A NIC that hears nobody is not misplaced."""
+    """Returns None without a sign of a cable in a wrong switch. A NIC that hears nobody is none."""
     wires = _wires(nics, heard)
     mixed = [wire for wire in wires if len({nic.rail for nic in wire}) > 1]
     if not mixed:

@@ -78,7 +78,9 @@ def test_every_point_ends_on_one_decision(tmp_path: Path) -> None:
             assert after in (before, aim), f"{point}: {what} {done}"
             words = said_by_status(cluster, plans[name])
             assert re.search(r"on every server that answers: (decision \d+|nothing); .+", words)
-            assert re.search(r"decision \d+ was (kept|undone|destroyed|finished by a later decision) 20", words)
+            assert re.search(
+                r"decision \d+ was (kept|undone|destroyed|finished by a later decision) 20", words
+            )
             if "nothing was left" not in recovered.output:
                 assert "by recovery" in words, words
             if done.code == -signal.SIGKILL:
