@@ -61,7 +61,8 @@ def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
 
 class Starter(Protocol):
     async def start(self, spec: ProgramSpec) -> RankProcess:
-        """Starts a rank on spec.device's server. It outlives this process as long as `tell` allowed."""
+        """Starts a rank on spec.device's server. The rank outlives this process for as long as it
+        was last told that it may."""
 
 
 class Launcher(Starter, Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # This task of playbooks/roles/enrolment says by its exit status whether a token is needed.
-CERTIFICATE_TASK = "Whether its certificate serves"
+CERTIFICATE_TASK = "Check whether the agent's certificate is valid"
 
 STAGES = {
     "before": "what is there",
