@@ -24,7 +24,7 @@ from placewire.job.contract.specification import Finished, RankEvent, RankSpec, 
 
 pytestmark = pytest.mark.network
 
-# What every stand-in begins with: its specification, and words to say.
+# The beginning of every stand-in: its specification, and functions for its events.
 PRELUDE = """
 import json, os, signal, sys, time
 spec = json.load(open(sys.argv[1]))
@@ -37,7 +37,7 @@ def finish(): say(event="finished", traffic=[], peak_memory_bytes=1)
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two namespaces and nothing in them: as much of a lab as a rank sees."""
+    """Makes two empty namespaces: as much of a lab as a rank sees."""
     name = f"launch{os.getpid()}"
     servers = tuple(
         ServerRecord(name=s, namespace=f"pw-{name}-{s}", management_address="10.9.0.1")
@@ -100,7 +100,7 @@ class Stage:
         )
 
     def left(self) -> list[int]:
-        """Living processes that run this file."""
+        """Returns living processes that run this file."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -216,7 +216,7 @@ step(0); time.sleep(60)
 
 
 async def test_an_interrupt_while_ranks_are_ended_leaves_none(lab: Lab, tmp_path: Path) -> None:
-    """They take SIGTERM in, and go on."""
+    """The ranks handle SIGTERM, and go on."""
     source = """
 signal.signal(signal.SIGTERM, lambda *_: step(1))
 if rank == 1:
@@ -261,7 +261,7 @@ sys.exit(1)
     assert stage.left() == []
 
 
-# Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
+# Reports steps and prints, over and over; a file that outlives all processes counts the steps.
 GOES_ON = """
 from placewire.job.contract.specification import StepDone
 from placewire.job.supervision.events import Events
@@ -287,7 +287,7 @@ asyncio.run(run_ranks(launcher, specs(), say, held_seconds=lambda: {held}))
 
 
 def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
-    """Once both of its ranks have said something."""
+    """Kills a controller once both of its ranks have reported a step."""
     script = CONTROLLER.format(
         path=sys.path,
         record=lab.record.model_dump_json(),
@@ -310,7 +310,7 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
     lab: Lab, tmp_path: Path
 ) -> None:
     stage = Stage(lab, tmp_path, GOES_ON)
-    # Since the controller was last heard: before it was killed, and a busy machine takes its time.
+    # Counted since ranks last heard the controller, which is some time before the kill.
     kill_a_controller(lab, stage, held_seconds=8)
     killed, before = time.monotonic(), steps_of(stage)
     await asyncio.sleep(1)
@@ -333,7 +333,7 @@ async def test_ranks_that_are_left_are_found_and_ended(lab: Lab, tmp_path: Path)
 
 
 async def test_the_real_rank_program_says_what_it_lacks(lab: Lab) -> None:
-    """It starts, imports torch and reads its specification without any privilege."""
+    """It starts, imports torch and reads its specification without privileges."""
     with pytest.raises(JobFailed, match=r"rank 0 ended with 1: .*none"):
         await run_ranks(LabLauncher(lab), specs(1), lambda event: None)
 

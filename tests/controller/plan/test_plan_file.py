@@ -40,7 +40,7 @@ def _drop(*path: Any) -> Edit:
 
 
 def _torchrun(**more: Any) -> Edit:
-    """A script, with something wrong."""
+    """Returns a change that makes the job a script, with a mistake."""
     return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
 
 
@@ -261,7 +261,7 @@ MISTAKES = {
 }
 
 
-# Each would be taken for something else, or fail only after servers were changed.
+# Unchecked, each would be taken for another value, or fail only after servers were changed.
 VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("version",): [True, 1.0, "1", 2],
     ("name",): [5, None, "", "a\n", "A", "a" * 25],

@@ -1,4 +1,4 @@
-"""Which decision servers are on, and why: what status says."""
+"""`controller status` says which decision servers have in force, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A preview as a file: what applying it holds to."""
+"""Applying a preview file makes the changes that it shows, or none."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_differs_is_named_by_server() -> None:
 
 
 def test_another_state_behind_the_same_changes_is_stale() -> None:
-    """As where two servers have it already, and it came from another plan."""
+    """So it is where servers have the changes already, made by another plan."""
     preview = preview_of(plan_document(), ROOT / "small.yaml", proposal({"s1": ()}))
     other = proposal({"s1": ()})
     other.desired["s1"] = other.desired["s1"].model_copy(update={"plan_digest": "e"})

@@ -1,4 +1,4 @@
-"""Which decision is gone back to, and when none can be."""
+"""Which decision a rollback takes, and when it takes none."""
 
 from __future__ import annotations
 
