@@ -115,7 +115,9 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
 
         edit(file, {r"(?<=rate: )\w+": f"{NIC_BITS_PER_SECOND * 0.8:.0f}bit"})
         options = ("--network-only", "--no-measurement", "--yes")
-        assert "the network stays as it is" in controller("apply", file, *options, to="read back from")
+        assert "the network stays as it is" in controller(
+            "apply", file, *options, to="were read back"
+        )
         assert cluster.snapshots() != kept
         controller("rollback", file, "--yes", to="kept: s1 ")
         # The other rate may have been another placement, whose queues stood in the place of these.
