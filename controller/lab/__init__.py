@@ -1,14 +1,15 @@
-"""A cluster on one machine: a network namespace per server, real Open vSwitch, real agents.
+"""A lab: a cluster on one machine, with a namespace per server, real Open vSwitch and real agents.
 
-Everything lies under /run/placewire/lab/NAME and in namespaces named pw-NAME-*; nothing is made in
-the root namespace. What is made is recorded first, so that `lab_down` removes all of it, also after
-a crash, and nothing else.
+All files are under /run/placewire/lab/NAME, all namespaces are named pw-NAME-*; nothing is made in
+the root namespace. Everything is recorded before it is made, so that `lab_down` removes all of it
+and nothing else, also after a crash.
 """
 
 from __future__ import annotations
 
 from placewire.controller.lab.down import lab_down
-from placewire.controller.lab.lab import Lab, find_lab, lab_names
+from placewire.controller.lab.lab import Lab, find_lab
+from placewire.controller.lab.record import recorded_names as lab_names
 from placewire.controller.lab.up import lab_up
 
 __all__ = ["Lab", "find_lab", "lab_down", "lab_names", "lab_up"]

@@ -1,4 +1,4 @@
-"""An agent per server, as `agent run` would be started by its unit; up when it has dialled."""
+"""Starts an agent per server of a lab, as its systemd unit would; waits until each has dialled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placewire.controller.agents.authority import Authority
 from placewire.controller.errors import AgentUnreachable, PlacewireError
 from placewire.controller.lab import record as records
 from placewire.controller.lab.processes import describe
-from placewire.controller.lab.record import Recorder
+from placewire.controller.lab.record import LabRecord, Recorder
 from placewire.controller.lab.shape import CONTROLLER_TCP_PORT, MANAGEMENT_INTERFACE, LabServer
 from placewire.controller.lab.switches import database_remote, run_directory
 from placewire.controller.lab.system import NAMESPACE_DIRECTORY, inside, marked_environment
@@ -35,34 +35,34 @@ class _Daemon:
 
 
 def start_agents(recorder: Recorder, servers: Sequence[LabServer]) -> None:
-    """Returns when each has dialled the controller's address once. Raises AgentUnreachable with
-    what it logged where one ends or stays silent."""
+    """Returns when each agent has dialled the controller's address once. Raises AgentUnreachable,
+    with the last lines of the agent's log, where one ends or stays silent."""
     record = recorder.record
     folder = records.directory_of(record.name)
     authority = Authority.load(folder / "controller" / "ca")
     with _listening(record.controller_namespace, record.controller_address) as listener:
         daemons = []
         for server in servers:
-            config = _configure(record.name, record.controller_address, authority, server)
+            config = _configure(record, authority, server)
             daemons.append(_start(recorder, server, config))
         _await_dialling(listener, daemons)
 
 
-def _configure(lab: str, controller: str, authority: Authority, server: LabServer) -> Path:
-    """Writes certificates and configuration; returns the configuration's file."""
-    folder = records.directory_of(lab) / server.name
+def _configure(record: LabRecord, authority: Authority, server: LabServer) -> Path:
+    """Writes certificates and configuration; returns the path of the configuration."""
+    folder = records.directory_of(record.name) / server.name
     issued = authority.issue(
         server.name, "agent", folder / "certificates", lifetime_seconds=_CERTIFICATE_SECONDS
     )
     config = AgentConfig(
         server=server.name,
-        controller_url=f"https://{controller}:{CONTROLLER_TCP_PORT}",
+        controller_url=f"https://{record.controller_address}:{CONTROLLER_TCP_PORT}",
         certificate_file=str(issued.certificate_file),
         key_file=str(issued.key_file),
         authority_file=str(authority.certificate_file),
         state_dir=str(folder / "agent"),
-        ovsdb_remote=database_remote(lab, server.name),
-        openvswitch_run_dir=str(run_directory(lab, server.name)),
+        ovsdb_remote=database_remote(record.name, server.name),
+        openvswitch_run_dir=str(run_directory(record.name, server.name)),
         datapath="netdev",
         protected=("lo", MANAGEMENT_INTERFACE),
     )
@@ -90,8 +90,8 @@ def _start(recorder: Recorder, server: LabServer, config: Path) -> _Daemon:
 
 @contextmanager
 def _listening(namespace: str, address: str) -> Iterator[socket.socket]:
-    """A socket at the controller's address, in its namespace. A socket stays where it was made, so
-    a thread of its own enters the namespace and ends."""
+    """Yields a socket at the controller's address, in its namespace. A socket stays where it was
+    made, so a thread enters the namespace, makes the socket and ends."""
     made: list[socket.socket | OSError] = []
 
     def make() -> None:
@@ -116,7 +116,7 @@ def _listening(namespace: str, address: str) -> Iterator[socket.socket]:
 
 
 def _await_dialling(listener: socket.socket, daemons: Sequence[_Daemon]) -> None:
-    """The callers are hung up on: they dial again, as they do whenever no controller listens."""
+    """Hangs up on each agent that dials: it dials again, as whenever no controller listens."""
     silent = {daemon.server.management.split("/")[0]: daemon for daemon in daemons}
     deadline = time.monotonic() + _DIAL_SECONDS
     with selectors.DefaultSelector() as selector:

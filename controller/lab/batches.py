@@ -1,13 +1,13 @@
-"""The shape as text for `ip -batch` and `tc -batch`, one batch per namespace. Pure."""
+"""Writes a lab's shape as input for `ip -batch` and `tc -batch`, a batch per namespace. Pure."""
 
 from __future__ import annotations
 
 from placewire.controller.lab.shape import MANAGEMENT_INTERFACE, LabNic, LabServer, LabShape
 from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES
 
-# A line must hold a full frame and a little more even when it is slow, or it drops it; beyond that,
-# 1 ms of its rate: a real one does not send what it missed at once. Queues of 20 to 200 ms carried
-# the same in both directions at once; a short one keeps round trips short.
+# The burst of a slow line must hold a full frame and a little more, or the line drops the frame; of
+# others it is 1 ms of the rate, since a real line does not catch up at once. Queues of 20 to 200 ms
+# carried the same in both directions at once; a short queue keeps round trips short.
 _BURST_BEYOND_A_FRAME_BYTES = 4_586
 _BURST_SECONDS = 0.001
 _QUEUE_SECONDS = 0.05
@@ -15,7 +15,7 @@ _BRIDGE = "type bridge forward_delay 0 mcast_snooping 0"
 
 
 def controller_batch(shape: LabShape) -> list[str]:
-    """ip commands: the management network, with the controller's address on its bridge."""
+    """Returns ip commands for the management network; its bridge has the controller's address."""
     lines = ["link set lo up", f"link add mgmt {_BRIDGE}"]
     for number, server in enumerate(shape.servers, start=1):
         lines += [
@@ -27,7 +27,7 @@ def controller_batch(shape: LabShape) -> list[str]:
 
 
 def rail_batch(shape: LabShape, rail: str) -> list[str]:
-    """ip commands: the rail's bridge, and a line to each NIC on it."""
+    """Returns ip commands for the rail's bridge, and for a line to each NIC on it."""
     lines = ["link set lo up", f"link add rail {_BRIDGE}", "link set rail up"]
     for server, nic in _on_rail(shape, rail):
         k, mtu = nic.index, f"mtu {nic.mtu_bytes}"
@@ -44,19 +44,16 @@ def rail_batch(shape: LabShape, rail: str) -> list[str]:
 
 
 def rail_limits(shape: LabShape, rail: str) -> list[str]:
-    """tc commands: each NIC sends and receives at no more than its rate, and at that rate."""
-    lines = []
-    for _, nic in _on_rail(shape, rail):
-        bucket = _bucket(nic)
-        lines += [
-            f"qdisc add dev port{nic.index} root {bucket}",
-            f"qdisc add dev up{nic.index} root {bucket}",
-        ]
-    return lines
+    """Returns tc commands that make each NIC send and receive at its rate, and no faster."""
+    return [
+        f"qdisc add dev {end}{nic.index} root {_bucket(nic)}"
+        for _, nic in _on_rail(shape, rail)
+        for end in ("port", "up")
+    ]
 
 
 def server_batch(server: LabServer) -> list[str]:
-    """ip commands: addresses as a real server has them, on its NICs."""
+    """Returns ip commands that give a server its addresses, on its NICs as on a real server."""
     lines = [
         "link set lo up",
         f"address add {server.management} dev {MANAGEMENT_INTERFACE}",
@@ -68,7 +65,7 @@ def server_batch(server: LabServer) -> list[str]:
 
 
 def shaped_interfaces(shape: LabShape) -> dict[str, list[str]]:
-    """namespace -> ends of the rails' cables: no offload there, so that limits see real packets."""
+    """Returns the interfaces, by namespace, that must not offload: limits must see real packets."""
     ends: dict[str, list[str]] = {}
     for server in shape.servers:
         for nic in server.nics:
@@ -82,7 +79,6 @@ def _on_rail(shape: LabShape, rail: str) -> list[tuple[LabServer, LabNic]]:
 
 
 def _bucket(nic: LabNic) -> str:
-    """Sizes in bytes, as tc takes them without a suffix."""
     bytes_per_second = nic.bits_per_second / 8
     least_bytes = nic.mtu_bytes + ETHERNET_BYTES + _BURST_BEYOND_A_FRAME_BYTES
     burst_bytes = max(least_bytes, round(bytes_per_second * _BURST_SECONDS))

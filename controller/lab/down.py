@@ -1,11 +1,11 @@
-"""Removes what a lab made, by its record: after `lab up`, also one that was killed anywhere."""
+"""Removes what a lab's record names, also after a `lab up` that was killed at any point."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from placewire.controller.errors import PlacewireError, RestoreFailed
@@ -16,7 +16,7 @@ from placewire.controller.lab.system import namespace_exists, require_root_and_p
 
 
 def lab_down(name: str, progress: Callable[[str], None] = lambda text: None) -> None:
-    """Raises PlacewireError if there is no such lab, RestoreFailed saying what is left."""
+    """Raises PlacewireError where there is no such lab, RestoreFailed where something is left."""
     require_root_and_programs()
     with records.exclusive():
         if name not in records.recorded_names():
@@ -26,21 +26,21 @@ def lab_down(name: str, progress: Callable[[str], None] = lambda text: None) -> 
         record = records.load(name)
         if record is not None:
             remove(record, progress)
-        else:  # killed before anything was made, or when only its files were left
+        else:  # `lab up` was killed before it made anything, or `lab down` at its very end
             shutil.rmtree(records.directory_of(name))
 
 
 def remove(record: LabRecord, progress: Callable[[str], None]) -> None:
-    """Under the lock. Idempotent: what is gone already is passed over."""
+    """To be called under the lock. Passes over what is gone already."""
     for sysctl in record.sysctls:
         put_back(sysctl)
     left = [f"process {pid}" for pid in end(processes_of(record))]
-    _reap(record)
+    for process in record.processes:
+        with suppress(ChildProcessError):  # agents are children of whoever made the lab
+            os.waitpid(process.pid, os.WNOHANG)
     if strangers := strangers_in(record):
-        progress(
-            f"lab {record.name}: left alone, but its network goes: "
-            f"process {', '.join(map(str, strangers))}"
-        )
+        pids = ", ".join(map(str, strangers))
+        progress(f"lab {record.name}: left alone, but its network goes: process {pids}")
     present = [name for name in record.namespaces if namespace_exists(name)]
     if present:
         try:
@@ -50,9 +50,9 @@ def remove(record: LabRecord, progress: Callable[[str], None]) -> None:
     left += [f"namespace {name}" for name in present if namespace_exists(name)]
     if left:
         raise RestoreFailed(
-            f"the lab {record.name!r} is not all gone: {'; '.join(left)}",
+            f"parts of the lab {record.name!r} are left: {'; '.join(left)}",
             where="lab",
-            remedy=f"end what holds it, then again: controller lab down {record.name}",
+            remedy=f"end what holds them, then run: controller lab down {record.name}",
         )
     shutil.rmtree(records.directory_of(record.name))
     progress(f"lab {record.name}: removed {len(present)} namespaces and all that ran in them")
@@ -62,10 +62,3 @@ def put_back(sysctl: SysctlRecord) -> None:
     path = Path(sysctl.path)
     if path.read_text().strip() == sysctl.ours:
         path.write_text(sysctl.before)
-
-
-def _reap(record: LabRecord) -> None:
-    """Agents are children of the process that made the lab, which may be this one."""
-    for process in record.processes:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""A lab that is up, as its users see it."""
+"""A lab that is up: its names, its files, and how to run programs in it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Lab:
 
     @property
     def state_directory(self) -> Path:
-        """Of the controller: certificates, journal, cache."""
+        """The controller's folder: certificates, journal, cache."""
         return self.directory / "controller"
 
     def namespace(self, server: str) -> str:
         return next(s.namespace for s in self.record.servers if s.name == server)
 
     def inside_server(self, server: str, argv: Sequence[str]) -> list[str]:
-        """The command line that runs argv on that server's network."""
+        """Returns the command line that runs argv on that server's network."""
         return inside(self.namespace(server), argv)
 
     def inside_controller(self, argv: Sequence[str]) -> list[str]:
@@ -45,22 +45,17 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of whatever runs in this lab: marked as the lab's, so that it ends with it."""
+        """The environment of programs in this lab; its mark makes them end with the lab."""
         return marked_environment(self.name, **{STATE_VARIABLE: str(self.state_directory)})
 
     def run_in_controller(self, argv: Sequence[str]) -> NoReturn:
-        """This process becomes argv, on the controller's network."""
+        """Replaces this process by argv, on the controller's network."""
         command = self.inside_controller(argv)
         os.execvpe(command[0], command, self.environment)
 
 
-def lab_names() -> list[str]:
-    """Labs on this machine, half-made ones too."""
-    return records.recorded_names()
-
-
 def find_lab(name: str) -> Lab | None:
-    """Raises PlacewireError where a lab of this name was not made to its end."""
+    """Raises PlacewireError where the lab of this name is only half-made."""
     record = records.load(name)
     if record is None:
         return None

@@ -1,4 +1,4 @@
-"""What a lab made, on disk before it is made: the whole knowledge of `lab down`.
+"""The record of a lab: what it makes, written to disk first; all that `lab down` knows.
 
     /run/placewire/lab/NAME/lab.json      this record
                            /controller/   certificates, journal and cache of the controller
@@ -22,7 +22,7 @@ _FILE = "lab.json"
 
 
 class ProcessRecord(Frozen):
-    """One process of ours. start_ticks (field 22 of /proc/PID/stat) tells a reused pid apart."""
+    """A daemon of the lab. start_ticks (field 22 of /proc/PID/stat) tells a reused pid apart."""
 
     pid: int
     start_ticks: int
@@ -30,7 +30,7 @@ class ProcessRecord(Frozen):
 
 
 class SysctlRecord(Frozen):
-    """A machine-wide value that we set for a moment: put back only where it is still ours."""
+    """A machine-wide value that a lab sets for a moment; put back only where it is still `ours`."""
 
     path: str
     before: str
@@ -44,7 +44,7 @@ class ServerRecord(Frozen):
 
 
 class LabRecord(Frozen):
-    """complete: `lab up` came to its end."""
+    """complete: whether `lab up` came to its end."""
 
     version: int = 1
     name: str
@@ -62,7 +62,7 @@ def directory_of(name: str) -> Path:
 
 
 def recorded_names() -> list[str]:
-    """Also half-made ones; in order."""
+    """Returns the names of all labs on this machine, half-made ones too, in order."""
     return sorted(path.name for path in LAB_ROOT.iterdir()) if LAB_ROOT.is_dir() else []
 
 
@@ -74,7 +74,7 @@ def load(name: str) -> LabRecord | None:
 
 
 class Recorder:
-    """Keeps the record on disk ahead of what is done. Threads of one `lab up` may not share it."""
+    """Keeps a lab's record on disk. Threads must not share a Recorder."""
 
     def __init__(self, record: LabRecord) -> None:
         self.record = record
@@ -89,7 +89,7 @@ class Recorder:
         self.update(processes=(*self.record.processes, process))
 
     def _save(self) -> None:
-        """Whole or not at all, and on disk when it returns."""
+        """Writes the record whole or not at all; it is on disk when this returns."""
         folder = directory_of(self.record.name)
         fresh = folder / f"{_FILE}.new"
         with fresh.open("w") as file:
@@ -106,21 +106,21 @@ class Recorder:
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """One `lab up` or `lab down` at a time on this machine: they share a machine-wide sysctl.
+    """Lets one `lab up` or `lab down` run at a time on this machine: they share a sysctl.
 
-    The lock is on the folder itself, which goes when the last lab has gone.
+    The lock is on the folder of all labs, which is removed with the last lab.
     """
     while True:
         try:
             LAB_ROOT.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(LAB_ROOT, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # removed by its holder just now
+        except FileNotFoundError:  # the holder of the lock has just removed the folder
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if LAB_ROOT.stat().st_ino == os.fstat(descriptor).st_ino:
                 break
-        os.close(descriptor)  # removed by its holder while we waited
+        os.close(descriptor)  # the holder removed the folder while this process waited
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The lab that a plan asks for, as values: namespaces, addresses and lines. Pure.
+"""Computes the lab that a plan asks for: namespaces, addresses and lines. Pure.
 
 namespace pw-LAB-SERVER              namespace pw-LAB-rail-RAIL
 nic0 ──────────────────────── portN ─ lineN ─ upN ── downN ─ rail
@@ -9,6 +9,7 @@ mgmt0 ───────── srvN ─ mgmt (bridge, holds the controller's 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -21,8 +22,7 @@ CONTROLLER_TCP_PORT = 7440
 
 @dataclass(frozen=True)
 class LabNic:
-    """address with its prefix; rate on the wire; mtu_bytes of the whole line; index: the line's
-    number on its rail."""
+    """address: with prefix. bits_per_second: on the wire. mtu_bytes, index: of the NIC's line."""
 
     name: str
     rail: str
@@ -34,7 +34,7 @@ class LabNic:
 
 @dataclass(frozen=True)
 class LabServer:
-    """management: address with its prefix."""
+    """management: an address with its prefix."""
 
     name: str
     namespace: str
@@ -44,7 +44,7 @@ class LabServer:
 
 @dataclass(frozen=True)
 class LabShape:
-    """controller_address: address with its prefix, of the management bridge."""
+    """controller_address: with its prefix; on the management bridge."""
 
     name: str
     servers: tuple[LabServer, ...]
@@ -65,37 +65,32 @@ class LabShape:
 
 
 def shape_of(plan: Plan) -> LabShape:
-    """Raises PlacewireError where a lab cannot be made of this plan, though a cluster could."""
+    """Raises PlacewireError where a plan that is valid for real servers makes no lab."""
     network, controller = _management(plan)
-    rails = plan.cluster.rails
-    numbers: Counter[str] = Counter()
-    servers = []
-    for server in plan.cluster.servers:
-        nics = []
-        for nic in server.nics:
-            numbers[nic.rail] += 1
-            nics.append(
+    indices = {rail: itertools.count(1) for rail in plan.cluster.rails}
+    servers = tuple(
+        LabServer(
+            name=server.name,
+            namespace=f"pw-{plan.name}-{server.name}",
+            management=f"{server.management}/{network.prefixlen}",
+            nics=tuple(
                 LabNic(
                     name=nic.name,
                     rail=nic.rail,
-                    index=numbers[nic.rail],
+                    index=next(indices[nic.rail]),
                     address=nic.address,
                     bits_per_second=nic.rate_bits_per_second,
                     mtu_bytes=nic.mtu_bytes,
                 )
-            )
-        servers.append(
-            LabServer(
-                name=server.name,
-                namespace=f"pw-{plan.name}-{server.name}",
-                management=f"{server.management}/{network.prefixlen}",
-                nics=tuple(nics),
-            )
+                for nic in server.nics
+            ),
         )
+        for server in plan.cluster.servers
+    )
     shape = LabShape(
         name=plan.name,
-        servers=tuple(servers),
-        rails=rails,
+        servers=servers,
+        rails=plan.cluster.rails,
         controller_namespace=f"pw-{plan.name}-controller",
         controller_address=f"{controller}/{network.prefixlen}",
     )
@@ -104,8 +99,8 @@ def shape_of(plan: Plan) -> LabShape:
 
 
 def _management(plan: Plan) -> tuple[ipaddress.IPv4Network, ipaddress.IPv4Address]:
-    """The smallest network of at most /24 that has all servers, and the highest free address in it
-    for the controller."""
+    """Returns the smallest network, of at most /24, that holds all servers' management addresses,
+    and the highest free address in it, for the controller."""
     taken = {ipaddress.IPv4Address(server.management) for server in plan.cluster.servers}
     network = ipaddress.IPv4Network((min(taken), 24), strict=False)
     while max(taken) not in network:
@@ -130,7 +125,7 @@ def _refuse_clashes(shape: LabShape) -> None:
     if twice:
         raise PlacewireError(
             f"two namespaces of the lab would be called {twice[0]}",
-            remedy="name that server differently: `controller` and `rail-…` are the lab's own",
+            remedy="name that server differently: the lab uses `controller` and `rail-…` itself",
         )
     for server in shape.servers:
         for nic in server.nics:

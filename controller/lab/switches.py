@@ -1,4 +1,4 @@
-"""A private Open vSwitch per server: database, daemon, and a send buffer that holds its queues."""
+"""Starts a private Open vSwitch per server of a lab, with a send buffer that holds its queues."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from placewire.controller.lab.system import inside, marked_environment, run, run
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _SEND_BUFFER = "/proc/sys/net/core/wmem_default"
-# All queues of a server's ports share one AF_PACKET send buffer. The machine's default of 208 kB
-# is filled by the slowest queue, and then the others drop while tc shows no drop at all.
+# All queues of a server's ports share one AF_PACKET send buffer. The slowest queue would fill the
+# machine's default of 208 kB; the others then drop packets while tc shows no drop at all.
 SEND_BUFFER_BYTES = 8 * 2**20
 _SETTLE_BRIDGE = "pw-settle"
 _SEND_SECONDS = 5.0
@@ -34,7 +34,6 @@ def database_remote(lab: str, server: str) -> str:
 
 
 def start_switches(recorder: Recorder, servers: Sequence[LabServer]) -> None:
-    """All servers at once."""
     lab = recorder.record.name
     with ThreadPoolExecutor(max_workers=8) as pool:
         for started in pool.map(lambda server: _start(lab, server), servers):
@@ -63,7 +62,7 @@ def _start(lab: str, server: LabServer) -> tuple[ProcessRecord, ProcessRecord]:
 def _daemon(
     lab: str, server: LabServer, program: str, options: Sequence[str], argument: str
 ) -> ProcessRecord:
-    """Detached, so that it serves when this returns; its log lies beside its socket."""
+    """Starts a detached daemon, which serves when this returns. Its log lies beside its socket."""
     folder = run_directory(lab, server.name)
     argv = [
         program, *options, f"--pidfile={folder}/{program}.pid",
@@ -83,15 +82,15 @@ def _environment(lab: str, server: str) -> dict[str, str]:
 
 
 def vsctl(lab: str, server: str, *arguments: str) -> str:
-    """ovs-vsctl on that server's own database."""
+    """Runs ovs-vsctl on that server's own database."""
     argv = ["ovs-vsctl", "--timeout=10", f"--db={database_remote(lab, server)}", *arguments]
     return run(argv, environment=_environment(lab, server))
 
 
 @contextmanager
 def _raised_send_buffer(recorder: Recorder) -> Iterator[None]:
-    """net.core.wmem_default belongs to the whole machine, and a socket takes it when it is made:
-    raised only while the daemons make theirs."""
+    """Raises net.core.wmem_default only while the daemons make their sockets: the value is the
+    whole machine's, and a socket takes it when it is made."""
     path = Path(_SEND_BUFFER)
     before = path.read_text().strip()
     if int(before) >= SEND_BUFFER_BYTES:
@@ -107,21 +106,12 @@ def _raised_send_buffer(recorder: Recorder) -> Iterator[None]:
 
 
 def _settle(lab: str, server: LabServer) -> None:
-    """Makes the daemon open its send socket now, by sending one frame through a throw-away bridge.
-
-    It opens the one AF_PACKET socket that all its ports send through at the first frame.
-    """
+    """Sends a frame through a throw-away bridge: at its first frame ovs-vswitchd opens the one
+    AF_PACKET socket that all its ports send through."""
     folder, bridge = run_directory(lab, server.name), _SETTLE_BRIDGE
     port, peer = f"{bridge}0", f"{bridge}1"
-    run_batch(
-        "ip",
-        server.namespace,
-        [
-            f"link add {port} type veth peer name {peer}",
-            f"link set {port} up",
-            f"link set {peer} up",
-        ],
-    )
+    pair = f"link add {port} type veth peer name {peer}"
+    run_batch("ip", server.namespace, [pair, *(f"link set {end} up" for end in (port, peer))])
     vsctl(
         lab, server.name, "add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev",
         "--", "add-port", bridge, port, "--", "set", "Interface", port, "ofport_request=1",
@@ -138,7 +128,7 @@ def _settle(lab: str, server: LabServer) -> None:
 
 
 def send_buffer_bytes(namespace: str) -> int:
-    """Of the namespace's packet sockets for sending only (protocol 0): the largest; 0 if none."""
+    """Returns the largest buffer of packet sockets that only send (protocol 0); 0 without any."""
     listing = run(inside(namespace, ["ss", "-0", "--all", "--memory", "--no-header", "--oneline"]))
     sizes = [
         int(line.partition(",tb")[2].partition(",")[0])
@@ -154,8 +144,8 @@ def _require_send_buffer(server: LabServer) -> None:
         time.sleep(0.02)
     if found < SEND_BUFFER_BYTES:
         raise PlacewireError(
-            f"ovs-vswitchd sends through a buffer of {found} bytes; {SEND_BUFFER_BYTES} are needed "
-            "for its queues not to disturb each other",
+            f"ovs-vswitchd sends through a buffer of {found} bytes; it needs {SEND_BUFFER_BYTES}, "
+            "so that its queues do not disturb each other",
             where=server.name,
             remedy="another program lowered net.core.wmem_default meanwhile; try again",
         )

@@ -1,4 +1,4 @@
-"""Commands of this machine, run to their end; and files of /proc/sys."""
+"""Runs commands for a lab, and builds those that run in a network namespace."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ from placewire.controller.errors import PlacewireError, UsageError
 
 NAMESPACE_DIRECTORY = Path("/run/netns")
 MARKER = "PLACEWIRE_LAB"
+# Needed programs, by Debian package.
 _PROGRAMS = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "ss": "iproute2",
-    "ethtool": "ethtool",
-    "iperf3": "iperf3",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-    "ovsdb-tool": "openvswitch-switch",
-    "ovsdb-server": "openvswitch-switch",
-    "ovs-vswitchd": "openvswitch-switch",
-    "ovs-vsctl": "openvswitch-switch",
-    "ovs-ofctl": "openvswitch-switch",
+    "ethtool": ("ethtool",),
+    "iperf3": ("iperf3",),
+    "iproute2": ("ip", "tc", "ss"),
+    "openvswitch-switch": ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl"),
+    "util-linux": ("nsenter", "setpriv"),
 }
 _TIMEOUT_SECONDS = 30
 
@@ -33,10 +27,10 @@ _TIMEOUT_SECONDS = 30
 def require_root_and_programs() -> None:
     if os.geteuid() != 0:
         raise UsageError("a lab makes network namespaces", remedy="run this as root")
-    missing = sorted({package for name, package in _PROGRAMS.items() if not shutil.which(name)})
+    missing = [name for name, some in _PROGRAMS.items() if not all(map(shutil.which, some))]
     if missing:
         raise UsageError(
-            "programs that the lab is made of are missing",
+            "programs that a lab needs are missing",
             remedy=f"apt-get install {' '.join(missing)}",
         )
 
@@ -44,7 +38,7 @@ def require_root_and_programs() -> None:
 def run(
     argv: Sequence[str], *, text: str | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Standard output. Raises PlacewireError with the command and what it said."""
+    """Returns standard output. Raises PlacewireError with the command and its complaint."""
     try:
         done = subprocess.run(
             argv,
@@ -65,13 +59,13 @@ def run(
 
 
 def run_batch(program: str, namespace: str | None, lines: Sequence[str]) -> None:
-    """program: ip or tc, whose -batch stops at the first line that fails."""
+    """Runs lines with `ip -batch` or `tc -batch`, which stop at the first line that fails."""
     inside = [] if namespace is None else ["-n", namespace]
     run([program, *inside, "-batch", "-"], text="\n".join(lines) + "\n")
 
 
 def inside(namespace: str, argv: Sequence[str]) -> list[str]:
-    """The command line that runs argv in the namespace; nsenter becomes argv, with the same pid."""
+    """Returns what runs argv in the namespace. nsenter becomes argv, with the same pid."""
     return ["nsenter", f"--net={NAMESPACE_DIRECTORY / namespace}", "--", *argv]
 
 
@@ -80,5 +74,5 @@ def namespace_exists(namespace: str) -> bool:
 
 
 def marked_environment(lab: str, **more: str) -> dict[str, str]:
-    """The environment of every process of a lab: children inherit whose they are."""
+    """Returns the environment for a lab's processes; children inherit the mark in it."""
     return {**os.environ, MARKER: lab, **more}

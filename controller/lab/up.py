@@ -1,4 +1,4 @@
-"""`lab up`: refuse, record, make namespaces and lines, start Open vSwitch, start the agents."""
+"""Makes a lab: records it, makes namespaces and lines, starts Open vSwitch and the agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewire.controller.lab.agent_daemons import start_agents
 from placewire.controller.lab.down import remove
 from placewire.controller.lab.lab import Lab
 from placewire.controller.lab.record import LabRecord, Recorder, ServerRecord
-from placewire.controller.lab.shape import LabShape, shape_of
+from placewire.controller.lab.shape import LabServer, LabShape, shape_of
 from placewire.controller.lab.switches import start_switches
 from placewire.controller.lab.system import (
     inside,
@@ -25,10 +25,8 @@ from placewire.controller.plan.plan import Plan
 
 
 def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> Lab:
-    """Makes the cluster of this plan. What it made goes again if it cannot be finished.
-
-    Raises PlacewireError where it is refused (a lab or namespaces of that name) or fails.
-    """
+    """Makes the lab of this plan. Raises PlacewireError where a lab or a namespace of that name
+    exists, or where making it fails; then everything made is removed again."""
     require_root_and_programs()
     shape = shape_of(plan)
     with records.exclusive():
@@ -95,15 +93,9 @@ def _make_network(shape: LabShape) -> None:
         list(pool.map(_quiet, shape.namespaces))
         run_batch("ip", shape.controller_namespace, batches.controller_batch(shape))
         list(pool.map(lambda rail: _make_rail(shape, rail), shape.rails))
-        list(
-            pool.map(
-                lambda server: run_batch("ip", server.namespace, batches.server_batch(server)),
-                shape.servers,
-            )
-        )
-        list(
-            pool.map(lambda ends: _without_offload(*ends), batches.shaped_interfaces(shape).items())
-        )
+        list(pool.map(_make_server, shape.servers))
+        ends = batches.shaped_interfaces(shape)
+        list(pool.map(_without_offload, ends, ends.values()))
 
 
 def _make_rail(shape: LabShape, rail: str) -> None:
@@ -112,14 +104,18 @@ def _make_rail(shape: LabShape, rail: str) -> None:
     run_batch("tc", namespace, batches.rail_limits(shape, rail))
 
 
+def _make_server(server: LabServer) -> None:
+    run_batch("ip", server.namespace, batches.server_batch(server))
+
+
 def _quiet(namespace: str) -> None:
-    """No IPv6 in a lab: its neighbour discovery would stir links that are being measured."""
+    """Disables IPv6: its neighbour discovery would send on links that are being measured."""
     script = "for f in all default; do f=/proc/sys/net/ipv6/conf/$f/disable_ipv6; "
     script += "[ ! -e $f ] || echo 1 > $f; done"
     run(inside(namespace, ["sh", "-c", script]))
 
 
 def _without_offload(namespace: str, interfaces: Sequence[str]) -> None:
-    """A veth hands over segments of 64 kB otherwise, which no bucket of this size lets through."""
+    """With offload a veth hands over segments of 64 kB, which no bucket of this size lets pass."""
     script = 'for i; do ethtool -K "$i" tx off tso off gso off gro off >/dev/null || exit 1; done'
     run(inside(namespace, ["sh", "-c", script, "sh", *interfaces]))

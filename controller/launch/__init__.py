@@ -1,1 +1,1 @@
-"""How ranks are started on servers, followed, and ended."""
+"""Ranks and other programs: started on servers, followed, and ended."""

@@ -1,4 +1,4 @@
-"""Ranks on this machine's own network, as children of this process."""
+"""Starts ranks on this machine's own network, as children of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewire.job.contract.specification import ProgramSpec
 
 
 class HereStarter:
-    """Whatever server a rank's device is on, the rank runs here, in this folder."""
+    """Runs every rank here, in this folder, whatever server its device is on."""
 
     async def start(self, spec: ProgramSpec) -> LocalRank:
         return await start_rank(

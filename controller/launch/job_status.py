@@ -1,26 +1,23 @@
-"""What is known of a plan's job while nobody follows it: ranks that run, its last checkpoint."""
+"""Finds what is left of a plan's job: its running ranks, and its last checkpoint."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from placewire.controller.errors import LaunchFailed
+from placewire.controller.launch.launcher import Launcher, LeftRank
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
+from placewire.controller.records.journal import Journal
 from placewire.controller.records.report import CheckpointRow, RunReport
 from placewire.job.contract.checkpoint import CheckpointError, checkpoints_in
-
-if TYPE_CHECKING:
-    from placewire.controller.launch.launcher import Launcher, LeftRank
-    from placewire.controller.records.journal import Journal
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """controller: who follows the ranks, None where nobody does. checkpoint_step: how many steps
-    are done in the last checkpoint. problems: what could not be looked at, and why."""
+    """controller: the process that follows the ranks, None where none does. checkpoint_step: how
+    many steps were done before the last checkpoint. problems: what could not be found, and why."""
 
     ranks: tuple[LeftRank, ...]
     controller: str | None
@@ -32,16 +29,18 @@ class JobStatus:
 def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     problems: list[str] = []
     ranks: tuple[LeftRank, ...] = ()
+    last: CheckpointRow | None = None
     try:
         ranks = launcher.left()
     except LaunchFailed as error:
-        problems.append(f"ranks are not looked for: {error}")
-    try:
-        last = _last_in_folder(plan)
-    except (CheckpointError, OSError) as error:
-        last = None
-        problems.append(f"checkpoints: {error}")
-    last = last or _last_reported(plan, journal)
+        problems.append(f"ranks cannot be looked for: {error}")
+    if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
+        folder = Path(plan.job.checkpoint.folder)
+        try:
+            last = _last_in(folder)
+        except (CheckpointError, OSError) as error:
+            problems.append(f"checkpoints: {error}")
+        last = last or _last_reported(folder, journal, plan.name)
     return JobStatus(
         ranks=ranks,
         controller=journal.holder(),
@@ -51,19 +50,14 @@ def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     )
 
 
-def _last_in_folder(plan: Plan) -> CheckpointRow | None:
-    """Where this machine sees the folder too."""
-    if not isinstance(plan.job, PlacedJob) or plan.job.checkpoint is None:
-        return None
-    found = checkpoints_in(Path(plan.job.checkpoint.folder))
+def _last_in(folder: Path) -> CheckpointRow | None:
+    """Returns None, too, where this machine does not share the folder with the servers."""
+    found = checkpoints_in(folder)
     return CheckpointRow(step=found[-1].manifest.step, path=found[-1].path) if found else None
 
 
-def _last_reported(plan: Plan, journal: Journal) -> CheckpointRow | None:
-    if not isinstance(plan.job, PlacedJob) or plan.job.checkpoint is None:
-        return None
-    folder = Path(plan.job.checkpoint.folder)
-    for run in reversed(journal.runs(plan.name)):
+def _last_reported(folder: Path, journal: Journal, plan_name: str) -> CheckpointRow | None:
+    for run in reversed(journal.runs(plan_name)):
         row = RunReport.model_validate_json(run.report).checkpoint
         if row is not None and Path(row.path).parent == folder:
             return row

@@ -1,24 +1,23 @@
-"""Ranks in a lab: on their server's network, without privileges."""
+"""Starts ranks in a lab: on their server's network, without privileges."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import placewire
-from placewire.controller.errors import JobFailed, UsageError
+from placewire.controller.errors import UsageError
 from placewire.controller.lab import Lab
 from placewire.controller.lab.processes import end, programs_inside, running_seconds
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank
-from placewire.controller.launch.local import LocalRank, start_rank
-from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
+from placewire.controller.launch.local import LocalRank, not_started, start_rank
+from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import ProgramSpec
 from placewire.optimizer.device_names import server_of
 
-# Where an interpreter of the user's own finds the rank program.
+# The folder from which an interpreter of the user's own imports the rank program.
 _IMPORT_ROOT = Path(placewire.__file__).resolve().parents[1]
 _WITHOUT_PRIVILEGES = (
     "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
@@ -26,12 +25,12 @@ _WITHOUT_PRIVILEGES = (
 
 
 class LabLauncher:
-    """python: interpreter of the ranks (default: this one); workdir: where they run and import the
-    user's model from (default: here); environment: variables for them; program: a rank's, what
-    python runs.
+    """python: the ranks' interpreter (default: this one); workdir: the folder where ranks run and
+    import the user's model from (default: this one); environment: variables for ranks; program:
+    what python runs as a rank.
 
-    A rank, like whatever else is run on a server, runs as the user behind sudo, if there is one, so
-    that what that user can read is what it can read; otherwise as root without any capability.
+    Ranks and other programs run as the user behind sudo, if there is one, so that they can read
+    just what that user can; otherwise as root without any capability.
     """
 
     on_servers = True
@@ -67,12 +66,7 @@ class LabLauncher:
         return rank
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         argv = self._command(server, words)
         try:
@@ -84,41 +78,30 @@ class LabLauncher:
                 on_line=on_line,
             )
         except OSError as error:
-            raise JobFailed(
-                f"a program could not be started: {error.strerror}: {shlex.join(argv)}",
-                where=server,
-                remedy="look at job.python and job.workdir",
-            ) from error
+            raise not_started("a program", server, argv, error) from error
 
     def left(self) -> tuple[LeftRank, ...]:
-        return tuple(
-            left
-            for server in self._lab.record.servers
-            for left in self._running(server.name, self._program)
-        )
+        servers = [server.name for server in self._lab.record.servers]
+        return tuple(rank for server in servers for rank in self._running(server, self._program))
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
         programs = (self._program, PROFILE_PROGRAM)
-        return tuple(left for program in programs for left in self._running(server, program))
+        return tuple(rank for program in programs for rank in self._running(server, program))
 
     def _running(self, server: str, program: Sequence[str]) -> list[LeftRank]:
         inside = programs_inside(self._lab.record, self._lab.namespace(server), program)
-        return [
-            LeftRank(server, pid, running_seconds(pid))
-            for pid in inside
-            if pid not in self._started
-        ]
+        others = [pid for pid in inside if pid not in self._started]
+        return [LeftRank(server, pid, running_seconds(pid)) for pid in others]
 
     def end_left(self, ranks: Sequence[LeftRank]) -> None:
         if remaining := end(rank.pid for rank in ranks):
-            raise JobFailed(
-                f"ranks of an earlier job do not end: pids {', '.join(map(str, remaining))}",
-                where=", ".join(sorted({r.server for r in ranks if r.pid in remaining})),
-                remedy="end them by hand, then try again",
-            )
+            servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
+            raise not_ended(remaining, ", ".join(servers))
 
     def _command(self, server: str, words: Sequence[str]) -> list[str]:
-        options = [*_WITHOUT_PRIVILEGES, *_user_options()]
+        user, group = os.environ.get("SUDO_UID", "0"), os.environ.get("SUDO_GID", "0")
+        identity = [f"--reuid={user}", f"--regid={group}", "--init-groups"] if user != "0" else []
+        options = [*_WITHOUT_PRIVILEGES, *identity]
         return self._lab.inside_server(server, ["setpriv", *options, "--", self._python, *words])
 
     def _program_environment(self) -> dict[str, str]:
@@ -126,8 +109,3 @@ class LabLauncher:
         paths = [str(self._workdir), str(_IMPORT_ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         return environment
-
-
-def _user_options() -> list[str]:
-    user, group = os.environ.get("SUDO_UID", "0"), os.environ.get("SUDO_GID", "0")
-    return [] if user == "0" else [f"--reuid={user}", f"--regid={group}", "--init-groups"]

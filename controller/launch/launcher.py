@@ -1,24 +1,24 @@
-"""What starting a rank means, whatever way servers are reached."""
+"""The interface to launchers, which start ranks and other programs on servers."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from placewire.controller.errors import UsageError
-from placewire.controller.launch.programs import Ended, run_to_end
+from placewire.controller.errors import JobFailed, UsageError
+from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import Hold, ProgramSpec
 
-# What python runs on a server: a rank, and what measures operators there.
+# What python runs on a server: a rank, and the program that measures operators.
 RANK_PROGRAM = ("-m", "placewire.job")
 PROFILE_PROGRAM = ("-m", "placewire.optimizer.commands.profile")
 
 
 class RankProcess(Protocol):
-    """One started rank."""
+    """One started rank. Once it has ended, `tell`, `terminate` and `kill` do nothing."""
 
     rank: int
     server: str
@@ -30,69 +30,70 @@ class RankProcess(Protocol):
         """Standard error, line by line, to its end."""
 
     def tell(self, hold: Hold) -> None:
-        """On its standard input. Nothing if it has ended."""
+        """Writes to the rank's standard input."""
 
     async def wait(self) -> int:
-        """The exit status; -N where signal N ended it."""
+        """Returns the exit status; -N where signal N ended the rank."""
 
     def terminate(self) -> None:
-        """Asks the rank and all that it started to end. Nothing if it has ended."""
+        """Asks the rank and all that it started to end."""
 
     def kill(self) -> None:
-        """Ends the rank and all that it started. Nothing if it has ended."""
+        """Ends the rank and all that it started."""
 
 
 @dataclass(frozen=True)
 class LeftRank:
-    """A rank, or another program of ours, that runs, whoever started it. seconds: for how long."""
+    """A running rank or other program of Placewire. seconds: how long it has run."""
 
     server: str
     pid: int
     seconds: float
 
 
-class Starter(Protocol):
-    """What starts ranks."""
+def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
+    return JobFailed(
+        f"ranks of an earlier job do not end: pids {', '.join(map(str, pids))}",
+        where=where,
+        remedy="end them by hand, then try again",
+    )
 
+
+class Starter(Protocol):
     async def start(self, spec: ProgramSpec) -> RankProcess:
-        """On the server that spec.device names. A rank outlives this process, for as long as it was
-        told that it may."""
+        """Starts a rank on spec.device's server. The rank outlives this process for as long as it
+        was last told that it may."""
 
 
 class Launcher(Starter, Protocol):
-    """on_servers: whether what it runs does run on the plan's servers, or on this machine."""
+    """on_servers: whether programs run on the plan's servers, rather than on this machine."""
 
     on_servers: bool
 
     def require_ready(self) -> None:
-        """Raises PlacewireError where no rank could be started, before anything is changed."""
+        """Raises PlacewireError where no rank could be started. To be called before any change."""
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
-        """`python words` on that server, where and as whom ranks run, to its end. given: its
-        standard input; on_line: told each line of its standard error. Raises PlacewireError where
-        it cannot be started; whatever status it ends with is the caller's to judge."""
+        """Runs `python words` on that server to its end, as the same user and in the same folder as
+        ranks. given: its standard input; on_line: gets each line of its standard error. Raises
+        PlacewireError where it cannot be started; the caller judges the status it ends with."""
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
-        """Ranks and profiles on that server that would disturb a measurement there."""
+        """Returns ranks and profiles on that server that would disturb a measurement there."""
 
     def left(self) -> tuple[LeftRank, ...]:
-        """Ranks on the plan's servers that this process did not start."""
+        """Returns the ranks on the plan's servers that this process did not start."""
 
     def end_left(self, ranks: Sequence[LeftRank]) -> None:
-        """Raises JobFailed where one does not end."""
+        """Ends these ranks. Raises JobFailed where one does not end."""
 
 
 class NoLauncher:
-    """Where there is no way to start ranks on the plan's servers. Other programs are run here.
+    """Stands in where ranks cannot be started on the plan's servers. Runs other programs here.
 
-    workdir, environment: of these; default: this process's.
+    workdir, environment: for these programs; default: this process's.
     """
 
     on_servers = False
@@ -104,27 +105,21 @@ class NoLauncher:
 
     def require_ready(self) -> NoReturn:
         raise UsageError(
-            "there is no way yet to start ranks on these servers",
-            remedy="say in the plan how (`launch: {kind: ssh}`); `controller apply --network-only` "
-            "shapes and measures their network alone; `controller lab up PLAN` makes a cluster on "
-            "this machine that runs the job too",
+            "the plan does not say how to start ranks on these servers",
+            remedy="add `launch: {kind: ssh}` to the plan; or use `controller apply "
+            "--network-only`, which shapes and measures the network alone; or `controller lab up "
+            "PLAN`, which makes a cluster on this machine that runs the job too",
         )
 
     async def start(self, spec: ProgramSpec) -> NoReturn:
         self.require_ready()
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
-        environment = {**os.environ, **self._environment}
         return await run_to_end(
             [sys.executable, *words],
-            environment=environment,
+            environment={**os.environ, **self._environment},
             workdir=self._workdir,
             given=given,
             on_line=on_line,

@@ -1,9 +1,8 @@
-"""A rank that is a process of this machine."""
+"""Starts a rank as a process of this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shlex
 import signal
@@ -11,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from placewire.controller.errors import JobFailed
-from placewire.controller.launch.programs import LONGEST_LINE_BYTES, lines_of
+from placewire.controller.launch.programs import begin, lines_of, signal_session
 from placewire.job.contract.specification import Hold, ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -23,32 +22,27 @@ async def start_rank(
     workdir: Path,
     environment: Mapping[str, str],
 ) -> LocalRank:
-    """command: given where the specification can be read, what to run. Raises JobFailed."""
-    # The specification is in memory: nothing to remove, however this process ends.
+    """command: what to run, given the path of the rank's specification. Raises JobFailed."""
+    # The specification is a file in memory, so that none is left, however this process ends.
     descriptor = os.memfd_create(f"rank-{spec.rank}.json")
+    server = server_of(spec.device)
     try:
-        os.write(descriptor, spec.model_dump_json().encode())
         argv = command(f"/dev/fd/{descriptor}")
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LONGEST_LINE_BYTES,
-            cwd=workdir,
-            env=dict(environment),
-            pass_fds=(descriptor,),
-            start_new_session=True,
-        )
+        os.write(descriptor, spec.model_dump_json().encode())
+        process = await begin(argv, environment=environment, workdir=workdir, pass_fds=[descriptor])
     except OSError as error:
-        raise JobFailed(
-            f"rank {spec.rank} could not be started: {error.strerror}: {shlex.join(argv)}",
-            where=server_of(spec.device),
-            remedy="look at job.python and job.workdir",
-        ) from error
+        raise not_started(f"rank {spec.rank}", server, argv, error) from error
     finally:
         os.close(descriptor)
-    return LocalRank(spec.rank, server_of(spec.device), process)
+    return LocalRank(spec.rank, server, process)
+
+
+def not_started(what: str, server: str, argv: Sequence[str], error: OSError) -> JobFailed:
+    return JobFailed(
+        f"{what} could not be started: {error.strerror}: {shlex.join(argv)}",
+        where=server,
+        remedy="look at job.python and job.workdir",
+    )
 
 
 class LocalRank:
@@ -77,14 +71,7 @@ class LocalRank:
         return await self._process.wait()
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        signal_session(self._process, signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """To the rank's whole session, which it leads. Once it was waited for its pid may be
-        another's, so that only a living rank's is used."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+        signal_session(self._process, signal.SIGKILL)

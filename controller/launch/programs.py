@@ -1,29 +1,59 @@
-"""One program run to its end: what it is given, what it says meanwhile, what it answers."""
+"""Runs a program on this machine to its end, passes on its lines, and returns its answer."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A step event is a few hundred bytes; a user's own print may be anything.
+# A step event is a few hundred bytes; what a user's model prints may have any length.
 LONGEST_LINE_BYTES = 2**20
 TAIL_LINES = 20
+
+OnLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """status: the exit status, -N where signal N ended it. output: all of its standard output.
-    tail: the last lines of its standard error."""
+    """status: the exit status, -N where signal N ended the program. output: all of its standard
+    output. tail: the last lines of its standard error."""
 
     status: int
     output: bytes
     tail: tuple[str, ...]
+
+
+async def begin(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    workdir: Path | str | None,
+    pass_fds: Sequence[int] = (),
+) -> asyncio.subprocess.Process:
+    """Starts a program in a session of its own, which it leads. Raises OSError."""
+    return await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LONGEST_LINE_BYTES,
+        cwd=workdir,
+        env=dict(environment),
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+
+
+def signal_session(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signals a program and all that it started."""
+    if process.returncode is None:  # once waited for, its pid may be another's
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 async def run_to_end(
@@ -32,60 +62,49 @@ async def run_to_end(
     environment: Mapping[str, str],
     workdir: Path | str | None = None,
     given: bytes = b"",
-    on_line: Callable[[str], None],
+    on_line: OnLine,
 ) -> Ended:
-    """given: its standard input. on_line: told each line of its standard error.
+    """given: the program's standard input. on_line: gets each line of its standard error.
 
-    Raises OSError where it cannot be started. When this task is cancelled it is killed, and all
-    that it started.
+    Raises OSError where the program cannot be started. When this task is cancelled, the program and
+    all that it started are killed.
     """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=LONGEST_LINE_BYTES,
-        cwd=workdir,
-        env=dict(environment),
-        start_new_session=True,
-    )
+    process = await begin(argv, environment=environment, workdir=workdir)
     assert process.stdout is not None and process.stderr is not None
     try:
         _, output, tail = await asyncio.gather(
-            _feed(process, given), process.stdout.read(), _follow(process.stderr, on_line)
+            _feed(process, given), process.stdout.read(), follow(lines_of(process.stderr), on_line)
         )
         return Ended(await process.wait(), output, tail)
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        signal_session(process, signal.SIGKILL)
+        await process.wait()
 
 
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """To its end; a line that is longer than the stream's limit is left out."""
+    """Yields the stream's lines; leaves out a line that is longer than the stream's limit."""
     while True:
         try:
             line = await stream.readline()
-        except ValueError:  # what was read of it is dropped
+        except ValueError:  # too long: what was read of the line is dropped
             continue
         if not line:
             return
         yield line
 
 
-async def _feed(process: asyncio.subprocess.Process, given: bytes) -> None:
-    stream = process.stdin
-    assert stream is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it does not want to know
-        stream.write(given)
-        await stream.drain()
-    stream.close()
-
-
-async def _follow(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> tuple[str, ...]:
+async def follow(lines: AsyncIterator[bytes], on_line: OnLine) -> tuple[str, ...]:
+    """Passes each line on; returns the last ones."""
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    async for line in lines_of(stream):
+    async for line in lines:
         tail.append(line.decode(errors="replace").rstrip())
         on_line(tail[-1])
     return tuple(tail)
+
+
+async def _feed(process: asyncio.subprocess.Process, given: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError, ConnectionResetError):  # the program does not read all of it
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()

@@ -1,8 +1,8 @@
-"""All ranks of one job, from start to end: their events, and what happens when one fails.
+"""Runs all ranks of one job: starts them, collects their events, and names the rank that fails.
 
-Either every rank finishes, or none is left: when one fails, says nothing for too long, or the work
-is cancelled, all are ended, by SIGTERM and then by SIGKILL. When this process is killed they go on,
-until the time has passed that they were last told they have.
+Either every rank finishes, or none is left: when a rank fails, when all are silent for too long, or
+when the work is cancelled, all ranks are ended, by SIGTERM and then by SIGKILL. When this process
+is killed, ranks go on for as long as they were last told that they may.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.launcher import RankProcess, Starter
+from placewire.controller.launch.programs import TAIL_LINES
 from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.specification import (
     Carried,
@@ -30,36 +31,36 @@ from placewire.job.contract.specification import (
     parse_rank_event,
 )
 
-# A rank captures its model before its first event, on a busy machine for a minute or two.
+# Before its first event a rank captures its model, which takes a busy machine a minute or two.
 SILENCE_SECONDS = 300.0
 TERMINATE_SECONDS = 3.0
 _KILL_SECONDS = 3.0
-# When one rank dies, its peers fail because of it: so long to see who was first and why.
+# When a rank dies, its peers fail because of it; so much time shows which was first, and why.
 _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
-_TAIL_LINES = 20
 _TELL_SECONDS = 2.0
 
-OnLine = Callable[[int, str, bool], None]
+OnRankLine = Callable[[int, str, bool], None]
 
 
 @dataclass
 class _Followed:
-    """A rank and what it said; tail: its last lines of free text."""
+    """tail: the rank's last lines beside its events. readers: tasks that read what it prints.
+    exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     finished: bool = False
     failure: Failed | None = None
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    exit: asyncio.Task[int] | None = None
+    readers: list[asyncio.Task[None]] = field(default_factory=list)
+    exit: asyncio.Task[int] = field(init=False)
     exited_seconds: float = 0.0
-    told_seconds: float = math.inf
+    failed_seconds: float = math.inf
 
     @property
     def status(self) -> int | None:
-        """Exit status; None while it runs."""
-        return self.exit.result() if self.exit is not None and self.exit.done() else None
+        """The exit status; None while the rank runs."""
+        return self.exit.result() if self.exit.done() else None
 
     @property
     def has_failed(self) -> bool:
@@ -71,17 +72,17 @@ async def run_ranks(
     specs: Sequence[ProgramSpec],
     on_event: Callable[[RankEvent], None],
     *,
-    on_line: OnLine = lambda rank, text, is_error: None,
+    on_line: OnRankLine = lambda rank, text, is_error: None,
     silence_seconds: float = SILENCE_SECONDS,
     held_seconds: Callable[[], float] | None = None,
 ) -> list[RankEvent]:
-    """All events of all ranks, in the order in which they came, once every rank has finished.
+    """Returns all events of all ranks, in the order in which they came, once every rank finished.
 
-    on_line: told each line that a rank printed beside its events, and whether on standard error.
-    held_seconds: for how long from now the ranks may run on should this process be gone.
+    on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
+    error). held_seconds: how long from now ranks may run on if this process should be gone.
 
-    Raises JobFailed naming the rank, its server, how it ended and its last lines. No rank is left
-    when this returns, raises or is cancelled.
+    Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
+    left when this function returns, raises or is cancelled.
     """
     job = _Job(on_event, on_line)
     telling: asyncio.Task[None] | None = None
@@ -99,7 +100,7 @@ async def run_ranks(
 
 
 class _Job:
-    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnLine) -> None:
+    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnRankLine) -> None:
         self.events: list[RankEvent] = []
         self._on_event, self._on_line = on_event, on_line
         self._ranks: list[_Followed] = []
@@ -107,10 +108,8 @@ class _Job:
 
     def follow(self, process: RankProcess) -> None:
         rank = _Followed(process)
-        rank.tasks = [
-            asyncio.create_task(self._read_output(rank)),
-            asyncio.create_task(self._read_errors(rank)),
-        ]
+        reading = (self._read_output(rank), self._read_errors(rank))
+        rank.readers = [asyncio.create_task(each) for each in reading]
         rank.exit = asyncio.create_task(self._await_exit(rank))
         self._ranks.append(rank)
 
@@ -121,10 +120,12 @@ class _Job:
             await asyncio.sleep(_TELL_SECONDS)
 
     async def watch(self, silence_seconds: float) -> None:
-        """Until all have finished. Raises JobFailed for the first that fails."""
-        while running := [rank.exit for rank in self._ranks if rank.exit and not rank.exit.done()]:
+        """Returns when all have finished. Raises JobFailed, and whatever on_event raised."""
+        while running := [rank.exit for rank in self._ranks if not rank.exit.done()]:
             await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            self._raise_own_errors()
+            for reader in self._readers():
+                if reader.done():
+                    reader.result()
             if any(rank.has_failed for rank in self._ranks):
                 await asyncio.wait(running, timeout=_BLAME_SECONDS)
                 break
@@ -136,14 +137,7 @@ class _Job:
                     remedy="all ranks were ended",
                 )
         if failed := [rank for rank in self._ranks if rank.has_failed]:
-            raise _job_failed(_culprit(failed, {r.process.rank: r for r in self._ranks}))
-
-    def _raise_own_errors(self) -> None:
-        """What on_event raised ends the job, rather than leave it unread."""
-        for rank in self._ranks:
-            for task in rank.tasks:
-                if task.done():
-                    task.result()
+            raise _job_failed(*_culprit(failed, {r.process.rank: r for r in self._ranks}))
 
     async def end(self) -> None:
         for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
@@ -152,18 +146,20 @@ class _Job:
                 break
             for rank in running:
                 getattr(rank.process, stop)()
-            await asyncio.wait([rank.exit for rank in running if rank.exit], timeout=seconds)
-        readers = [task for rank in self._ranks for task in rank.tasks]
-        for reader in readers:
+            await asyncio.wait([rank.exit for rank in running], timeout=seconds)
+        for reader in self._readers():
             reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        await asyncio.gather(*self._readers(), return_exceptions=True)
+
+    def _readers(self) -> list[asyncio.Task[None]]:
+        return [reader for rank in self._ranks for reader in rank.readers]
 
     async def _await_exit(self, rank: _Followed) -> int:
-        """Its exit status, once all that it said was read too."""
+        """Returns the exit status, once all that the rank printed was read."""
         status = await rank.process.wait()
         rank.exited_seconds = time.monotonic()
-        # A pipe that a process of the user's own keeps open must not keep the job waiting.
-        await asyncio.wait(rank.tasks, timeout=_DRAIN_SECONDS)
+        # A process of the user's own may keep a pipe open; the job must not wait for it.
+        await asyncio.wait(rank.readers, timeout=_DRAIN_SECONDS)
         return status
 
     async def _read_output(self, rank: _Followed) -> None:
@@ -178,8 +174,8 @@ class _Job:
                 rank.finished = True
             elif isinstance(event, Failed):
                 rank.failure = rank.failure or event
-                rank.told_seconds = min(rank.told_seconds, time.monotonic())
-            if not isinstance(event, Carried):  # many, and only the last is of interest
+                rank.failed_seconds = min(rank.failed_seconds, time.monotonic())
+            if not isinstance(event, Carried):  # there are many, and only the last is of interest
                 self.events.append(event)
             self._on_event(event)
 
@@ -193,34 +189,29 @@ class _Job:
         self._on_line(rank.process.rank, rank.tail[-1], is_error)
 
 
-@dataclass(frozen=True)
-class _Culprit:
-    """The rank that the report names, and who said so if it could not."""
+def _culprit(
+    failed: Sequence[_Followed], ranks: Mapping[int | None, _Followed]
+) -> tuple[_Followed, _Followed | None]:
+    """Returns the rank to blame, and the rank that says so where that is another.
 
-    rank: _Followed
-    witness: _Followed | None = None
+    A rank that was killed is to blame, else the first that reported a failure or ended. But where
+    that rank only reports that it lost another one, which still runs, that other one is to blame.
+    """
 
+    def blame(rank: _Followed) -> tuple[bool, float]:
+        was_killed = rank.status is not None and rank.status < 0
+        return (not was_killed, min(rank.exited_seconds, rank.failed_seconds))
 
-def _culprit(failed: Sequence[_Followed], ranks: Mapping[int, _Followed]) -> _Culprit:
-    """Who ended by itself first; unless all it says is that it lost another, which still runs."""
-    first = min(failed, key=_blame)
-    lost = first.failure.lost_rank if first.failure else None
-    if lost is None or lost not in ranks or ranks[lost].has_failed:
-        return _Culprit(first)
-    return _Culprit(ranks[lost], witness=first)
-
-
-def _blame(rank: _Followed) -> tuple[bool, float]:
-    """Who was killed failed by itself; of the others, the first to say so, or to go."""
-    first = min(rank.exited_seconds, rank.told_seconds)
-    return (rank.status is None or rank.status >= 0, first)
+    first = min(failed, key=blame)
+    lost = ranks.get(first.failure.lost_rank) if first.failure else None
+    return (first, None) if lost is None or lost.has_failed else (lost, first)
 
 
-def _job_failed(culprit: _Culprit) -> JobFailed:
-    rank, failure = culprit.rank, (culprit.witness or culprit.rank).failure
+def _job_failed(rank: _Followed, witness: _Followed | None) -> JobFailed:
+    failure = (witness or rank).failure
     said = failure.what if failure else ""
-    if culprit.witness is not None:
-        what = f"{said} (as rank {culprit.witness.process.rank} says)"
+    if witness is not None:
+        what = f"{said} (as rank {witness.process.rank} says)"
     else:
         what = f"rank {rank.process.rank} {_ending(rank.status)}{': ' if said else ''}{said}"
     return JobFailed(

@@ -1,4 +1,4 @@
-"""Ranks on servers over SSH, as a user that the plan names."""
+"""Starts ranks and other programs on servers over SSH, as the user that the plan names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import re
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import TypeVar
 
 import paramiko
 
-from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank
-from placewire.controller.launch.programs import LONGEST_LINE_BYTES, TAIL_LINES, Ended, lines_of
+from placewire.controller.errors import LaunchFailed, UsageError
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
+from placewire.controller.launch.programs import LONGEST_LINE_BYTES, Ended, OnLine, follow, lines_of
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
+    InFolder,
     Login,
     SshServer,
     Started,
@@ -32,7 +32,7 @@ from placewire.optimizer.device_names import server_of
 
 _Answer = TypeVar("_Answer")
 
-# Where playbooks/agent.yaml installs it.
+# The interpreter that playbooks/agent.yaml installs.
 INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
 _CHUNK_BYTES = 65_536
 _MOST_AT_ONCE = 16
@@ -47,15 +47,14 @@ print(json.dumps({
     "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
 }))
 """
-# What a rank's folder is called there (ssh_connection.py).
+# The name of a program's folder on a server (ssh_connection.py makes it).
 _FOLDER = re.compile(r"\S*/placewire-[A-Za-z0-9]{10}\b")
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
 
 
 class SshLauncher:
-    """addresses: of the servers' sshd, by name. model: the module that ranks import, where they
-    import one; script: the file that they run, where they run one. program: a rank's, what python
-    runs."""
+    """addresses: of the servers' sshd, by server. model: the module that ranks import, or None.
+    script: the file that ranks run, or None. program: what python runs as a rank."""
 
     on_servers = True
 
@@ -77,14 +76,12 @@ class SshLauncher:
         self._leaders: set[tuple[str, int]] = set()
 
     def require_ready(self) -> None:
-        """Raises LaunchFailed or UsageError, which names the server and what is missing there."""
+        """Raises LaunchFailed or UsageError, which name the server and what is missing there."""
         for problem in self._on_all(self._problem):
             if problem is not None:
                 raise problem
 
     async def start(self, spec: ProgramSpec) -> SshProgram:
-        on = self._servers[server_of(spec.device)]
-
         files = _files_of(spec)
 
         def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
@@ -93,33 +90,22 @@ class SshLauncher:
             contents = dict(files.values())
             return [*self._program, f"{folder}/spec.json"], {**contents, "spec.json": there}
 
-        return await self._begin(on, words_and_files, spec.rank)
+        return await self._begin(self._servers[server_of(spec.device)], words_and_files, spec.rank)
 
     async def run(
-        self,
-        server: str,
-        words: Sequence[str],
-        *,
-        given: bytes = b"",
-        on_line: Callable[[str], None],
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         program = await self._begin(self._servers[server], lambda folder: (words, {}), rank=-1)
         try:
-            feeding = asyncio.create_task(program.feed(given))
-            tail: deque[str] = deque(maxlen=TAIL_LINES)
-
-            async def follow() -> None:
-                async for line in program.errors():
-                    tail.append(line.decode(errors="replace").rstrip())
-                    on_line(tail[-1])
-
-            output, _, _ = await asyncio.gather(program.whole_output(), follow(), feeding)
-            return Ended(await program.wait(), output, tuple(tail))
+            _, output, tail = await asyncio.gather(
+                program.feed(given), program.whole_output(), follow(program.errors(), on_line)
+            )
+            return Ended(await program.wait(), output, tail)
         finally:
             program.kill()
 
     def left(self) -> tuple[LeftRank, ...]:
-        found = self._on_all(lambda on: self._running(on, self._program, started_here=True))
+        found = self._on_all(lambda on: self._running(on, self._program, by_launcher=True))
         return tuple(rank for ranks in found for rank in ranks)
 
     def busy(self, server: str) -> tuple[LeftRank, ...]:
@@ -135,7 +121,7 @@ class SshLauncher:
                 f"for p in {pids}; do ps -ww -o args= -p $p; done | "
                 "grep -o '/[^ ]*/placewire-[A-Za-z0-9]*' | sort -u"
             )
-            # One that has ended and that nobody has waited for yet is still listed, as Z.
+            # ps still lists, as Z, a process that has ended and that nobody has waited for yet.
             alive = f"ps -o stat=,pid= -p '{pids}' | sed -n '/^Z/!s/^[^ ]* *//p'"
             script = (
                 f"alive() {{ {alive}; }}; f=$({folders}); g=$({groups}); "
@@ -146,32 +132,24 @@ class SshLauncher:
             )
             _, said, _ = self._servers[server].run(script)
             if remaining := said.split():
-                raise JobFailed(
-                    f"ranks of an earlier job do not end: pids {', '.join(remaining)}",
-                    where=server,
-                    remedy="end them by hand, then try again",
-                )
+                raise not_ended(remaining, server)
 
-    async def _begin(
-        self,
-        on: SshServer,
-        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
-        rank: int,
-    ) -> SshProgram:
+    async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
         starting = asyncio.create_task(asyncio.to_thread(on.start, self._around, words_and_files))
         try:
             started = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the thread starts it all the same, and nobody knows it
+        except asyncio.CancelledError:  # the thread starts the program all the same
             await uninterruptible(_end_unwanted(on, starting))
             raise
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
     def _running(
-        self, on: SshServer, program: Sequence[str], *, started_here: bool = False
+        self, on: SshServer, program: Sequence[str], *, by_launcher: bool = False
     ) -> list[LeftRank]:
-        """Others' than this process's own. started_here: as `start` starts them, given a file of a
-        folder that their group's leader knows; those that somebody types are not to be ended."""
+        """Finds programs that this process did not start. by_launcher: only those whose group's
+        leader names their folder, as a launcher makes them; what somebody typed must not be ended.
+        """
         _, listed, _ = on.run(_LIST)
         rows = [line.split(maxsplit=3) for line in listed.splitlines()]
         commands = {int(pid): command for pid, _, _, command in rows}
@@ -181,12 +159,15 @@ class SshLauncher:
             if words[1 : 1 + len(program)] != list(program):
                 continue
             folder = _FOLDER.search(command)
-            as_here = folder and folder[0] in commands.get(int(group), folder[0])
-            if (on.name, int(group)) not in self._leaders and (as_here or not started_here):
+            led = folder and folder[0] in commands.get(int(group), folder[0])
+            if (on.name, int(group)) not in self._leaders and (led or not by_launcher):
                 found.append(LeftRank(on.name, int(pid), float(seconds)))
         return found
 
     def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:
+        def problem(what: str, remedy: str) -> UsageError:
+            return UsageError(what, where=on.name, remedy=remedy)
+
         words = ["-c", _LOOK, self._model, self._script]
         try:
             status, said, complaint = on.run_program(self._around, words)
@@ -194,34 +175,30 @@ class SshLauncher:
             return error
         if status != 0:
             last = (complaint.strip().splitlines() or [f"exit {status}"])[-1]
-            return UsageError(
+            return problem(
                 f"ranks cannot run there: {last}",
-                where=on.name,
-                remedy="look at job.python and job.workdir on that server; playbooks/agent.yaml "
-                f"installs {INSTALLED_PYTHON}",
+                "look at job.python and job.workdir on that server; playbooks/agent.yaml installs "
+                f"{INSTALLED_PYTHON}",
             )
         found = json.loads(said)
         for package in ("placewire", "torch"):
             here = importlib.metadata.version(package)
-            # Builds of one release differ behind the plus, for CPUs and GPUs.
+            # Behind the plus, builds of one release differ for CPUs and GPUs.
             if found[package].split("+")[0] != here.split("+")[0]:
-                return UsageError(
+                return problem(
                     f"{package} {found[package]} is installed there, and {here} here",
-                    where=on.name,
-                    remedy="install the same release on the controller and on every server",
+                    "install the same release on the controller and on every server",
                 )
         if not found["model"]:
-            return UsageError(
+            return problem(
                 f"module {self._model!r} is not found there",
-                where=on.name,
-                remedy="bring it to that server, and name its folder (job.workdir, or PYTHONPATH "
-                "in job.env)",
+                "bring it to that server, and name its folder in job.workdir, or in PYTHONPATH in "
+                "job.env",
             )
         if not found["script"]:
-            return UsageError(
+            return problem(
                 f"script {self._script!r} is not found there",
-                where=on.name,
-                remedy="bring it to that server; job.script is looked for in job.workdir",
+                "bring it to that server; job.script is looked for in job.workdir",
             )
         return None
 
@@ -231,7 +208,7 @@ class SshLauncher:
 
 
 class SshProgram:
-    """A program of ours on a server, as asyncio sees it: two threads read what it says."""
+    """A started program on a server, for asyncio: two threads read its output and its errors."""
 
     def __init__(self, rank: int, on: SshServer, started: Started) -> None:
         self.rank, self.server = rank, on.name
@@ -258,10 +235,10 @@ class SshProgram:
             self._started.channel.sendall(hold.model_dump_json().encode() + b"\n")
 
     async def feed(self, given: bytes) -> None:
-        """All of its standard input."""
+        """Sends the whole standard input, and closes it."""
 
         def send() -> None:
-            with contextlib.suppress(OSError, paramiko.SSHException):  # it does not want to know
+            with contextlib.suppress(OSError, paramiko.SSHException):  # it does not read all of it
                 self._started.channel.sendall(given)
                 self._started.channel.shutdown_write()
 
@@ -277,23 +254,23 @@ class SshProgram:
         self._signal("KILL")
 
     def _signal(self, name: str) -> None:
-        """In a thread of its own: whoever asks does not wait for the server."""
-        if self._exit.done():
-            return
+        """Signals from another thread, so that the caller does not wait for the server."""
+        if not self._exit.done():
+            sending = threading.Thread(
+                target=self._send_signal, args=[name], name=f"ssh {self.server} {name}"
+            )
+            sending.start()
 
-        def send() -> None:
-            with contextlib.suppress(LaunchFailed):  # then its lease ends it
-                self._on.signal(self._started, name)
-
-        threading.Thread(target=send, name=f"ssh {self.server} {name}").start()
+    def _send_signal(self, name: str) -> None:
+        with contextlib.suppress(LaunchFailed):  # the server is out of reach: the lease ends ranks
+            self._on.signal(self._started, name)
 
     def _read_output(self) -> None:
-        with contextlib.suppress(RuntimeError):  # nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads any more
             self._pump(self._started.channel.recv, self._output)
             status = self._started.status()
             if status == CONNECTION_LOST:
-                with contextlib.suppress(LaunchFailed):  # not to be reached: its lease ends it
-                    self._on.signal(self._started, "KILL")
+                self._send_signal("KILL")
                 lost = f"the SSH connection to {self.server} was lost\n".encode()
                 self._loop.call_soon_threadsafe(self._output.feed_data, lost)
             self._loop.call_soon_threadsafe(self._output.feed_eof)
@@ -314,13 +291,13 @@ class SshProgram:
 
 
 async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:
-    with contextlib.suppress(LaunchFailed):  # not started; or its lease ends it
+    with contextlib.suppress(LaunchFailed):  # it was not started, or its lease ends it
         with contextlib.closing(await starting) as started:
             await asyncio.to_thread(on.signal, started, "KILL")
 
 
 def _files_of(spec: ProgramSpec) -> dict[str, tuple[str, bytes]]:
-    """By the field that names it: how a file is called on the server, and what is in it."""
+    """Returns the files that a specification names, by field: (name on the server, content)."""
     found = {}
     for field in ("placement_file", "graph_file"):
         if (path := getattr(spec, field, None)) is not None:

@@ -1,8 +1,8 @@
-"""One server over SSH: its key checked, commands run, programs started and ended. Blocking.
+"""Connects to one server over SSH, checks its host key, runs commands, starts and ends programs.
 
-Every command is POSIX shell, whatever shell the user has there. A program is started in a session
-of its own, so that all that it starts can be ended with it. Its environment comes from a file: what
-others on the server can read is command lines.
+All calls block. Every command is POSIX shell, whatever shell the user has there. A program gets a
+session of its own, so that all that it starts can be ended with it. Its environment comes from a
+file, because others on the server can read command lines.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ from placewire.controller.errors import LaunchFailed
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 20.0
 _KEEPALIVE_SECONDS = 5
-# A server that is gone is noticed after so long, not after TCP's quarter of an hour.
+# TCP alone would notice only after a quarter of an hour that a server is gone.
 _LOST_MILLISECONDS = 20_000
-# What ssh itself says where the connection was lost.
+# The status that ssh, too, gives where the connection was lost.
 CONNECTION_LOST = 255
-# A shell's status of what signal N ended is 128 + N.
+# A shell gives the status 128 + N to a program that signal N ended.
 _SIGNALLED = 128
 
-# Goes on as the program, with what its file says; what is in a file is in no list of processes.
+# Becomes the program that a file describes: lists of processes do not show what is in a file.
 _BECOME = (
     "import json,os,sys; d=json.load(open(sys.argv[1])); os.environ.update(d['environment']); "
     "os.execv(sys.executable, [sys.executable, *d['words']])"
 )
 _PROGRAM_FILE = "program.json"
 
-# Said by us, with what to do.
+# Placewire reports paramiko's errors itself, with a remedy.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+# Given the path of a program's own folder on the server: what python runs, and the folder's files.
+InFolder = Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]]
 
 
 @dataclass(frozen=True)
 class Login:
-    """user: None for this process's own. key, known_hosts: files; None for those that ssh has."""
+    """user: None for the user of this process. key, known_hosts: files; None for ssh's own."""
 
     user: str | None = None
     port: int = 22
@@ -54,8 +58,8 @@ class Login:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where programs run on servers: the interpreter, a folder (None: the user's home), and what is
-    added to the environment that the user has there."""
+    """python: the interpreter of programs on servers. workdir: their folder; None for the user's
+    home. environment: variables that are added to those that the user has there."""
 
     python: str
     workdir: str | None
@@ -63,8 +67,8 @@ class Surroundings:
 
 
 class SshServer:
-    """Commands share a connection, one at a time; each program has one of its own, since sshd
-    admits only so many sessions on one. Thread-safe."""
+    """Thread-safe. Commands share a connection, one at a time; each program has a connection of its
+    own, since sshd limits the number of sessions in one."""
 
     def __init__(self, name: str, address: str, login: Login) -> None:
         self.name = name
@@ -72,16 +76,14 @@ class SshServer:
         self._commands = threading.Lock()
         self._client: paramiko.SSHClient | None = None
 
-    def run(
-        self, script: str, given: bytes = b"", seconds: float = _COMMAND_SECONDS
-    ) -> tuple[int, str, str]:
-        """(status, what it printed, its complaint) of a short command. Raises LaunchFailed."""
+    def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
+        """Runs a short command. Returns (status, output, errors). Raises LaunchFailed."""
         with self._commands:
             if self._client is None:
                 self._client = self._connected()
             try:
                 channel = _begun(self._client, script)
-                channel.settimeout(seconds)
+                channel.settimeout(_COMMAND_SECONDS)
                 channel.sendall(given)
                 channel.shutdown_write()
                 return _said(channel)
@@ -90,13 +92,8 @@ class SshServer:
                 self._client = None
                 raise self._lost(error) from error
 
-    def start(
-        self,
-        around: Surroundings,
-        words_and_files: Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]],
-    ) -> Started:
-        """`python words`. words_and_files: given the folder that is made for this program there,
-        what python is to run and the files to put into it. Raises LaunchFailed."""
+    def start(self, around: Surroundings, words_and_files: InFolder) -> Started:
+        """Raises LaunchFailed."""
         folder = self._folder()
         client: paramiko.SSHClient | None = None
         try:
@@ -109,10 +106,9 @@ class SshServer:
             channel.settimeout(_COMMAND_SECONDS)
             leader = _first_line(channel)
             if not leader.isdigit():
-                raise LaunchFailed(
+                raise self._failed(
                     f"a program could not be started: {_said(channel)[2].strip() or leader}",
-                    where=self.name,
-                    remedy="look at job.workdir, and whether util-linux is installed there",
+                    "look at job.workdir, and whether util-linux is installed there",
                 )
             channel.settimeout(None)
             return Started(client, channel, int(leader), folder)
@@ -126,7 +122,7 @@ class SshServer:
             raise
 
     def run_program(self, around: Surroundings, words: Sequence[str]) -> tuple[int, str, str]:
-        """(status, what it printed, its complaint) of one that says little. Raises LaunchFailed."""
+        """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed."""
         started = self.start(around, lambda folder: (words, {}))
         try:
             _, said, complaint = _said(started.channel)
@@ -137,35 +133,34 @@ class SshServer:
             started.close()
 
     def signal(self, started: Started, name: str) -> None:
-        """To the program and all that it started. Raises LaunchFailed."""
+        """Signals the program and all that it started. Raises LaunchFailed."""
         script = f"kill -s {name} -- -{started.leader} 2>&-"
-        if name == "KILL":  # what would have removed it is killed, too
+        if name == "KILL":  # this also kills the leader, which would have removed the folder
             script += f"; rm -rf -- {shlex.quote(started.folder)}"
         self.run(f"{script}; true")
 
     def _folder(self) -> str:
         status, folder, complaint = self.run("umask 077 && mktemp -d -t placewire-XXXXXXXXXX")
         if status != 0:
-            raise LaunchFailed(
+            raise self._failed(
                 f"no folder can be made there: {complaint.strip()}",
-                where=self.name,
-                remedy="make room in its folder for temporary files",
+                "make room in its folder for temporary files",
             )
         return folder.strip()
 
     def _put(self, path: str, content: bytes) -> None:
         status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content)
         if status != 0:
-            raise LaunchFailed(
-                f"{path} cannot be written: {complaint.strip()}",
-                where=self.name,
-                remedy="make room there",
-            )
+            raise self._failed(f"{path} cannot be written: {complaint.strip()}", "make room there")
 
     def _connected(self) -> paramiko.SSHClient:
         login, client = self._login, paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        where = f"{self.name} ({self._address}, port {login.port})"
+
+        def failed(what: str, remedy: str) -> LaunchFailed:
+            where = f"{self.name} ({self._address}, port {login.port})"
+            return LaunchFailed(what, where=where, remedy=remedy)
+
         try:
             if login.known_hosts is None:
                 client.load_system_host_keys()
@@ -186,58 +181,54 @@ class SshServer:
                 sock=stream,
             )
         except paramiko.BadHostKeyException as error:
-            raise LaunchFailed(
-                "its SSH host key is not the one that is known: somebody may be in between, or the "
-                "server was installed anew",
-                where=where,
-                remedy=f"ask who runs it; then `ssh-keygen -R {_known_as(self._address, login)}` "
-                "and add the new key",
+            known_as = self._address if login.port == 22 else f"[{self._address}]:{login.port}"
+            raise failed(
+                "its SSH host key is not the known one: somebody may intercept the connection, or "
+                "the server was installed anew",
+                f"ask who runs it; then `ssh-keygen -R {known_as}` and add the new key",
             ) from error
         except paramiko.AuthenticationException as error:
-            who = login.user or "the user of this process"
-            raise LaunchFailed(
-                f"SSH refuses {who}: {error}",
-                where=where,
-                remedy="name the user and a key that it accepts (launch.user, launch.key), or load "
-                "the key into ssh-agent",
+            raise failed(
+                f"SSH refuses {login.user or 'the user of this process'}: {error}",
+                "name the user and a key that it accepts (launch.user, launch.key), or load the "
+                "key into ssh-agent",
             ) from error
         except paramiko.SSHException as error:
             if "not found in known_hosts" not in str(error):
-                raise LaunchFailed(
+                raise failed(
                     f"SSH does not let us in: {error}",
-                    where=where,
-                    remedy="name a user and a key that it accepts (launch.user, launch.key); its "
-                    "sshd's log says more",
+                    "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
+                    "log says more",
                 ) from error
-            file = login.known_hosts or "~/.ssh/known_hosts"
-            raise LaunchFailed(
+            raise failed(
                 "its SSH host key is not known",
-                where=where,
-                remedy=f"compare its fingerprint (`ssh-keyscan -p {login.port} {self._address} | "
-                f"ssh-keygen -lf -`), then add what ssh-keyscan prints to {file}",
+                f"compare its fingerprint (`ssh-keyscan -p {login.port} {self._address} | "
+                "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
+                f"{login.known_hosts or '~/.ssh/known_hosts'}",
             ) from error
         except OSError as error:
-            raise LaunchFailed(
+            raise failed(
                 f"SSH cannot be reached: {error}",
-                where=where,
-                remedy="look at its management address, sshd and what is in between",
+                "look at its management address, its sshd and the network in between",
             ) from error
         transport = client.get_transport()
         assert transport is not None
         transport.set_keepalive(_KEEPALIVE_SECONDS)
         return client
 
+    def _failed(self, what: str, remedy: str) -> LaunchFailed:
+        return LaunchFailed(what, where=self.name, remedy=remedy)
+
     def _lost(self, error: Exception) -> LaunchFailed:
-        return LaunchFailed(
+        return self._failed(
             f"the SSH connection was lost: {str(error) or type(error).__name__}",
-            where=self.name,
-            remedy="look at the server and the way to it; ranks there end with their lease",
+            "look at the server and the network in between; ranks there end with their lease",
         )
 
 
 @dataclass(frozen=True)
 class Started:
-    """A program on a server. leader: of its session. folder: its own there, until it ends."""
+    """A program on a server. leader: pid of its session's leader. folder: removed when it ends."""
 
     client: paramiko.SSHClient
     channel: paramiko.Channel
@@ -245,14 +236,14 @@ class Started:
     folder: str
 
     def status(self) -> int:
-        """Once it has ended, -N where signal N did it; CONNECTION_LOST where nobody knows."""
+        """Waits for the end. Returns the exit status, -N after signal N, or CONNECTION_LOST."""
         status = self.channel.recv_exit_status()
         if status < 0:
             return CONNECTION_LOST
         return _SIGNALLED - status if _SIGNALLED < status < CONNECTION_LOST else status
 
     def close(self) -> None:
-        """The connection. A program that runs goes on."""
+        """Closes the connection. A running program goes on."""
         self.client.close()
 
 
@@ -266,7 +257,7 @@ def _begun(client: paramiko.SSHClient, script: str) -> paramiko.Channel:
 
 
 def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
-    """(status, what it printed, its complaint), once it has ended."""
+    """Waits for the end. Returns (status, output, errors)."""
     with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
         said, complaint = out.read(), err.read()
     status = channel.recv_exit_status()
@@ -274,8 +265,8 @@ def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
 
 
 def _program_script(around: Surroundings, folder: str) -> str:
-    """Prints the leader of the session first. The leader outlives a polite end of the program, to
-    tell its status and to remove its folder."""
+    """The script's first line of output is the pid of the session's leader. The leader survives the
+    signals that end the program politely, to return its status and remove its folder."""
     own = shlex.quote(folder)
     python = shlex.join([around.python, "-c", _BECOME, f"{folder}/{_PROGRAM_FILE}"])
     lead = f"echo $$; trap : TERM INT HUP; {python}; s=$?; rm -rf -- {own}; exit $s"
@@ -288,7 +279,3 @@ def _first_line(channel: paramiko.Channel) -> str:
     while not line.endswith(b"\n") and (byte := channel.recv(1)):
         line += byte
     return line.decode(errors="replace").strip()
-
-
-def _known_as(address: str, login: Login) -> str:
-    return address if login.port == 22 else f"[{address}]:{login.port}"

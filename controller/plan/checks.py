@@ -1,7 +1,7 @@
-"""What a plan must hold together beyond its cluster: names of bridges, and the job's files.
+"""Checks a parsed plan as a whole: bridge names, the job's files and settings, traffic.
 
-Each check yields (YAML path, message). Fields on their own are checked where they are parsed, the
-cluster's parts in optimizer/cluster_plan/checks.py.
+Each check yields (YAML path, message). Single values are checked when they are parsed (values.py),
+the cluster in optimizer/cluster_plan/checks.py.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from placewire.optimizer.cluster_plan.values import MEASURED, shown
 from placewire.optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from placewire.controller.plan.job import Job, TorchrunJob
+    from placewire.controller.plan.job import Job, PlacedJob, TorchrunJob
     from placewire.controller.plan.plan import Plan, PlanLaunch
     from placewire.optimizer.cluster_plan.section import PlanNic
 
-# What a job can say in its environment to leave sockets for RDMA.
+# Variables, and their values, with which a job makes NCCL or gloo use RDMA instead of sockets.
 _RDMA_CHOICES = {
     "NCCL_IB_DISABLE": ("0",),
     "NCCL_NET": ("IB", "ib"),
@@ -35,7 +35,7 @@ _RDMA_CHOICES = {
 
 
 def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
-    """base: where relative files of the job are looked for, beside the working directory."""
+    """base: a second folder, after the working directory, to look for the job's relative files."""
     yield from cluster_mistakes(plan.cluster, plan.network.rails)
     for server in plan.cluster.servers:
         own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
@@ -45,89 +45,64 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield from _code_mistakes(plan.job, base)
     else:
         yield from _launch_mistakes(plan.launch, plan.job)
-    yield from _backend_mistakes(plan)
-    yield from _rdma_mistakes(plan)
-    yield from _latency_mistakes(plan)
+    yield from _network_mistakes(plan)
     if plan.job.kind == "torchrun":
         yield from _traffic_mistakes(plan, plan.job)
 
 
 def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
-    names = {server.name for server in plan.cluster.servers}
+    rails = {s.name: {n.rail for n in s.nics} & set(plan.rails) for s in plan.cluster.servers}
     for source, row in job.traffic.items():
         for server in (source, *row):
-            if server not in names:
+            if server not in rails:
                 yield "job.traffic", f"{shown(server)} is no server of this plan"
         if source in row:
             yield f"job.traffic.{source}", "a server sends nothing to itself; leave it out"
-    if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
-        yield "job.traffic", "nobody sends anything; leave it out, or give 'even'"
-    on = {s.name: {n.rail for n in s.nics} & set(plan.rails) for s in plan.cluster.servers}
-    if not set.intersection(*on.values()):
-        yield (
-            "cluster.servers",
-            "no rail is on every server: a script's processes need a common one",
-        )
-    for source, row in job.traffic.items():
         for destination, weight in row.items():
-            if weight and not on.get(source, set()) & on.get(destination, set()):
-                yield f"job.traffic.{source}", f"shares no rail with {destination}"
+            if weight and not rails.get(source, set()) & rails.get(destination, set()):
+                yield f"job.traffic.{source}", f"{source} shares no rail with {destination}"
+    if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
+        yield "job.traffic", "nobody sends anything; leave traffic out, or give 'even'"
+    if not set.intersection(*rails.values()):
+        yield "cluster.servers", "a script needs one rail that is on every server; there is none"
     if plan.network.calibrate:
-        yield (
-            "network.calibrate",
-            "measures what placed messages pay; a script has none: leave it out",
-        )
+        yield "network.calibrate", "measures messages of a placed job; leave it out for a script"
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
-    """NICs and the bridges over them share the server's one space of names."""
+    """On a server, no two NICs or bridges may have the same name."""
     taken: dict[str, str] = {}
     for path, nic in nics:
         taken.setdefault(nic.name, path)
     for path, nic in nics:
-        if taken[nic.name] != path:
-            continue
         bridge = bridge_name(nic.name)
-        if bridge in taken and taken[bridge] != path:
+        if taken[nic.name] == path and taken.setdefault(bridge, path) != path:
             yield (
                 path,
                 f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
                 f"name that {taken[bridge]} takes; rename one of the NICs",
             )
-        taken.setdefault(bridge, path)
 
 
-def _backend_mistakes(plan: Plan) -> Iterator[Mistake]:
-    if plan.job.backend != "nccl":
-        return
-    for server in plan.cluster.servers:
-        for device in server.devices:
-            if is_cpu(device.type):
-                yield (
-                    "job.backend",
-                    f"nccl needs a CUDA device for every rank, and {server.name} has "
-                    f"{shown(device.type)}; accepted here: 'auto' or 'gloo'",
-                )
-                return
-
-
-def _rdma_mistakes(plan: Plan) -> Iterator[Mistake]:
+def _network_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Checks what the job expects of devices, NICs and latency."""
+    cpus = ((s.name, d.type) for s in plan.cluster.servers for d in s.devices if is_cpu(d.type))
+    if plan.job.backend == "nccl" and (found := next(cpus, None)):
+        yield (
+            "job.backend",
+            f"nccl needs a CUDA device for every rank, and {found[0]} has {shown(found[1])}; "
+            "accepted here: 'auto' or 'gloo'",
+        )
     for name, values in _RDMA_CHOICES.items():
         if (value := plan.job.env.get(name)) in values:
             yield (
                 f"job.env.{name}",
-                f"{shown(value)} would make the job use RDMA, which passes by every queue; rates "
-                "are promised to sockets: leave it out",
+                f"{shown(value)} would make the job use RDMA, which passes by every queue, so no "
+                "rate could be promised; leave it out",
             )
-
-
-def _latency_mistakes(plan: Plan) -> Iterator[Mistake]:
-    """A replay waits for the set-up latency of the cluster that it stands for."""
+    # A replay waits as long as the set-up latency of the cluster that it stands for.
     if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
-        yield (
-            "cluster.setup_latency",
-            f"{MEASURED} is for kind: placed, others do not measure it: give a duration, like 50us",
-        )
+        yield "cluster.setup_latency", f"{MEASURED} is for kind: placed; give a time, like 50us"
 
 
 def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
@@ -135,13 +110,10 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
         return
     if job.kind == "replay":
         if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
-            yield (
-                "job.graph",
-                f"{shown(job.graph)} is no file (looked in {Path.cwd()} and {base})",
-            )
+            yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
         return
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
-        yield "job.optimizer.momentum", "adamw takes none; leave it out, or name sgd"
+        yield "job.optimizer.momentum", "adamw takes no momentum; leave it out, or choose sgd"
     try:
         LearningRateSchedule(**job.optimizer_document["schedule"])
     except CaptureError as error:
@@ -150,18 +122,21 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
         yield (
             "job.accumulate",
             f"{job.batch} samples cannot be cut into {job.accumulate} equal micro-batches; give a "
-            "job.batch that it divides",
+            "number that divides job.batch",
         )
+    if _model_path(job) is None:
+        yield "job.model", f"{shown(job.model)} is no model path; give package.module:function"
+
+
+def _model_path(job: PlacedJob) -> tuple[str, str] | None:
+    """(module, function) of job.model; None where it does not name both."""
     module, _, function = job.model.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), function)):
-        yield (
-            "job.model",
-            f"{shown(job.model)} is no model path; accepted: package.module:function",
-        )
+    named = all(part.isidentifier() for part in (*module.split("."), function))
+    return (module, function) if named else None
 
 
 def _launch_mistakes(launch: PlanLaunch, job: Job) -> Iterator[Mistake]:
-    """What is on the servers is looked at there, before anything is changed."""
+    """The launcher checks the servers' own files later, before anything is changed."""
     for name in ("key", "known_hosts"):
         path: str | None = getattr(launch, name)
         if path is not None and not _exists(Path(path).expanduser(), Path.is_file):
@@ -169,31 +144,26 @@ def _launch_mistakes(launch: PlanLaunch, job: Job) -> Iterator[Mistake]:
     if job.workdir is not None and not job.workdir.startswith("/"):
         yield (
             "job.workdir",
-            f"{shown(job.workdir)} is no absolute path; with `launch` it is a folder on servers",
+            f"{shown(job.workdir)} is no absolute path; with `launch` it must name a folder on "
+            "every server",
         )
 
 
 def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
-    """Where the job's code is on this machine too, as in a lab."""
+    """Without `launch` ranks run on this machine, so the job's code must be here."""
     if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
         yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
-    if job.kind == "replay":
-        return
     if job.kind == "torchrun":
         folder = Path(job.workdir or Path.cwd())
         if not _exists(folder / job.script, Path.is_file):
             yield "job.script", f"{shown(job.script)} is no file (looked in {folder})"
+    if job.kind != "placed" or (path := _model_path(job)) is None:
         return
-    module, _, function = job.model.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), function)):
-        return  # said already
+    module, function = path
     roots = [job.workdir or str(Path.cwd()), str(base)]
-    source = locate_module(module, roots)
+    source = _locate_module(module, roots)
     if source is None:
-        yield (
-            "job.model",
-            f"module {shown(module)} was not found; looked in {', '.join(roots)} and sys.path",
-        )
+        yield "job.model", f"module {shown(module)} is not found in {', '.join(roots)} or sys.path"
         return
     if source.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         yield "job.model", f"{source} is no Python source; name a module that is"
@@ -208,15 +178,15 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
 
 
 def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """Also where the name is longer than any file's can be, or its folder cannot be entered."""
+    """False also where the name is too long for a file, or its folder cannot be entered."""
     try:
         return kind(path)
     except OSError:
         return False
 
 
-def locate_module(module: str, roots: list[str]) -> Path | None:
-    """The module's source file, found without importing anything of it."""
+def _locate_module(module: str, roots: list[str]) -> Path | None:
+    """Returns the module's source file, found without importing any part of the module."""
     search: list[str] | None = [*roots, *sys.path]
     for part in module.split("."):
         spec = importlib.machinery.PathFinder.find_spec(part, search)

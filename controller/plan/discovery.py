@@ -1,7 +1,7 @@
-"""A plan to begin with, from what the agents say of their servers. Pure.
+"""Writes a first plan.yaml for `controller init` from what agents report of their servers. Pure.
 
-A rail is a subnet that NICs of at least two servers are in: what one switch plane carries. Whether
-its NICs reach each other is what the first apply measures. What cannot be known is a comment.
+Each subnet that holds NICs of at least two servers becomes a rail; whether these NICs really reach
+each other is measured by the first apply. What cannot be known is written as a comment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placewire.agent.contract.state import NicFacts
 from placewire.controller.errors import UsageError
 from placewire.optimizer.profile.devices import DEVICES
 
-# Of a device's memory, what tensors may take: the rest is the program's and the allocator's.
+# The part of a device's memory that tensors may use; program and allocator need the rest.
 _TENSORS = {"gpu": 0.9, "cpu": 0.5}
 _UNKNOWN_RATE = "1Gbit"
 _MEBIBYTE = 1024 * 1024
@@ -26,10 +26,8 @@ _STANDARD_MTU_BYTES = 1500
 
 
 class _Rail(NamedTuple):
-    """mtu_bytes: what all of its NICs take."""
-
     name: str
-    mtu_bytes: int
+    smallest_mtu_bytes: int
 
 
 class _Port(NamedTuple):
@@ -38,7 +36,7 @@ class _Port(NamedTuple):
 
 
 def discovered_plan(name: str, model: str, hellos: Mapping[str, Hello]) -> str:
-    """plan.yaml, commented. Raises UsageError where no two servers share a subnet."""
+    """Returns the text of plan.yaml. Raises UsageError where no two servers share a subnet."""
     ports = {server: _ports(hello) for server, hello in hellos.items()}
     rails = _rails(ports)
     if not rails:
@@ -48,8 +46,8 @@ def discovered_plan(name: str, model: str, hellos: Mapping[str, Hello]) -> str:
             for port in some
         )
         raise UsageError(
-            f"no two of {', '.join(hellos)} have NICs in one subnet, beside their management: "
-            f"{found or 'no NIC with an IPv4 address is there'}",
+            f"no two of {', '.join(hellos)} have NICs in one subnet, beside their management NICs: "
+            f"{found or 'there is no other NIC with an IPv4 address'}",
             remedy="give the NICs of one switch addresses of one subnet, and bring them up",
         )
     servers = [
@@ -61,7 +59,7 @@ def discovered_plan(name: str, model: str, hellos: Mapping[str, Hello]) -> str:
 
 
 def _ports(hello: Hello) -> list[_Port]:
-    """NICs that could carry the job, each with its first IPv4 address."""
+    """Returns the NICs that could carry the job, each with its first IPv4 address."""
     found = []
     for nic in hello.capabilities.nics:
         addresses = [IPv4Interface(a) for a in nic.addresses if ":" not in a]
@@ -73,23 +71,15 @@ def _ports(hello: Hello) -> list[_Port]:
 
 
 def _rails(ports: Mapping[str, Sequence[_Port]]) -> dict[IPv4Network, _Rail]:
-    """Subnets of more than one server."""
-    servers: dict[IPv4Network, set[str]] = defaultdict(set)
+    """Returns a rail for each subnet of more than one server."""
+    members: dict[IPv4Network, list[tuple[str, int]]] = defaultdict(list)
     for server, some in ports.items():
         for port in some:
-            servers[port.address.network].add(server)
-    shared = sorted(network for network, members in servers.items() if len(members) > 1)
+            members[port.address.network].append((server, port.nic.mtu_bytes))
+    shared = sorted(subnet for subnet, some in members.items() if len({s for s, _ in some}) > 1)
     return {
-        network: _Rail(
-            _letters(number),
-            min(
-                port.nic.mtu_bytes
-                for some in ports.values()
-                for port in some
-                if port.address.network == network
-            ),
-        )
-        for number, network in enumerate(shared)
+        subnet: _Rail(_letters(number), min(mtu for _, mtu in members[subnet]))
+        for number, subnet in enumerate(shared)
     }
 
 
@@ -101,14 +91,14 @@ def _letters(number: int) -> str:
 
 def _head(name: str) -> list[str]:
     return [
-        "# Written by `controller init` from what the agents found. Look through it, then:",
-        "#   controller preview FILE          what would be changed; touches nothing",
+        "# Written by `controller init` from what the agents found. Check it, then run:",
+        "#   controller preview FILE          shows what would be changed; touches nothing",
         "#   controller apply FILE --network-only   shapes and measures, then puts all back",
         "# docs/plan.md says what else a plan can have.",
         "version: 1",
         f"name: {name}",
         "cluster:",
-        "  # What a message takes beside its bytes; `measured` calibrates it on the first apply.",
+        "  # What a message costs beside its bytes; `measured`: the first apply measures it.",
         "  setup_latency: 50us",
         "  intra_server_bandwidth: 100Gbit   # between devices of one server",
         "  servers:",
@@ -146,22 +136,22 @@ def _server(
 def _nic(port: _Port, rail: _Rail) -> str:
     nic, speed = port.nic, port.nic.speed_bits_per_second
     rate = _UNKNOWN_RATE if speed is None else f"{speed / 1e6:.0f}Mbit"
-    mtu = "" if rail.mtu_bytes == _STANDARD_MTU_BYTES else f", mtu: {rail.mtu_bytes}"
-    doubts = [
-        *(["its speed is not known: set the rate"] if speed is None else []),
-        *([] if nic.up else ["it is down"]),
-        *(["no cable, or nobody at its other end"] if nic.carrier is False else []),
-    ]
-    told = f"   # {'; '.join(doubts)}" if doubts else ""
+    smallest = rail.smallest_mtu_bytes
+    mtu = "" if smallest == _STANDARD_MTU_BYTES else f", mtu: {smallest}"
+    doubts = {
+        "its speed is not known: set the rate": speed is None,
+        "it is down": not nic.up,
+        "it has no cable, or nobody at its other end": nic.carrier is False,
+    }
+    comment = "; ".join(doubt for doubt, applies in doubts.items() if applies)
     return (
         f"{{name: {nic.name}, rail: {rail.name}, address: {port.address}, rate: {rate}{mtu}, "
-        f"take_over: true}}{told}"
+        f"take_over: true}}{f'   # {comment}' if comment else ''}"
     )
 
 
 def device_type(name: str) -> str:
-    """The modelled device that a driver's name is for (`NVIDIA A100-SXM4-80GB` is a100), or the
-    name as one word."""
+    """Returns the modelled device (a100 for `NVIDIA A100-SXM4-80GB`), else the name as one word."""
     word = re.sub(r"[^a-z0-9]+", "", name.lower().removeprefix("nvidia").replace("geforce", ""))
     known = [kind for kind in sorted(DEVICES, key=len, reverse=True) if word.startswith(kind)]
     return known[0] if known else word or "cpu"
@@ -175,7 +165,7 @@ def _job(model: str) -> list[str]:
         "  batch: 32",
         "  optimizer: {name: adamw, lr: 1e-3}",
         "  steps: 100",
-        "  # python, workdir, env: with what, where and under what ranks run on the servers",
+        "  # python, workdir, env: interpreter, folder and environment variables of ranks",
         "# launch: {kind: ssh, user: NAME}   # how ranks are started; docs/cluster.md",
         "solve: {time_limit: 60s}",
         "network:",

@@ -1,4 +1,7 @@
-"""The job of a plan as frozen types: three kinds, told apart by `kind`."""
+"""The `job` section of plan.yaml as frozen types: three kinds of job, told apart by `kind`.
+
+docs/reference/plan-yaml.md is made from the class docstrings and the descriptions of the fields.
+"""
 
 from __future__ import annotations
 
@@ -29,42 +32,45 @@ from placewire.optimizer.cluster_plan.values import Text
 
 
 class PlanSchedule(Frozen):
-    """Of the learning rate. What each name takes is checked by the optimizer."""
+    """How the learning rate changes with the step. Each schedule takes only some of these keys."""
 
     name: Literal["constant", "linear", "cosine", "step"] = Field(
-        "constant", description="how the rate goes on after its warm-up"
+        "constant", description="the schedule that the learning rate follows after its warm-up"
     )
     warmup_steps: Warmup = Field(
-        0, description="the first steps, over which the rate rises to `lr`"
+        0, description="the number of first steps over which the learning rate rises to `lr`"
     )
     total_steps: Count | None = Field(
         None,
-        description="of `linear` and `cosine`: where the rate has fallen, warming up included; "
-        "none: the job's `steps`",
+        description="`linear` and `cosine` only: the step at which the learning rate has fallen to "
+        "`final`, counted with the warm-up; none: the job's `steps`",
     )
     final: Fraction | None = Field(
-        None, description="of `linear` and `cosine`: what is left then, a part of `lr`; none: 0"
+        None,
+        description="`linear`, `cosine` only: the last learning rate, as a part of `lr`; none: 0%",
     )
     every_steps: Count | None = Field(
-        None,
-        description="of `step`, which needs it: after how many steps the rate falls, again and "
-        "again",
+        None, description="`step` only, and required there: the steps from one fall to the next"
     )
     decay: Fraction | None = Field(
         None,
-        description="of `step`: what is left each time, a part of the rate before; none: 0.1",
+        description="`step` only: what each fall leaves of the learning rate before it; none: 10%",
     )
 
 
 class PlanOptimizer(Frozen):
-    name: Literal["adamw", "sgd"] = Field("adamw", description="torch's AdamW, or its SGD")
+    name: Literal["adamw", "sgd"] = Field("adamw", description="torch's AdamW or torch's SGD")
     lr: LearningRate = Field(1e-3, description="the learning rate")
-    momentum: Momentum | None = Field(None, description="of `sgd` only; none: torch's default")
-    weight_decay: WeightDecay | None = Field(None, description="none: torch's default")
+    momentum: Momentum | None = Field(
+        None, description="`sgd` only: the momentum; none: torch's default"
+    )
+    weight_decay: WeightDecay | None = Field(
+        None, description="the weight decay; none: torch's default"
+    )
     clip_norm: Norm | None = Field(
         None,
-        description="the largest norm of all gradients together; above it all are scaled down, as "
-        "`clip_grad_norm_` does; none: no limit",
+        description="the largest norm of all gradients taken together; larger gradients are scaled "
+        "down to it, as `clip_grad_norm_` does; none: no limit",
     )
     schedule: PlanSchedule = Field(
         PlanSchedule(), description="how the learning rate changes with the step"
@@ -77,41 +83,48 @@ class PlanOptimizer(Frozen):
 
 
 class PlanCheckpoint(Frozen):
-    folder: Folder = Field(description="the same folder on every server, shared by them")
+    folder: Folder = Field(description="a folder that all servers share, under the same path")
     every: Count = Field(
         100,
-        description="steps from one checkpoint to the next; there is one after the last step too",
+        description="the steps from one checkpoint to the next; the last step makes one too",
     )
-    keep: Count = Field(2, description="how many of the last ones are kept")
+    keep: Count = Field(2, description="how many of the latest checkpoints are kept")
     resume: Literal["auto", "never", "required"] = Field(
         "auto",
-        description="`auto` goes on from the last one in the folder, if there is any; `required` "
-        "is refused where there is none, `never` where there is one",
+        description="`auto` resumes from the latest checkpoint in the folder, if there is one; "
+        "`required` refuses to run without one, `never` refuses to run where there is one",
     )
 
 
 class PlanTrace(Frozen):
-    folder: Folder = Field(description="where each rank writes its file, on its own server")
-    steps: Count = Field(2, description="how many steps are recorded, the job's last ones")
+    folder: Folder = Field(description="the folder where each rank writes its file, on its server")
+    steps: Count = Field(2, description="how many of the job's last steps are recorded")
 
 
-# What every kind of job has, with the same words.
+# Keys that several kinds of job have.
+CudaBackend = Annotated[
+    Literal["auto", "gloo", "nccl"],
+    Field(
+        description="what carries messages, or what a script is told to use; `nccl` needs a CUDA "
+        "device for every rank; `auto` is `nccl` where every device is CUDA's, else `gloo`"
+    ),
+]
 Steps = Annotated[
     Count,
-    Field(description="how many steps run, those of a checkpoint that it goes on from included"),
+    Field(description="how many steps the job has, those before a resumed checkpoint included"),
 ]
 RankThreads = Annotated[
-    Threads, Field(description="torch threads of a rank; profile and job use the same")
+    Threads, Field(description="torch threads of each rank, and of the profiles for the job")
 ]
 Trace = Annotated[
     PlanTrace | None,
-    Field(description="ranks record when their operators and messages ran; none: they do not"),
+    Field(description="makes ranks record when their operators and messages ran; none: no record"),
 ]
 Python = Annotated[
     PathText | None,
     Field(
-        description="the interpreter of ranks; none: the controller's, and with `launch` the one "
-        "that is installed with the agent"
+        description="the Python interpreter of ranks; none: the controller's own, and with "
+        "`launch` the one that was installed with the agent"
     ),
 ]
 Workdir = Annotated[
@@ -124,8 +137,8 @@ Workdir = Annotated[
 Environment = Annotated[
     Mapping[VariableName, SecretText],
     Field(
-        description="variables of ranks, names to texts; their values stand in no message, log, "
-        "journal or preview"
+        description="environment variables of ranks; no message, log, journal or preview shows "
+        "their values"
     ),
 ]
 
@@ -135,28 +148,25 @@ class PlacedJob(Frozen):
 
     kind: Literal["placed"] = Field(description="how the job runs")
     model: Text = Field(
-        description="`package.module:function`, looked for in `workdir`, then beside the plan"
+        description="`package.module:function`; the module is looked for in `workdir`, then beside "
+        "the plan"
     )
-    batch: Count = Field(description="examples a step")
+    batch: Count = Field(description="the number of examples in a step")
     accumulate: Count = Field(
         1,
-        description="into how many equal micro-batches the batch is cut; their gradients are added "
-        "before the one update",
+        description="the number of equal micro-batches that the batch is cut into; their gradients "
+        "are added up before the one update",
     )
     autocast: Literal["bf16"] | None = Field(
-        None, description="model and loss run under `torch.autocast`; none: they do not"
+        None, description="runs model and loss under `torch.autocast`; none: without it"
     )
     optimizer: PlanOptimizer = Field(PlanOptimizer(), description="what updates the parameters")
     steps: Steps
-    seed: Seed = Field(0, description="of parameters, data and dropout")
+    seed: Seed = Field(0, description="the random seed of parameters, data and dropout")
     checkpoint: PlanCheckpoint | None = Field(
-        None, description="what is saved while it trains; none: nothing"
+        None, description="how training is saved, to be resumed later; none: it is not saved"
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        "auto",
-        description="what carries messages; `nccl` wants CUDA devices everywhere, and is `auto` "
-        "there; else `auto` is `gloo`",
-    )
+    backend: CudaBackend = "auto"
     threads: RankThreads = 1
     trace: Trace = None
     python: Python = None
@@ -165,8 +175,7 @@ class PlacedJob(Frozen):
 
     @property
     def optimizer_document(self) -> dict[str, Any]:
-        """What capture and ranks are given. A falling learning rate ends with the job's steps,
-        where the plan does not say when."""
+        """For capture and ranks; total_steps of a falling rate defaults to the job's steps."""
         chosen = self.optimizer
         schedule = chosen.schedule.model_dump(exclude_none=True)
         if chosen.schedule.name in ("linear", "cosine"):
@@ -181,20 +190,22 @@ class PlacedJob(Frozen):
 
 
 class ReplayJob(Frozen):
-    """Runs a graph file's timings with real messages: its operators only take their time."""
+    """Replays a graph file: operators only take as long as the file says; messages are real."""
 
     kind: Literal["replay"] = Field(description="how the job runs")
     graph: PathText = Field(
-        description="a file of `optimizer profile`, looked for in the working directory, then "
-        "beside the plan"
+        description="a graph file that `optimizer profile` wrote, looked for in the working "
+        "directory, then beside the plan"
     )
     steps: Steps
     time_scale: TimeScale = Field(
         1.0,
         description="how many times slower operators run, messages are set up, and bytes travel "
-        "inside a server; NICs are what they are",
+        "inside a server; NICs keep their rates",
     )
-    backend: Literal["auto", "gloo"] = Field("auto", description="what carries messages: gloo")
+    backend: Literal["auto", "gloo"] = Field(
+        "auto", description="what carries messages: gloo, whichever is given"
+    )
     threads: RankThreads = 1
     trace: Trace = None
     python: Python = None
@@ -204,24 +215,22 @@ class ReplayJob(Frozen):
 
 class TorchrunJob(Frozen):
     """Runs a script that places itself (DDP, FSDP, ...), unmodified, on every server of the plan,
-    and has it use every NIC. `solve` is not read."""
+    and makes it use every NIC. The section `solve` is not read."""
 
     kind: Literal["torchrun"] = Field(description="how the job runs")
     script: PathText = Field(description="a Python file, looked for in `workdir`")
-    arguments: tuple[Text, ...] = Field((), description="texts for it")
+    arguments: tuple[Text, ...] = Field((), description="the script's arguments")
     processes: Count = Field(
-        1, description="how many of it run on each server, as torchrun's `--nproc-per-node`"
+        1,
+        description="the number of processes that run the script on each server, like torchrun's "
+        "`--nproc-per-node`",
     )
     traffic: TrafficMatrix = Field(
         default_factory=dict,
-        description="how much each server sends to each other one, in any one unit: rates are in "
-        "proportion, as large as the NICs allow; `even`: all send alike",
+        description="how much each server sends to each other server, in any one unit; rates get "
+        "these proportions, and are as large as the NICs allow; `even`: all send alike",
     )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        "auto",
-        description="what the script is told to use; `nccl` wants CUDA devices everywhere, and is "
-        "`auto` there; else `auto` is `gloo`",
-    )
+    backend: CudaBackend = "auto"
     threads: RankThreads = 1
     python: Python = None
     workdir: Workdir = None

@@ -1,7 +1,7 @@
-"""The plan as frozen types: what plan.yaml may say, one field at a time.
+"""plan.yaml as frozen types: its sections `launch`, `solve` and `network`, and the whole plan.
 
-Its cluster, in the NICs' own (line) rates, is optimizer/cluster_plan/section.py; its job is
-plan_job.py.
+The section `job` is in job.py. The section `cluster`, which states the NICs' line rates, is in
+optimizer/cluster_plan/section.py. docs/reference/plan-yaml.md is made from all of them.
 """
 
 from __future__ import annotations
@@ -35,80 +35,84 @@ from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cp
 
 class PlanLaunch(Frozen):
     """How ranks, and the programs that profile the model, are started on the servers, each reached
-    at its management address. Without it they run in a lab, or not at all."""
+    at its management address. Without this section they run in a lab, or not at all."""
 
-    kind: Literal["ssh"] = Field(description="by what")
+    kind: Literal["ssh"] = Field(description="what starts them")
     user: Text | None = Field(
         None,
-        description="who they run as there, without any privilege; none: who runs the controller",
+        description="the user, without any privilege, that they run as; none: the user who runs "
+        "the controller",
     )
-    port: TcpPort = Field(22, description="of sshd")
+    port: TcpPort = Field(22, description="the TCP port of sshd")
     key: PathText | None = Field(
         None,
-        description="a private key file on the controller's machine; none: those of ssh, and "
-        "ssh-agent",
+        description="a private key file on the controller's machine; none: ssh's own keys, and "
+        "those in ssh-agent",
     )
     known_hosts: PathText | None = Field(
         None,
-        description="the file with the servers' host keys; a server whose key is not in it, or is "
-        "another, is refused; none: `~/.ssh/known_hosts`",
+        description="the file with the servers' host keys; a server with an unknown or a different "
+        "key is refused; none: `~/.ssh/known_hosts`",
     )
 
 
 class PlanSolve(Frozen):
-    """How long a placement is searched for. Not read by `kind: torchrun`."""
+    """How a placement is searched for. A job of `kind: torchrun` does not read this section."""
 
     engine: EngineName = Field(
         "auto",
-        description="`auto` searches; `heft` is a list heuristic, `single` the best one device, "
-        "`sequential` fills one device after the other; the others are methods of papers, which "
-        "`optimizer engines` lists",
+        description="`auto` searches; `heft` is a list heuristic, `single` takes the best single "
+        "device, `sequential` fills one device after the other; `optimizer engines` lists all, "
+        "published methods among them",
     )
     gap: Gap = Field(
         0.05,
-        description="stop when the placement is proven to be at most this far from the best "
-        "possible",
+        description="the search stops when its placement is proven to be at most this far from the "
+        "best possible",
     )
     time_limit_seconds: TimeLimit = Field(
         alias="time_limit",
         default=60.0,
-        description="how long is searched in all; under `sharing: auto` for all sharings together",
+        description="how long the search may take; under `sharing: auto`, for all sharings "
+        "together",
     )
-    seed: Seed = Field(0, description="of the search")
+    seed: Seed = Field(0, description="the random seed of the search")
 
 
 class PlanVerify(Frozen):
     tolerance: Fraction = Field(
         0.10,
-        description="how far a measured rate may be off its promise, and two frames more, which a "
+        description="how far a measured rate may be from its promise, beside two frames that a "
         "measurement can miss",
     )
     seconds: MeasuredSeconds = Field(
         3.0,
-        description="how long is measured; where a rate is missed, all are measured again, at most "
-        "twice",
+        description="how long rates are measured; where one is missed, all are measured again, at "
+        "most twice",
     )
 
 
 class PlanNetwork(Frozen):
-    """What may be done to the network."""
+    """How the network is shaped, measured and put back."""
 
     sharing: Literal["auto", SharingName] = Field(
         "auto",
-        description="what the network does with concurrent transfers; `auto` finds a placement "
-        "for each and takes the best predicted",
+        description="what the network does with concurrent transfers; `auto` finds a placement for "
+        "each sharing and takes the one with the shortest predicted step",
     )
     floor: Floor = Field(
         DEFAULT_FLOOR,
-        description="what the job is entitled to of each NIC when others want it too",
+        description="the part of each NIC that a shaped network keeps for the job",
     )
     verify_settings: PlanVerify = Field(
-        alias="verify", default=PlanVerify(), description="of the measurement before the job"
+        alias="verify",
+        default=PlanVerify(),
+        description="how promised rates are measured before the job",
     )
     calibrate: Flag = Field(
         False,
-        description="`true` measures set-up latency and throughput of every path through the job's "
-        "own backend before the job",
+        description="`true` measures, before the job, set-up latency and throughput of every path "
+        "through the job's own backend",
     )
     on_exit: Literal["restore", "keep"] = Field(
         "restore",
@@ -117,33 +121,35 @@ class PlanNetwork(Frozen):
     )
     drift: Literal["heal", "report"] = Field(
         "heal",
-        description="what an agent does when somebody else changes our part of a server's network "
-        "while it is in force: `heal` puts back what differs, `report` only tells of it",
+        description="what an agent does when somebody else changes Placewire's part of a server's "
+        "network while it is in force: `heal` puts it back, `report` only reports the change",
     )
-    rails: ChosenRails = Field(None, description="only these rails carry the job; none: all")
+    rails: ChosenRails = Field(None, description="the rails that carry the job; none: all rails")
     lease_seconds: Lease = Field(
         alias="lease",
         default=30.0,
-        description="for how long a running job keeps its network when its controller is gone; "
-        "then the agents restore it and the ranks end",
+        description="how long a running job keeps its network after its controller is gone; then "
+        "the agents restore the network and the ranks end",
     )
 
 
 class Plan(Frozen):
-    version: Annotated[Literal[1], Version] = Field(description="of this form")
+    version: Annotated[Literal[1], Version] = Field(description="the version of this format")
     name: PlanName = Field(
-        description="marks what the plan makes in Open vSwitch, and names its runs in the journal "
-        "and its lab"
+        description="the plan's name, which marks what the plan makes in Open vSwitch, and names "
+        "its runs in the journal and its lab"
     )
-    cluster: PlanCluster = Field(description="what there is")
-    job: Job = Field(description="what shall run")
+    cluster: PlanCluster = Field(description="the servers, their devices and their NICs")
+    job: Job = Field(description="what runs")
     launch: PlanLaunch | None = Field(
         None,
-        description="how ranks are started on the servers; none: in a lab, or not at all "
+        description="how ranks are started on the servers; none: ranks run in a lab, or not at all "
         "(`apply --network-only`)",
     )
     solve: PlanSolve = Field(PlanSolve(), description="how a placement is searched for")
-    network: PlanNetwork = Field(PlanNetwork(), description="what may be done to the network")
+    network: PlanNetwork = Field(
+        PlanNetwork(), description="how the network is shaped, measured and put back"
+    )
 
     @property
     def rails(self) -> tuple[str, ...]:
@@ -152,7 +158,7 @@ class Plan(Frozen):
 
     @property
     def backend(self) -> Backend:
-        """What carries the job's messages; auto: NCCL where every device is CUDA's."""
+        """What carries the job's messages. `auto` is NCCL where every device is CUDA's."""
         if isinstance(self.job, ReplayJob) or self.job.backend == "gloo":
             return "gloo"
         devices = [device for server in self.cluster.servers for device in server.devices]
@@ -161,6 +167,6 @@ class Plan(Frozen):
 
     @property
     def payload_cluster(self) -> Cluster:
-        """What the placement is found for: payload rates, of the rails that carry the job. Raises
-        DocumentError while the set-up latency is yet to be measured."""
+        """The cluster that a placement is searched for: payload rates of the rails that carry the
+        job. Raises DocumentError where the set-up latency was not measured yet."""
         return cluster_of(self.cluster, self.network.rails)

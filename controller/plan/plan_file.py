@@ -1,7 +1,7 @@
-"""plan.yaml, parsed once.
+"""Reads plan.yaml.
 
-Every mistake is reported with its YAML path, what was found and what would be accepted, all of them
-at once, before anything is touched.
+All mistakes are reported at once, before anything is touched: each with its YAML path, what was
+found and what would be accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def parse_plan(document: object, file: str, base: Path) -> Plan:
-    """base: where relative graph files are looked for, beside the working directory."""
+    """base: where to look for relative graph files after the working directory."""
     if not isinstance(document, dict):
         raise PlanError(file, [("", "a plan is a mapping with version, name, cluster and job")])
     try:

@@ -1,6 +1,6 @@
-"""One value each of the rest of plan.yaml: counts, parts, durations, with what is accepted.
+"""Types of single values in plan.yaml outside its cluster: how each is parsed and what it accepts.
 
-The values of its cluster, and what is strict about all of them: optimizer/cluster_plan/values.py.
+optimizer/cluster_plan/values.py has those of the cluster, and says how strict all of them are.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from placewire.optimizer.cluster_plan.values import (
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.quantities import parse_fraction, parse_seconds
 
-# YAML 1.1 reads these as text: it wants a dot before, and a sign after, the exponent's letter.
+# YAML 1.1 reads such numbers as text: it requires a dot before, and a sign after, the letter e.
 _EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
+_ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
 
 
 def _variable_name(text: str) -> str:
@@ -35,17 +36,17 @@ def _variable_name(text: str) -> str:
 
 
 def _secret_text(value: object) -> str:
-    """As any text, but what was found is not told: it may be a password."""
+    """Accepts any text. The message does not show what was found: it may be a password."""
     if not isinstance(value, str):
         hint = "; put it in quotes" if isinstance(value, int | float) else ""
-        raise ValueError(f"what was found is no text; accepted: a text{hint}")
+        raise ValueError(f"the value is no text; accepted: a text{hint}")
     if "\0" in value:
         raise ValueError("a text must not contain a NUL character")
     return value
 
 
 def _path(text: str) -> str:
-    """Whoever reads a plan sees where it reaches."""
+    """Refuses `..`, so that a reader of the plan sees which folders it reaches."""
     if ".." in text.split("/"):
         raise ValueError(
             f"{shown(text)} leaves its folder; give a path without '..', below the folder that it "
@@ -64,7 +65,7 @@ def _absolute_folder(text: str) -> str:
 
 
 def _traffic(value: object) -> dict[str, dict[str, float]]:
-    """`even` is an empty mapping: nothing is stated."""
+    """Parses job.traffic. Returns an empty mapping for `even`."""
     if value == "even":
         return {}
     if not isinstance(value, dict) or not value:
@@ -98,14 +99,14 @@ def _text_of(value: object) -> str:
 
 
 def _version(value: object) -> object:
-    """A plain Literal[1] would take `true` and 1.0 for it."""
+    """Refuses `true` and 1.0, which a plain Literal[1] would accept."""
     if type(value) is not int or value != 1:
         raise ValueError(f"found {shown(value)}; accepted: 1")
     return value
 
 
 def _number(value: object) -> float:
-    """A finite number; 1e-3 too, which YAML takes for text."""
+    """Returns a finite number. Accepts 1e-3 too, which YAML reads as text."""
     written = value if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
     if isinstance(written, str) and not _EXPONENT.fullmatch(written):
         raise ValueError(f"found {shown(value)}; accepted: a number")
@@ -118,43 +119,14 @@ def _number(value: object) -> float:
     return number
 
 
-def _measured_seconds(value: object) -> float:
-    """3s, or 3 for the same."""
-    seconds = parse_seconds(value) if _has_unit(value) else _number(value)
-    if not 1 <= seconds <= 60:
-        raise ValueError(f"{shown(value)} is out of range; accepted: 1s to 60s")
-    return seconds
+def _seconds_or_number(value: object) -> float:
+    """Parses 3s, or 3 for the same."""
+    has_unit = isinstance(value, str) and value[-1:].isalpha()
+    return parse_seconds(value) if has_unit else _number(value)
 
 
-def _has_unit(value: object) -> bool:
-    return isinstance(value, str) and value[-1:].isalpha()
-
-
-def _above(low: float, high: float) -> Check:
-    def check(value: float) -> float:
-        if not low < value <= high:
-            raise ValueError(f"{value:g} must be more than {low:g}, and at most {high:g}")
-        return value
-
-    return Check(f"more than {low:g}, at most {high:g}", check)
-
-
-def _between(low: float, high: float) -> Check:
-    def check(value: float) -> float:
-        if not low <= value <= high:
-            raise ValueError(f"{value:g} is outside {low:g} to {high:g}")
-        return value
-
-    return Check(f"{low:g} to {high:g}", check)
-
-
-def _below(low: float, high: float) -> Check:
-    def check(value: float) -> float:
-        if not low <= value < high:
-            raise ValueError(f"{value:g} is outside {low:g} to {high:g}, {high:g} itself excluded")
-        return value
-
-    return Check(f"{low:g} to below {high:g}", check)
+def _positive(high: float) -> Check:
+    return quantity(_number, _ABOVE_0, high, f"more than 0, at most {high:g}")
 
 
 def _engine(name: str) -> str:
@@ -166,26 +138,24 @@ def _engine(name: str) -> str:
 
 _lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
 _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
-_fraction = quantity(parse_fraction, 0, 1, "0% to 100%")
-_floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
-
-_variable = Check("a text without `=`", _variable_name)
+_measured_seconds = quantity(
+    _seconds_or_number, 1, 60, "1s to 60s; a number without a unit is seconds"
+)
 _folder = Check("an absolute path, like /shared/checkpoints", _absolute_folder)
 _matrix = Check(
     "even, or a mapping of each sending server to a mapping of receiving servers to numbers",
     _traffic,
 )
-_seconds = Check("1s to 60s; a number without a unit is seconds", _measured_seconds)
-_finite = Check("a number", _number)
-# A gap of 1 would accept any placement: the optimizer refuses it too.
-_gap = Check("0% to below 100%", _below(0, 1))
+# A gap of 1 would accept any placement, so the optimizer refuses it too.
+_gap = quantity(parse_fraction, 0, _BELOW_1, "0% to below 100%")
+# HTB needs a guaranteed rate above zero.
+_floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 
 EngineName = Annotated[
     Text, AfterValidator(Check("an engine that `optimizer engines` lists", _engine))
 ]
-VariableName = Annotated[Text, AfterValidator(_variable)]
+VariableName = Annotated[Text, AfterValidator(Check("a text without `=`", _variable_name))]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
-# Of a variable.
 SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
 PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]
 Folder = Annotated[Text, AfterValidator(_folder)]
@@ -198,13 +168,12 @@ Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
 Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]
 Lease = Annotated[float, BeforeValidator(_lease)]
 TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
-Fraction = Annotated[float, BeforeValidator(_fraction)]
-# HTB wants a minimum above zero.
+Fraction = Annotated[float, BeforeValidator(quantity(parse_fraction, 0, 1, "0% to 100%"))]
 Floor = Annotated[float, BeforeValidator(_floor)]
-Gap = Annotated[Fraction, AfterValidator(_gap)]
-LearningRate = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e6))]
-Momentum = Annotated[float, BeforeValidator(_finite), AfterValidator(_below(0, 1))]
-WeightDecay = Annotated[float, BeforeValidator(_finite), AfterValidator(_between(0, 1e6))]
-Norm = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e12))]
-TimeScale = Annotated[float, BeforeValidator(_finite), AfterValidator(_above(0, 1e9))]
-MeasuredSeconds = Annotated[float, BeforeValidator(_seconds)]
+Gap = Annotated[float, BeforeValidator(_gap)]
+LearningRate = Annotated[float, BeforeValidator(_positive(1e6))]
+Momentum = Annotated[float, BeforeValidator(quantity(_number, 0, _BELOW_1, "0 to below 1"))]
+WeightDecay = Annotated[float, BeforeValidator(quantity(_number, 0, 1e6, "0 to 1e+06"))]
+Norm = Annotated[float, BeforeValidator(_positive(1e12))]
+TimeScale = Annotated[float, BeforeValidator(_positive(1e9))]
+MeasuredSeconds = Annotated[float, BeforeValidator(_measured_seconds)]

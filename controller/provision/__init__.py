@@ -1,1 +1,1 @@
-"""How the agent comes onto servers, and away from them: Ansible's playbooks, run for a plan."""
+"""Installs the agent on a plan's servers, or removes it, by running Ansible playbooks."""

@@ -1,7 +1,8 @@
-"""A plan as an Ansible inventory: how each server is reached, and its agent's configuration. Pure.
+"""Makes an Ansible inventory of a plan: how servers are reached, and their agents' configuration.
 
-How a server is reached is said of all of them and its address of each, so that an inventory of the
-operator's own, given beside this one, overrides what it says itself and nothing else.
+All functions are pure. Settings that all servers share are variables of the group `all`, and only
+addresses and configurations are a host's own. So the operator's own inventory, given beside this
+one, overrides what it states itself and nothing else.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from placewire.controller.plan.plan import Plan, PlanLaunch
 CONFIG = "placewire_agent_config"
 ENROLS_FROM = "placewire_enrols_from"
 
-# As deploy/placewire-agent.service and playbooks/roles/settings/vars/main.yaml have it.
+# deploy/placewire-agent.service and playbooks/roles/settings/vars/main.yaml name the same folder.
 STATE_DIR = "/var/lib/placewire"
 
 
 def inventory(
     plan: Plan, servers: Sequence[str], controller_urls: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Of these servers of the plan. controller_urls: where each one's agent dials, by server."""
+    """servers: those to list. controller_urls: where each one's agent dials, by server."""
     hosts = {
         server.name: {
             "ansible_host": server.management,
@@ -41,12 +42,12 @@ def inventory(
 
 
 def agent_config(server: str, controller_url: str) -> dict[str, Any]:
-    """agent.json without the management interface, which is seen on the server itself."""
+    """Returns agent.json without the management interface, which the playbook finds itself."""
     own = f"{STATE_DIR}/agent.pem"
     config = AgentConfig(
         server=server,
         controller_url=controller_url,
-        # One file, so that key and certificate are renewed at once.
+        # Key and certificate are one file, so that both are renewed at once.
         certificate_file=own,
         key_file=own,
         authority_file=f"{STATE_DIR}/authority.crt",
@@ -58,8 +59,7 @@ def agent_config(server: str, controller_url: str) -> dict[str, Any]:
 def require_valid_configs(
     hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
 ) -> None:
-    """As the agent would read them. hostvars: all variables, by host. Raises UsageError naming the
-    server and the key."""
+    """hostvars: all variables, by host. Raises UsageError, which names the server and the key."""
     for server in servers:
         try:
             config = AgentConfig.model_validate(hostvars[server].get(CONFIG))
@@ -82,7 +82,7 @@ def require_valid_configs(
 def enrolment_addresses(
     hostvars: Mapping[str, Mapping[str, Any]], servers: Sequence[str]
 ) -> dict[str, str]:
-    """Of servers whose requests do not come from their management address. Raises UsageError."""
+    """Returns addresses that servers enrol from where not from `management`. Raises UsageError."""
     found = {s: str(hostvars[s][ENROLS_FROM]) for s in servers if hostvars[s].get(ENROLS_FROM)}
     for server, address in found.items():
         try:
@@ -91,16 +91,16 @@ def enrolment_addresses(
             raise UsageError(
                 f"{ENROLS_FROM} is {address!r}, no IPv4 address",
                 where=server,
-                remedy="give the address that the controller sees of it, like 10.9.0.1",
+                remedy="give the server's address as the controller sees it, like 10.9.0.1",
             ) from error
     return found
 
 
 def _reached(launch: PlanLaunch | None) -> dict[str, Any]:
-    """By the same settings that ranks are started with over SSH."""
+    """Returns how Ansible reaches servers: with the same settings as `launch` for ranks."""
     found: dict[str, Any] = {
         "ansible_python_interpreter": "/usr/bin/python3",
-        # Whoever must be asked for a passphrase would be asked where nobody sees it.
+        # Otherwise ssh would ask for a passphrase where nobody sees the question.
         "ansible_ssh_common_args": "-o BatchMode=yes",
     }
     if launch is None:

@@ -1,7 +1,7 @@
-"""Runs playbooks with ansible-runner, and passes on what they tell.
+"""Runs playbooks with ansible-runner, and passes on their progress.
 
-All that ansible-runner writes is in a private folder that is gone afterwards: its inputs, its
-artifacts, the sockets of its SSH connections.
+ansible-runner writes its inputs, its artifacts and its SSH connections' sockets into a private
+folder, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 _MOST_AT_ONCE = 50
 _TAIL_LINES = 5
 _LOOK_SECONDS = 1
-# Host keys are always compared, whatever Ansible's own settings here say; ansible-runner's default
-# is not to. A module goes through the connection, and into no file on the server.
+# Host keys are always checked, whatever Ansible's settings on this machine say; ansible-runner's
+# default is not to. Pipelining sends a module through the connection, not as a file on the server.
 _ENVIRONMENT = {
     "ANSIBLE_HOST_KEY_CHECKING": "True",
     "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=60s "
     "-o StrictHostKeyChecking=yes",
     "ANSIBLE_PIPELINING": "True",
-    # Else it goes on without what it cannot read, and does nothing, successfully.
+    # Otherwise Ansible ignores an inventory that it cannot read, does nothing and succeeds.
     "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
     "ANSIBLE_KEEP_REMOTE_FILES": "False",
     "ANSIBLE_TIMEOUT": "30",
@@ -41,7 +41,7 @@ _ENVIRONMENT = {
 
 
 class Playbooks:
-    """Of one command. inventories: files, later ones override; check: nothing is changed."""
+    """inventories: files; later ones override earlier ones. check: changes are only reported."""
 
     def __init__(self, inventories: Sequence[Path], *, check: bool) -> None:
         self._inventories = [str(path.resolve()) for path in inventories]
@@ -54,8 +54,8 @@ class Playbooks:
         variables: Mapping[str, Any],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        """One file of playbooks/, on these servers. Cancelled, it ends Ansible first. Raises
-        UsageError where Ansible cannot be run at all."""
+        """Runs a file of playbooks/; when cancelled, ends Ansible first. Raises UsageError where
+        Ansible cannot run at all."""
         cancelled, tail = threading.Event(), deque[str](maxlen=_TAIL_LINES)
         loop, failed, silent = asyncio.get_running_loop(), False, set(servers)
 
@@ -68,12 +68,29 @@ class Playbooks:
             if (told := read_event(event)) is not None:
                 failed = failed or isinstance(told, Failed)
                 loop.call_soon_threadsafe(on_progress, told)
-            # Nothing of it is kept.
-            return False
+            return False  # ansible-runner keeps no copy of the event
 
         def work() -> int:
+            import ansible_runner
+
             with tempfile.TemporaryDirectory(prefix="placewire-provision-") as private:
-                return self._run(private, playbook, servers, variables, on_event, cancelled)
+                runner = ansible_runner.run(
+                    private_data_dir=private,
+                    project_dir=str(PLAYBOOKS),
+                    playbook=playbook,
+                    inventory=self._inventories,
+                    limit=",".join(servers),
+                    # A file of the private folder; arguments would show in a list of processes.
+                    extravars=dict(variables),
+                    cmdline="--check" if self._check else None,
+                    envvars=environment(private),
+                    settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
+                    forks=min(len(servers), _MOST_AT_ONCE),
+                    quiet=True,
+                    event_handler=on_event,
+                    cancel_callback=cancelled.is_set,
+                )
+                return int(runner.rc)
 
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
@@ -83,46 +100,16 @@ class Playbooks:
             await running
             raise
         if silent or (status != 0 and not failed):
-            missed = f", and nothing of {', '.join(sorted(silent))}" if silent else ""
+            missed = f", and said nothing of {', '.join(sorted(silent))}" if silent else ""
             raise UsageError(
                 f"Ansible ended with exit status {status}{missed}: {'; '.join(tail)}",
                 where=f"playbooks/{playbook}",
                 remedy="look at the inventory, and at Ansible's own settings on this machine",
             )
 
-    def _run(
-        self,
-        private: str,
-        playbook: str,
-        servers: Sequence[str],
-        variables: Mapping[str, Any],
-        on_event: Callable[[dict[str, Any]], bool],
-        cancelled: threading.Event,
-    ) -> int:
-        import ansible_runner
-
-        runner = ansible_runner.run(
-            private_data_dir=private,
-            project_dir=str(PLAYBOOKS),
-            playbook=playbook,
-            inventory=self._inventories,
-            limit=",".join(servers),
-            # In a file of the private folder; arguments stand in the list of processes.
-            extravars=dict(variables),
-            cmdline="--check" if self._check else None,
-            envvars=environment(private),
-            settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
-            forks=min(len(servers), _MOST_AT_ONCE),
-            quiet=True,
-            event_handler=on_event,
-            cancel_callback=cancelled.is_set,
-        )
-        status: int = runner.rc
-        return status
-
 
 def environment(private: str) -> dict[str, str]:
-    """Ansible's own programs are those beside this interpreter."""
+    """Returns Ansible's environment. It finds Ansible's programs beside this interpreter."""
     return {
         **_ENVIRONMENT,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{private}/ssh",
@@ -131,8 +118,7 @@ def environment(private: str) -> dict[str, str]:
 
 
 def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """By host, all that these inventories say together. Raises UsageError where one cannot be
-    read."""
+    """Returns the variables of all these inventories, by host. Raises UsageError."""
     words = [word for path in inventories for word in ("-i", str(path))]
     asked = subprocess.run(
         ["ansible-inventory", *words, "--list"],
@@ -151,4 +137,4 @@ def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
     document = json.loads(asked.stdout)
     in_groups = {host for group in document.values() for host in group.get("hosts", ())}
     known: dict[str, dict[str, Any]] = document.get("_meta", {}).get("hostvars", {})
-    return {host: known.get(host, {}) for host in in_groups | set(known)}
+    return {host: {} for host in in_groups} | known

@@ -1,4 +1,4 @@
-"""What a running playbook tells, in our own words: from ansible-runner's events alone. Pure."""
+"""Turns ansible-runner's events into the progress of a playbook, in plain words. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# The task of playbooks/roles/enrolment whose exit status says whether a token is needed.
-CERTIFICATE_TASK = "Whether its certificate serves"
+# This task of playbooks/roles/enrolment says by its exit status whether a token is needed.
+CERTIFICATE_TASK = "Check whether the agent's certificate is valid"
 
 STAGES = {
     "before": "what is there",
@@ -25,15 +25,15 @@ _APT = "apt-get must work there: look at its sources, its proxy, and what else u
 _REMEDIES = {
     "before": _APT,
     "packages": _APT,
-    "open_vswitch": "journalctl -u ovsdb-server -u ovs-vswitchd, there",
-    "agent": "where packages are missing: name an index that the server reaches, by "
-    "placewire_setup_environment in an inventory (docs/cluster.md)",
-    "job_environment": "name an index that the server reaches and has torch, by "
-    "placewire_setup_environment in an inventory (docs/cluster.md); the agent works without it",
-    "enrolment": "journalctl -u placewire-agent, there",
-    "removal": "do it again: it goes on where it ended",
+    "open_vswitch": "on that server: journalctl -u ovsdb-server -u ovs-vswitchd",
+    "agent": "if packages are missing, name an index that the server reaches, in "
+    "placewire_setup_environment of an inventory (docs/cluster.md)",
+    "job_environment": "name an index that the server reaches and that has torch, in "
+    "placewire_setup_environment of an inventory (docs/cluster.md); the agent works without it",
+    "enrolment": "on that server: journalctl -u placewire-agent",
+    "removal": "run it again: it goes on where it ended",
 }
-_ELSEWHERE = "look at it there; then do it again: what is done is not done twice"
+_ELSEWHERE = "look at the server, then run it again: nothing is done twice"
 _NOTE = "ansible.builtin.debug"
 _REASON_LINES = 3
 _LONGEST_REASON = 400
@@ -41,14 +41,14 @@ _LONGEST_REASON = 400
 
 @dataclass(frozen=True)
 class Began:
-    """A stage, on all servers."""
+    """A stage began, on all servers."""
 
     stage: str
 
 
 @dataclass(frozen=True)
 class Changed:
-    """Or, of a check, what would be."""
+    """Something was changed; in a check, it would be."""
 
     server: str
     stage: str
@@ -71,7 +71,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Whether a server has one that serves."""
+    """serves: whether the server has a certificate that it can use."""
 
     server: str
     serves: bool
@@ -100,7 +100,6 @@ class Outcome:
 
 
 def outcomes(servers: Iterable[str], told: Iterable[Progress]) -> dict[str, Outcome]:
-    """By server."""
     found = {server: Outcome() for server in servers}
     for one in told:
         if isinstance(one, Changed):
@@ -113,7 +112,7 @@ def outcomes(servers: Iterable[str], told: Iterable[Progress]) -> dict[str, Outc
 
 
 def read_event(event: Mapping[str, Any]) -> Progress | None:
-    """One of ansible-runner's, or None where there is nothing to tell."""
+    """Returns None where an event of ansible-runner's tells nothing."""
     data = event.get("event_data") or {}
     kind, role = event.get("event"), data.get("role") or ""
     stage, task = STAGES.get(role, role), str(data.get("task", ""))
@@ -137,7 +136,7 @@ def read_event(event: Mapping[str, Any]) -> Progress | None:
 
 
 def _failure(server: str, role: str, task: str, result: Mapping[str, Any]) -> Failed:
-    """Our own refusals bring their remedy along, on a line of its own."""
+    """A refusal of Placewire's own playbooks has its remedy on a second line."""
     for item in result.get("results", ()):
         if isinstance(item, Mapping) and item.get("failed"):
             result = item
@@ -159,14 +158,13 @@ def _remedy(role: str, said: str) -> str:
             "inventory (--inventory)"
         )
     if "python3: not found" in said or "No such file or directory: '/usr/bin/python3'" in said:
-        return "apt-get install python3, there"
+        return "on that server: apt-get install python3"
     return _REMEDIES.get(role, _ELSEWHERE)
 
 
 def _of_connection(said: str) -> tuple[str, str]:
-    """(what, remedy). ssh's own complaint comes last."""
-    lines = _last_lines(said)
-    what = f"SSH does not reach it: {_short('; '.join(lines[-1:]) or said)}"
+    """Returns (what, remedy). ssh's own complaint is the last line."""
+    what = f"SSH does not reach it: {_short('; '.join(_last_lines(said)[-1:]) or said)}"
     if "Host key verification failed" in said or "host key" in said.lower():
         return what, (
             "compare the fingerprint of its host key (`ssh-keyscan HOST | ssh-keygen -lf -`), then "
@@ -179,7 +177,7 @@ def _of_connection(said: str) -> tuple[str, str]:
         )
     if "password" in said.lower():
         return what, _remedy("", "password is required")
-    return what, "look at its management address, sshd and what is in between"
+    return what, "look at its management address, its sshd and the network in between"
 
 
 def _last_lines(text: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""The story of `controller provision`: install, enrol who has no certificate, see every agent dial
-in; or remove."""
+"""Carries out `controller provision`: installs and enrols agents, sees them dial in; or removes."""
 
 from __future__ import annotations
 
@@ -7,17 +6,17 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from placewire.controller.agents.agents import Agents
-from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
+from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
 from placewire.controller.agents.enrolment import Enrolment
 from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.controller.plan.plan import Plan
 from placewire.controller.provision.playbook import Playbooks
 from placewire.controller.provision.progress import (
     Certificate,
@@ -29,16 +28,10 @@ from placewire.controller.provision.progress import (
     outcomes,
 )
 
-if TYPE_CHECKING:
-    from placewire.controller.agents.authority import Authority
-    from placewire.controller.agents.enrolment import Enrolment
-    from placewire.controller.plan.plan import Plan
-
-# From when all is installed: enough for every server, one after the other.
+# A token is made when all is installed; it must last while servers enrol one after the other.
 _TOKEN_SECONDS = 900.0
 _DIAL_SECONDS = 120.0
 _CERTIFICATE_SECONDS = 2 * 86_400.0
-_CONNECTION = "its agent"
 
 
 class Telling(Protocol):
@@ -49,10 +42,10 @@ class Telling(Protocol):
 
 @dataclass
 class Site:
-    """listens, enrols: (host, TCP port) where agents dial, and where servers ask for their first
-    certificate. called: this machine's name or address for servers; None: its address on the way to
-    each of them. enrols_from: where a server's request must come from, where that is not its
-    management address."""
+    """listens: (host, TCP port) that agents dial. enrols: (host, TCP port) where servers ask for
+    their first certificate. called: the name or address that servers use for this machine; None:
+    its address on the route to each of them. enrols_from: the addresses that servers' requests must
+    come from, where these are not the management addresses."""
 
     plan: Plan
     servers: Sequence[str]
@@ -73,7 +66,7 @@ class Site:
         return outcomes(self.servers, self.told)
 
     def hosts(self) -> dict[str, str]:
-        """What each server calls this machine."""
+        """Returns the name or address that each server uses for this machine."""
         return {
             server.name: self.called or _address_towards(server.management)
             for server in self.plan.cluster.servers
@@ -87,14 +80,14 @@ class Site:
 
 
 async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, Outcome]:
-    """By server. Raises UsageError where nothing could be begun."""
+    """Returns outcomes by server. Raises UsageError where Ansible could not run at all."""
     site.show.stage("install")
     pinned = {"placewire_authority_sha256": site.authority.sha256}
     await playbooks.run("agent.yaml", site.servers, pinned, site.tell)
     without = [one.server for one in site.told if isinstance(one, Certificate) and not one.serves]
     if check:
         for server in without:
-            site.tell(Changed(server, "certificate", "Its own: for a token"))
+            site.tell(Changed(server, "certificate", "first certificate, for a token"))
         return site.outcomes
     if without:
         site.show.stage("enrol")
@@ -105,7 +98,7 @@ async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str,
 
 
 async def remove(site: Site, playbooks: Playbooks) -> dict[str, Outcome]:
-    """By server; nothing is changed on any where one's network is shaped."""
+    """Returns outcomes by server. Changes nothing on any server where one's network is shaped."""
     site.show.stage("remove")
     await playbooks.run("remove.yaml", site.servers, {}, site.tell)
     return site.outcomes
@@ -114,7 +107,7 @@ async def remove(site: Site, playbooks: Playbooks) -> dict[str, Outcome]:
 async def _enrol(
     site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, str]
 ) -> None:
-    """A token for each, good once, for a quarter of an hour, from its own address."""
+    """Gives each server a token, which is good once, for _TOKEN_SECONDS, from its own address."""
     known = {server.name: server.management for server in site.plan.cluster.servers}
     addresses: dict[str, str | None] = {
         server: site.enrols_from.get(server, known[server]) for server in servers
@@ -122,44 +115,34 @@ async def _enrol(
     enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
 
     def on_refused(*why: str) -> None:
-        """Who it was is known by its address, if that is a server's."""
+        """Notes it at the server that has the caller's address, else at all that still wait."""
         waiting = enrolment.missing
         own = [server for server in waiting if why[0].partition(":")[0] == addresses[server]]
         for server in own or waiting:
             site.tell(Noted(server, f"turned away from enrolment: {': '.join(why)}"))
 
+    context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     with tempfile.TemporaryDirectory(prefix="placewire-tokens-") as tokens:
         for server in servers:
             _write_secret(Path(tokens) / f"{server}.token", enrolment.new_token(server).text)
-        async with _waiting(site, enrolment, on_refused):
-            for host in dict.fromkeys(site.hosts()[server] for server in servers):
-                some = [server for server in servers if site.hosts()[server] == host]
-                where = {
-                    "placewire_tokens": tokens,
-                    "placewire_enrol_at": f"{host}:{site.enrols[1]}",
-                }
-                await playbooks.run("enrol.yaml", some, {**variables, **where}, site.tell)
-
-
-@asynccontextmanager
-async def _waiting(
-    site: Site, enrolment: Enrolment, on_refused: Callable[..., None]
-) -> AsyncIterator[None]:
-    context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
-    async with listening(
-        *site.enrols,
-        context,
-        site.authority,
-        enrolment,
-        lifetime_seconds=AGENT_LIFETIME_SECONDS,
-        on_enrolled=lambda server: None,
-        on_refused=on_refused,
-    ):
-        yield
+        async with listening(
+            *site.enrols,
+            context,
+            site.authority,
+            enrolment,
+            lifetime_seconds=AGENT_LIFETIME_SECONDS,
+            on_enrolled=lambda server: None,
+            on_refused=on_refused,
+        ):
+            hosts = site.hosts()
+            for host in dict.fromkeys(hosts[server] for server in servers):
+                some = [server for server in servers if hosts[server] == host]
+                at = {"placewire_tokens": tokens, "placewire_enrol_at": f"{host}:{site.enrols[1]}"}
+                await playbooks.run("enrol.yaml", some, {**variables, **at}, site.tell)
 
 
 async def _see_agents(site: Site) -> None:
-    """Listens only now: who dials in runs what was installed."""
+    """Listens only after the installation: an agent that dials in now runs what was installed."""
     installed = [server for server, one in site.outcomes.items() if one.failure is None]
     if not installed:
         return
@@ -168,13 +151,13 @@ async def _see_agents(site: Site) -> None:
             await agents.wait_for(installed, timeout_seconds=_DIAL_SECONDS)
     except UsageError as busy:
         for server in installed:
-            site.tell(Noted(server, f"whether its agent dials in was not seen: {busy.what}"))
+            site.tell(Noted(server, f"it is not known whether its agent dials in: {busy.what}"))
     except AgentUnreachable as problem:
         for server in problem.servers:
             url = site.controller_urls()[server]
             site.tell(Failed(
-                server, _CONNECTION, f"it did not dial in within {_DIAL_SECONDS:.0f} s",
-                f"journalctl -u placewire-agent, there; does it reach {url}?",
+                server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",
+                f"look there whether it reaches {url}: journalctl -u placewire-agent",
             ))  # fmt: skip
 
 
@@ -184,16 +167,15 @@ def _write_secret(file: Path, text: str) -> None:
 
 
 def _address_towards(address: str) -> str:
-    """This machine's, on the way there. Raises UsageError where there is none."""
+    """Returns this machine's address on the route there. Raises UsageError where none exists."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: only chooses a route.
-            probe.connect((address, 22))
+            probe.connect((address, 22))  # of a UDP socket: sends nothing, only chooses the route
         except OSError as error:
             raise UsageError(
-                f"there is no way to {address}: {error.strerror}",
+                f"this machine has no route to {address}: {error.strerror}",
                 where="management",
-                remedy="look at the plan's management addresses and this machine's routes; or say "
-                "with --controller what servers call this machine",
+                remedy="look at the plan's management addresses and this machine's routes; or give "
+                "with --controller the name that servers use for this machine",
             ) from error
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""Which decision a plan's servers are on, and why that one: what `controller status` says. Pure."""
+"""Says which decision a plan's servers have in force, and why, for `controller status`. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BECAME = {
     "restore failed": "could not be undone everywhere",
     "destroy decided": "was to be destroyed",
     "destroyed": "was destroyed",
-    "finished": "was kept by another",
+    "finished": "was finished by a later decision",
 }
 
 
 @dataclass(frozen=True)
 class DecisionInForce:
-    """decision: the number of the one that all servers are on which answer; None: they are on
-    nothing of the plan, or not on one. why: in words, by what became of decisions."""
+    """decision: the number of the decision that every answering server has in force; None where
+    they differ or have none of the plan's. why: in words, and what became of the decisions."""
 
     decision: int | None
     why: str
@@ -34,27 +34,26 @@ class DecisionInForce:
 def decision_in_force(
     plan_name: str, decisions: Sequence[Decision], leases: Mapping[str, LeaseState]
 ) -> DecisionInForce:
-    """decisions: oldest first; those of other plans count for nothing. leases: of the plan's
-    servers that answer."""
+    """decisions: oldest first, also of other plans. leases: of the plan's servers that answer."""
     decisions = [one for one in decisions if one.plan_name == plan_name]
-    on: dict[str, list[str]] = {}
+    servers_on: dict[str, list[str]] = {}
     for server, lease in leases.items():
-        place = _place(plan_name, decisions, server, lease)
-        on.setdefault(place, []).append(server)
-    if len(on) > 1:
-        each = "; ".join(f"{place}: {', '.join(servers)}" for place, servers in on.items())
-        return DecisionInForce(None, f"mixed: {each}{_because(decisions, None)}")
-    if not on:
-        return DecisionInForce(None, "no server answers" + _because(decisions, None))
-    place = next(iter(on))
-    found = next((one for one in decisions if place == _named(one)), None)
-    because = _because(decisions, found)
-    return DecisionInForce(
-        found.id if found else None, f"on every server that answers: {place}{because}"
-    )
+        there = _held(server, lease, plan_name, decisions)
+        servers_on.setdefault(there, []).append(server)
+    found = None
+    if not servers_on:
+        words = "no server answers"
+    elif len(servers_on) > 1:
+        each = (f"{there}: {', '.join(servers)}" for there, servers in servers_on.items())
+        words = f"mixed: {'; '.join(each)}"
+    else:
+        (there,) = servers_on
+        found = next((one for one in decisions if there == _named(one)), None)
+        words = f"on every server that answers: {there}"
+    return DecisionInForce(found.id if found else None, words + _because(decisions, found))
 
 
-def _place(plan_name: str, decisions: Sequence[Decision], server: str, lease: LeaseState) -> str:
+def _held(server: str, lease: LeaseState, plan_name: str, decisions: Sequence[Decision]) -> str:
     if lease.is_idle:
         return "nothing"
     if lease.plan_name != plan_name:
@@ -68,8 +67,8 @@ def _place(plan_name: str, decisions: Sequence[Decision], server: str, lease: Le
 
 
 def _because(decisions: Sequence[Decision], found: Decision | None) -> str:
-    """What became of it, of all since, and of what it was made to finish; where nothing is in
-    force, of the last."""
+    """Tells what became of the decision in force, of all later ones, and of those that it was made
+    to finish; where none is in force, of the last decision."""
     first = decisions.index(found) if found is not None else max(0, len(decisions) - 1)
     while first > 0 and decisions[first - 1].last_phase == "finished":
         first -= 1

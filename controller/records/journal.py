@@ -1,19 +1,19 @@
-"""What was decided, on disk before it is acted on: decisions and their phases, generations, runs.
+"""The controller's journal on disk: decisions, their phases and generations, and runs.
 
-One SQLite file, append-only but for nothing: a phase is a row of its own, so that the history of a
-decision can be read. One apply at a time: a lock on a file that says who holds it.
+A decision is on disk before it is acted on. Rows of the SQLite file are only ever added: each phase
+is a row, so that the history of a decision can be read. A lock file lets one change run at a time,
+and says which process runs it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Decision:
-    """phases in the order in which they were recorded; the last one is where it stands."""
+    """phases: in the order in which they were recorded."""
 
     id: int
     plan_name: str
@@ -71,23 +71,22 @@ class Decision:
 
     @property
     def last_phase(self) -> str:
-        """Where it stands."""
         return self.phases[-1].name
 
     @property
     def was_kept(self) -> bool:
-        """Whether every server confirmed it, to stay without a lease."""
+        """Whether every server confirmed that it keeps this decision without a lease."""
         return any(phase.name == "kept" for phase in self.phases)
 
     @property
     def was_decided_to_keep(self) -> bool:
-        """Whether a server may keep it without a lease."""
+        """Whether some servers may keep this decision without a lease."""
         return any(phase.name == "keep decided" for phase in self.phases)
 
 
 @dataclass(frozen=True)
 class Run:
-    """unix_seconds: when it ended. report: RunReport as JSON."""
+    """unix_seconds: when the run ended. report: its RunReport as JSON."""
 
     plan_name: str
     unix_seconds: float
@@ -95,7 +94,7 @@ class Run:
 
 
 class Journal:
-    """Used from one thread. Each method's effect is on disk when it returns."""
+    """To be used from one thread. What a method changes is on disk when the method returns."""
 
     def __init__(self, directory: Path) -> None:
         self._lock_file = directory / "apply.lock"
@@ -103,13 +102,12 @@ class Journal:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.execute("PRAGMA foreign_keys = ON")
-        self._database.execute("PRAGMA busy_timeout = 5000")
         self._database.executescript(_SCHEMA)
 
     @classmethod
     @contextmanager
     def open(cls, directory: Path) -> Iterator[Journal]:
-        """Made at first use. Raises UsageError where the folder cannot be used."""
+        """Makes the journal if there is none. Raises UsageError where the folder cannot be used."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             journal = cls(directory)
@@ -123,22 +121,21 @@ class Journal:
             yield journal
 
     def next_generation(self, server: str, reported: int) -> int:
-        """Above all that was ever begun for this server here, and above what its agent reports
-        (which another controller, or a lost journal, may have brought there)."""
+        """Returns a generation above all that this journal has for the server, and above the one
+        that its agent reports, which another controller or a lost journal may have given it."""
         row = self._database.execute(
             "SELECT max(generation) FROM generations WHERE server = ?", (server,)
         ).fetchone()
         return max(row[0] or 0, reported) + 1
 
     def begin(self, plan_name: str, plan_digest: str, generations: Mapping[str, int]) -> int:
-        """A new decision, in phase `staged`; returns its id. Raises ValueError where a generation
-        does not go up on its server."""
+        """Records a staged decision; returns its id. Raises ValueError unless generations go up."""
         with self._transaction():
             for server, generation in generations.items():
-                if generation < self.next_generation(server, 0):
+                if generation < (least := self.next_generation(server, 0)):
                     raise ValueError(
                         f"{server}: generation {generation} was used already; generations only go "
-                        f"up, the next is {self.next_generation(server, 0)}"
+                        f"up, the next is {least}"
                     )
             cursor = self._database.execute(
                 "INSERT INTO decisions (plan_name, plan_digest) VALUES (?, ?)",
@@ -154,14 +151,14 @@ class Journal:
         return decision
 
     def decide(self, decision: int, phase: str, *, detail: str = "") -> None:
-        """phase: committed, kept, restored, destroy decided, destroyed, finished (kept by a later
-        decision), or that restoring failed."""
+        """phase: committed, kept, restored, restore failed, destroy decided, destroyed, finished
+        (by a later decision)."""
         with self._transaction():
             self._record(decision, phase, detail)
 
     def keep(self, decision: int, states: Mapping[str, str]) -> None:
-        """It is about to stay without a lease. states: what each server is to be, as JSON, so that
-        it can be gone back to."""
+        """Records that servers are about to keep the decision without a lease. states: each
+        server's desired state as JSON, for a later rollback to this decision."""
         with self._transaction():
             self._database.executemany(
                 "INSERT INTO states (decision, server, state) VALUES (?, ?, ?)",
@@ -170,14 +167,15 @@ class Journal:
             self._record(decision, "keep decided", "")
 
     def states(self, decision: int) -> Mapping[str, str]:
-        """By server, as JSON; of a decision that was kept."""
-        rows = self._database.execute(
-            "SELECT server, state FROM states WHERE decision = ?", (decision,)
-        ).fetchall()
-        return dict(rows)
+        """Desired states as JSON, by server, of a decision that was kept; else empty."""
+        return dict(
+            self._database.execute(
+                "SELECT server, state FROM states WHERE decision = ?", (decision,)
+            ).fetchall()
+        )
 
     def decisions(self) -> tuple[Decision, ...]:
-        """All of them, oldest first."""
+        """All decisions, oldest first."""
         rows = self._database.execute(
             "SELECT id, plan_name, plan_digest FROM decisions ORDER BY id"
         ).fetchall()
@@ -192,7 +190,7 @@ class Journal:
             )
 
     def runs(self, plan_name: str | None = None) -> tuple[Run, ...]:
-        """Of this plan, or of all; oldest first."""
+        """Runs of this plan, or of all plans; oldest first."""
         rows = self._database.execute(
             "SELECT plan_name, unix_seconds, report FROM runs WHERE ?1 IS NULL OR plan_name = ?1 "
             "ORDER BY id",
@@ -201,38 +199,48 @@ class Journal:
         return tuple(Run(*row) for row in rows)
 
     def holder(self) -> str | None:
-        """Who has a change under way, if anybody has."""
-        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(descriptor)
-        finally:
-            os.close(descriptor)
+        """Names the process that has a change under way; None where there is none."""
+        if (descriptor := self._locked()) is None:
+            return self._named_holder()
+        os.close(descriptor)
         return None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """One change at a time with this journal. Raises UsageError saying who has it. The kernel
-        lets go of the lock when its holder dies, however it dies."""
-        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        """Holds the lock for a change. Raises UsageError, which names the holder, where another
+        process has it. The kernel frees the lock when its holder dies, however it dies."""
+        if (descriptor := self._locked()) is None:
+            raise UsageError(
+                f"another change is under way: {self._named_holder()}",
+                where=str(self._lock_file),
+                remedy="wait for it to end, or interrupt it (Ctrl-C): it restores the network",
+            )
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"another change is under way: {_holder(descriptor)}",
-                    where=str(self._lock_file),
-                    remedy="wait for it to end, or interrupt it (Ctrl-C): it restores the network",
-                ) from None
             mine = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-            # Only who waits reads it: a full disk must not keep `recover` from running.
-            with contextlib.suppress(OSError):
+            # This only informs others: a full disk must not keep `recover` from running.
+            with suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(mine).encode(), 0)
             yield
         finally:
             os.close(descriptor)
+
+    def _locked(self) -> int | None:
+        """Returns a descriptor that holds the lock until it is closed; None where it is held."""
+        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def _named_holder(self) -> str:
+        try:
+            holder = json.loads(self._lock_file.read_bytes())
+            return f"process {holder['pid']}, since {holder['since']}"
+        except (ValueError, KeyError):  # it names itself a moment after it gets the lock
+            return "it has just begun"
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -265,12 +273,3 @@ class Journal:
             generations=dict(generations),
             phases=tuple(Phase(*phase) for phase in phases),
         )
-
-
-def _holder(descriptor: int) -> str:
-    """The holder writes itself down right after it gets the lock, so it may not have yet."""
-    try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {holder['pid']}, since {holder['since']}"
-    except (ValueError, KeyError):
-        return "it has just begun"

@@ -1,4 +1,4 @@
-"""What was promised, predicted and measured: run.json and the tables drawn from it. Pure."""
+"""The report of a run: what was promised, predicted and measured. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TrafficRow(Frozen):
-    """Payload bytes of one step from device to device on one rail."""
+    """Payload bytes of one step from one device to another on one rail."""
 
     source: str
     destination: str
@@ -29,9 +29,9 @@ class TrafficRow(Frozen):
 
 
 class CalibratedRow(Frozen):
-    """What a message from server to server pays, through the job's own backend: setup_seconds and
-    then its bytes at this rate. rail: `a+b` where the backend uses all at once. planned, promised:
-    what the prediction counts on; None where it gives this path nothing of its own."""
+    """What a message between two servers costs through the job's own backend: setup_seconds, then
+    its bytes at bits_per_second. rail: `a+b` where the backend uses both at once. planned,
+    promised: what the prediction counts on; None where it has no rate for this path."""
 
     source: str
     destination: str
@@ -43,7 +43,7 @@ class CalibratedRow(Frozen):
 
 
 class SharingRow(Frozen):
-    """One sharing that was considered, as predicted, and the rails that it had."""
+    """One sharing that was considered, with its rails and its predicted step."""
 
     sharing: str
     rails: tuple[str, ...]
@@ -66,14 +66,14 @@ class RailRow(Frozen):
 
 
 class CheckpointRow(Frozen):
-    """step: how many steps were done."""
+    """step: how many steps were done before the checkpoint."""
 
     step: int
     path: str
 
 
 class FailureRow(Frozen):
-    """How the job failed. rank: the one to blame, None where none is."""
+    """How the job failed. rank: the rank to blame; None where no rank is."""
 
     rank: int | None
     server: str
@@ -82,12 +82,12 @@ class FailureRow(Frozen):
 
 
 class RunReport(Frozen):
-    """Seconds are of one training step. measured_step_seconds is the median of all steps but the
-    first, which warms caches and connections up; a step takes as long as its slowest rank.
-    step_seconds and losses begin with step first_step, which is not 0 where the job was resumed.
-    checkpoint: the last one that is whole. failure: None where the job came to its end. files:
-    where the graph, the placement and, if there is one, the trace of this run are. A script that
-    places itself has no operators and no prediction; rails: how it used its NICs."""
+    """Seconds are of one training step, which takes as long as its slowest rank.
+    measured_step_seconds is the median of all steps but the first, which warms up caches and
+    connections. step_seconds and losses begin with step first_step, which is not 0 where the job
+    was resumed. checkpoint: the last whole one. failure: None where the job came to its end. files:
+    paths of the run's graph, placement and, if there is one, trace. A script that places itself has
+    no operators and no prediction; rails says how it used its NICs."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -129,7 +129,7 @@ class RunReport(Frozen):
 
 
 def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
-    """Seconds per step: the slowest rank's."""
+    """Returns seconds per step, each of its slowest rank."""
     slowest: dict[int, float] = defaultdict(float)
     for event in events:
         if isinstance(event, StepDone):
@@ -137,20 +137,8 @@ def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
     return tuple(slowest[step] for step in sorted(slowest))
 
 
-def first_step(events: Sequence[RankEvent]) -> int:
-    resumed = resumed_checkpoint(events)
-    return resumed.step if resumed else 0
-
-
-def resumed_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
-    return next(
-        (CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Resumed)), None
-    )
-
-
-def last_checkpoint(events: Sequence[RankEvent]) -> CheckpointRow | None:
-    rows = [CheckpointRow(step=e.step, path=e.path) for e in events if isinstance(e, Saved)]
-    return rows[-1] if rows else resumed_checkpoint(events)
+def _checkpoint(event: Resumed | Saved) -> CheckpointRow:
+    return CheckpointRow(step=event.step, path=event.path)
 
 
 def failure_row(failure: PlacewireError) -> FailureRow:
@@ -170,7 +158,7 @@ def typical_step(steps: Sequence[float]) -> float | None:
 def traffic_rows(
     placement: Placement, events: Sequence[RankEvent], steps: int
 ) -> tuple[TrafficRow, ...]:
-    """Planned against sent, for every (source, destination, rail) that either knows of."""
+    """Returns a row for every (source, destination, rail) that has planned or sent bytes."""
     planned: dict[tuple[str, str, str], float] = defaultdict(float)
     for message in placement.messages:
         for rail, share in (message.rails or {"": 1.0}).items():
@@ -183,13 +171,13 @@ def traffic_rows(
                 sent[source, row.destination, row.rail] += row.bytes / steps
     return tuple(
         TrafficRow(
-            source=key[0],
-            destination=key[1],
-            rail=key[2],
-            planned_bytes=planned[key],
-            sent_bytes=sent[key],
+            source=s,
+            destination=d,
+            rail=r,
+            planned_bytes=planned[s, d, r],
+            sent_bytes=sent[s, d, r],
         )
-        for key in sorted(planned.keys() | sent.keys())
+        for s, d, r in sorted(planned.keys() | sent.keys())
     )
 
 
@@ -214,8 +202,11 @@ def of_placed(
     files: Mapping[str, Path],
     events: Sequence[RankEvent],
 ) -> RunReport:
-    """The same, with what was predicted for a placed job and what its ranks said."""
+    """Adds what was predicted for a placed job, and what its ranks reported."""
     steps = step_times(events)
+    resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
+    saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
+    whole = steps and report.failure is None
     return report.model_copy(
         update={
             "engine": placement.engine,
@@ -230,12 +221,10 @@ def of_placed(
             "step_seconds": steps,
             "measured_step_seconds": typical_step(steps),
             "losses": losses(events),
-            "first_step": first_step(events),
-            "resumed": resumed_checkpoint(events),
-            "checkpoint": last_checkpoint(events),
-            "traffic": traffic_rows(placement, events, len(steps))
-            if steps and report.failure is None
-            else (),
+            "first_step": resumed.step if resumed else 0,
+            "resumed": resumed,
+            "checkpoint": saved[-1] if saved else resumed,
+            "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
         }
@@ -249,7 +238,7 @@ def of_script(
     allocation_file: Path,
     events: Sequence[RankEvent],
 ) -> RunReport:
-    """The same, with how a script used the network. servers: by rank."""
+    """Adds how a script used the network. servers: by rank."""
     return report.model_copy(
         update={
             "rails": rails,

@@ -1,4 +1,4 @@
-"""What ranks printed beside their events: a file for each run, the last ones of each plan kept."""
+"""Logs what ranks print: a file for each run; the last 20 of each plan are kept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KEPT_RUNS = 20
 
 
 class RunLog:
-    """Lines like `10:15:02 rank 0 | what it printed`. For the user who runs the controller alone:
-    what a model prints is that user's business."""
+    """Writes lines like `10:15:02 rank 0 | what it printed`. Only the user who runs the controller
+    may read the file: what a model prints is that user's business."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -24,7 +24,7 @@ class RunLog:
         self.path = Path(file.name)
 
     def write(self, rank: int, text: str) -> None:
-        """A line that cannot be written is lost, and ends no training; that is said once."""
+        """A line that cannot be written is lost, but ends no training. The loss is told once."""
         try:
             self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
         except OSError as error:
@@ -35,7 +35,7 @@ class RunLog:
 
 @dataclass(frozen=True)
 class Printed:
-    """A line of a log. time: HH:MM:SS, of the controller's machine."""
+    """A line of a log. time: HH:MM:SS on the controller's machine."""
 
     time: str
     rank: int
@@ -43,7 +43,7 @@ class Printed:
 
 
 def printed(lines: Iterable[str]) -> Iterator[Printed]:
-    """Of a log; what a killed controller left half written is left out."""
+    """Parses the lines of a log; leaves out lines that a killed controller wrote in part."""
     for line in lines:
         if found := re.fullmatch(r"(\d\d:\d\d:\d\d) rank (\d+) \| (.*)\n", line, re.DOTALL):
             yield Printed(found[1], int(found[2]), found[3])
@@ -55,7 +55,7 @@ def rank_mark(rank: int) -> str:
 
 @contextmanager
 def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
-    """folder: of all logs. A run that ranks say nothing in has an empty one."""
+    """folder: of all logs. The log of a run whose ranks print nothing is empty."""
     own = folder / plan_name
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = time.strftime("%Y-%m-%dT%H-%M-%S")
@@ -71,7 +71,7 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
             former.unlink()
         yield RunLog(file)
     finally:
-        with suppress(OSError):  # of lines that were lost, which it tries once more
+        with suppress(OSError):  # closing tries once more to write lines that were lost
             file.close()
 
 

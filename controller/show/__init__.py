@@ -1,1 +1,1 @@
-"""What people see of a plan, its servers and its job: lines with their time, tables, sentences."""
+"""What people see of a plan, its servers and its job: lines with a time, tables and sentences."""

@@ -1,4 +1,4 @@
-"""The difference that a server would be changed by: one line a change."""
+"""Shows what would change on servers, a line for each change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from placewire.optimizer.quantities import format_bits_per_second, format_bytes
 
 _SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
-# A server's diff is shown in full up to here; then by collection, unless asked for all of it.
+# Longer lists of changes are only counted, by collection.
 _FULL_DIFF_LINES = 60
 
 
 def previewed_lines(previewed: Mapping[str, Previewed], *, every_change: bool) -> list[Text]:
-    """Server by server; every_change: each of them, where they are not too many to be read."""
+    """Returns the changes server by server. every_change: lists each change, unless a server has
+    more than _FULL_DIFF_LINES; else changes are counted by collection."""
     lines = []
     for server, preview in previewed.items():
         count = Counter[str](change.action for change in preview.changes)
@@ -35,17 +36,15 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
     lines = []
     for change in changes:
         mark, colour = _MARKS[change.action]
-        value = change.after if change.action != "remove" else change.before
-        text = (
-            f"  {mark} {_SINGULAR.get(change.collection, change.collection[:-1]):<10} {change.key}"
-        )
-        detail = _detail(value, change.key)
-        lines.append(Text(f"{text}  {detail}".rstrip()[:100], style=colour))
+        kind = _SINGULAR.get(change.collection, change.collection[:-1])
+        detail = _detail(change.before if change.action == "remove" else change.after, change.key)
+        text = f"  {mark} {kind:<10} {change.key}  {detail}"
+        lines.append(Text(text.rstrip()[:100], style=colour))
     return lines
 
 
 def _detail(value: str | None, key: str) -> str:
-    """The entry's fields that its key does not already say."""
+    """Writes those fields of an entry that are not in its key."""
     if value is None:
         return ""
     try:

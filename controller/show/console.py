@@ -1,4 +1,4 @@
-"""Where it is printed, and how a table looks."""
+"""Makes the console to print on, and tables in one style."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-# Where there is no terminal to ask.
+# Used where the output is no terminal.
 _WIDTH = 100
 
 
@@ -19,8 +19,7 @@ def console(*, to_error: bool = False) -> Console:
 
 
 def table(title: str, *, words: Sequence[str], figures: Sequence[str] = ()) -> Table:
-    """Columns of words, then of figures. Only words give way where it would be too wide, and they
-    keep every character."""
+    """Columns of words, then of figures. Where space is short only words fold; nothing is cut."""
     made = Table(title=title, title_justify="left")
     for heading in words:
         made.add_column(heading, overflow="fold")

@@ -1,4 +1,4 @@
-"""What stands in the way, server by server, the worst first."""
+"""Shows what stands in the way of a plan, server by server, the worst first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.text import Text
 from placewire.agent.contract.diagnosis import Finding
 from placewire.controller.show.console import table
 
+# The worst first.
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_ORDER = tuple(_STYLES)
 
 
 def findings_table(found: Mapping[str, Sequence[Finding]]) -> Table:
     made = table("Findings", words=("server", "", "where", "what, why, and what to do"))
     made.show_lines = True
     for server, some in found.items():
-        for one in sorted(some, key=lambda each: _ORDER.index(each.severity)):
+        for one in sorted(some, key=lambda each: list(_STYLES).index(each.severity)):
             text = Text(one.what)
             text.append(f"\n{one.why}", style="dim")
             if one.remedy:

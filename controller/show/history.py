@@ -1,4 +1,4 @@
-"""Decisions and runs of the past, a line each."""
+"""Shows past decisions and runs, a line for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of installing or removing the agent, server by server."""
+"""Shows what installing or removing the agent did on each server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placewire.controller.show.console import table
 
 
 def progress_line(told: Progress) -> str | None:
-    """None where it is for the program alone."""
+    """Returns None for progress that only the program uses."""
     if isinstance(told, Certificate):
         return None
     if isinstance(told, Began):
@@ -32,7 +32,7 @@ def progress_line(told: Progress) -> str | None:
 
 
 def outcome_table(found: Mapping[str, Outcome], *, check: bool) -> Table:
-    """check: nothing was changed, only looked at."""
+    """check: whether changes were only looked for, not made."""
     made = table("Servers", words=("server", "would change" if check else "changed", "result"))
     made.show_lines = True
     for server, outcome in found.items():
@@ -41,22 +41,18 @@ def outcome_table(found: Mapping[str, Outcome], *, check: bool) -> Table:
 
 
 def _changes(outcome: Outcome) -> Text:
-    """A line for each stage."""
-    stages = dict.fromkeys(change.stage for change in outcome.changes)
-    lines = []
-    for stage in stages:
-        whats = dict.fromkeys(c.what for c in outcome.changes if c.stage == stage)
-        lines.append(f"{stage}: {'; '.join(whats)}")
-    return Text("\n".join(lines) or "nothing")
+    """Writes a line for each stage."""
+    whats: dict[str, dict[str, None]] = {}
+    for change in outcome.changes:
+        whats.setdefault(change.stage, {})[change.what] = None
+    return Text("\n".join(f"{s}: {'; '.join(some)}" for s, some in whats.items()) or "nothing")
 
 
 def _result(outcome: Outcome) -> Text:
-    failure = outcome.failure
     text = Text("ok", style="green")
-    if failure is not None:
+    if (failure := outcome.failure) is not None:
         text = Text("failed", style="bold red")
-        text.append(f"\n{failure.task}: {failure.reason}", style="default")
-        text.append(f"\n> {failure.remedy}", style="default")
+        text.append(f"\n{failure.task}: {failure.reason}\n> {failure.remedy}", style="default")
     for note in outcome.notes:
         text.append(f"\n{note}", style="yellow")
     return text

@@ -1,50 +1,46 @@
-"""A decision in words: what runs where, why, and what else was considered."""
+"""Shows a decision about placement: what runs where, why, and what else was considered."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.show.console import table
+from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from placewire.controller.decide.decide import PlacementDecision
-    from placewire.optimizer.placement import Placement
 
 
 def why(placement: Placement) -> list[str]:
-    """The decision in sentences: how far from the bound, against one device, and what crosses."""
+    """Explains a placement in sentences: against its bound, against one device, and its traffic."""
     step, single = placement.step_seconds, placement.single_device_seconds
     lines = [
         f"predicted step {format_seconds(step)}; no placement can do better than "
         f"{format_seconds(placement.bound_seconds)} (gap {placement.gap:.1%})"
     ]
-    used = len(placement.devices_used)
     if single is None:
         lines.append("no single device can hold the model: it must be distributed")
     elif placement.engine == "single":
         lines.append("one device, because the plan asks for the best single one")
-    elif used == 1:
+    elif len(placement.devices_used) == 1:
         lines.append("do not distribute this: one device is the fastest that was found")
     else:
         lines.append(
             f"the best single device would take {format_seconds(single)}: {single / step:.2f}×"
         )
-    sent = sum(message.bytes for message in placement.messages)
-    pairs = len(placement.server_pairs)
+    sent = format_bytes(sum(message.bytes for message in placement.messages))
     lines.append(
-        f"{len(placement.messages)} messages, {format_bytes(sent)} a step between {pairs} pairs of "
-        f"servers; network sharing: {placement.sharing}"
+        f"{len(placement.messages)} messages, {sent} a step between {len(placement.server_pairs)} "
+        f"pairs of servers; network sharing: {placement.sharing}"
     )
     return lines
 
 
 def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
-    """Which rank reports the loss and which read the batch; notes: those of a captured graph."""
+    """Says which device computes the loss and which read the batch. notes: of a captured graph."""
     if not {"loss", "inputs"} <= set(notes):
         return []
     readers: dict[str, list[str]] = {}
@@ -59,7 +55,7 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
 
 
 def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
-    """What a rank needs beside its device's predicted peak; notes: those of a profile."""
+    """Says what memory a rank needs beside its device's predicted peak. notes: of a profile."""
     measured = [of.get("program_bytes") for of in notes.get("profiles", {"": notes}).values()]
     program = max((one for one in measured if one is not None), default=None)
     if program is None:

@@ -1,4 +1,4 @@
-"""What was promised and what was measured, of queues and of messages."""
+"""Shows promised and measured rates, of queues and of messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def links_table(links: Sequence[LinkMeasurement]) -> Table:
     )
     for m in links:
         off = m.measured_bits_per_second / m.promised_bits_per_second - 1
+        broken = Text("failed" if m.error else "broken", style="red")
+        kept = m.within_tolerance and not m.error
         made.add_row(
             m.source, m.destination, m.nic, str(m.queue_id),
             f"{m.wire_bits_per_second / 1e6:.2f}",
             f"{m.promised_bits_per_second / 1e6:.2f}",
             f"{m.measured_bits_per_second / 1e6:.2f}",
             f"{off:+.1%}",
-            _verdict(m),
+            Text("kept", style="green") if kept else broken,
         )  # fmt: skip
     return made
 
@@ -42,7 +44,7 @@ def link_errors(links: Sequence[LinkMeasurement]) -> list[Text]:
 
 def calibrated_table(rows: Sequence[CalibratedRow]) -> Table:
     made = table(
-        "What messages pay, rates in Mbit/s of payload",
+        "What messages cost, rates in Mbit/s of payload",
         words=("from", "to", "rail"),
         figures=("set-up planned", "measured", "rate promised", "measured", "off by"),
     )
@@ -56,9 +58,3 @@ def calibrated_table(rows: Sequence[CalibratedRow]) -> Table:
             "" if promised is None else f"{rate / promised - 1:+.1%}",
         )  # fmt: skip
     return made
-
-
-def _verdict(link: LinkMeasurement) -> Text:
-    if link.error:
-        return Text("failed", style="red")
-    return Text("kept", style="green") if link.within_tolerance else Text("broken", style="red")

@@ -1,4 +1,4 @@
-"""A run's report in tables: the bytes of a step, and the step predicted and measured."""
+"""Shows a run's report in tables: bytes of a step, use of NICs, and the step's time."""
 
 from __future__ import annotations
 

@@ -1,21 +1,18 @@
-"""What is in force on servers, and what is left of a job, while nobody follows it."""
+"""Shows what servers have in force, and what is left of a job."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from placewire.agent.contract.messages import Observation, ReadBackResult
 from placewire.agent.contract.state import DriftState
+from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.console import table
-
-if TYPE_CHECKING:
-    from placewire.controller.launch.job_status import JobStatus
 
 
 def show_servers(
@@ -23,7 +20,7 @@ def show_servers(
     observations: Mapping[str, Observation | None],
     results: Mapping[str, ReadBackResult],
 ) -> None:
-    """results: of servers where something is in force, what differs from it."""
+    """observations: None for a silent server. results: of servers with something in force."""
     made = table(
         "Servers",
         words=("server", "phase", "plan", "decision", "generation", "lease", "read back"),
@@ -34,9 +31,13 @@ def show_servers(
             continue
         lease = observation.lease
         left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
+        read_back = ""
+        if (found := results.get(server)) is not None:
+            off = len(found.deviations) + len(found.problems)
+            read_back = f"[red]{off} off[/red]" if off else "[green]as decided[/green]"
         made.add_row(
             server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
-            str(lease.generation), left, _deviation_summary(results.get(server)),
+            str(lease.generation), left, read_back,
         )  # fmt: skip
     console.print(made)
     for server, found in results.items():
@@ -67,15 +68,8 @@ def show_job(console: Console, job: JobStatus) -> None:
         console.print(Text(problem, style="yellow"))
 
 
-def _deviation_summary(found: ReadBackResult | None) -> str:
-    if found is None:
-        return ""
-    count = len(found.deviations) + len(found.problems)
-    return f"[red]{count} off[/red]" if count else "[green]as decided[/green]"
-
-
 def _drift_lines(drift: DriftState | None) -> list[str]:
-    """What others changed, seen by the agent since it started; none where it saw nothing."""
+    """Tells what others changed since the agent started; returns nothing where it saw no change."""
     if drift is None or not drift.drifts:
         return []
     times = "once" if drift.drifts == 1 else f"{drift.drifts} times"
@@ -87,5 +81,5 @@ def _drift_lines(drift: DriftState | None) -> list[str]:
     if drift.since_unix is not None:
         line += f"; as it is now for {time.time() - drift.since_unix:.0f} s"
         if drift.policy == "report":
-            line += " (the plan says `drift: report`: nothing is put back by itself)"
+            line += " (the plan says `drift: report`, so the agent puts nothing back)"
     return [line, *drift.notes]

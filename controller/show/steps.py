@@ -1,4 +1,4 @@
-"""A step as all ranks together did it, from what each says of its own."""
+"""Joins what all ranks report of a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placewire.job.contract.specification import StepDone
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: the slowest rank's. loss: None where no rank computes one."""
+    """seconds: of the slowest rank. loss: None where no rank computes one."""
 
     number: int
     seconds: float
@@ -17,14 +17,14 @@ class Step:
 
 
 class Steps:
-    """Ranks end a step at different moments, and their messages come in any order."""
+    """Ranks end a step at different times, and their events come in any order."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._under_way: dict[int, list[StepDone]] = {}
 
     def ended(self, event: StepDone) -> Step | None:
-        """The step that this event makes whole, if it does."""
+        """Returns the step where this is its last missing event, else None."""
         of_step = self._under_way.setdefault(event.step, [])
         of_step.append(event)
         if len(of_step) < self._ranks:

@@ -1,8 +1,6 @@
-"""Whether the network delivers what was promised: measured until it is sure."""
+"""Measures whether the network delivers what was promised, more than once where it must."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.change.change import NetworkChange
@@ -13,19 +11,15 @@ from placewire.controller.verify.bandwidth_check import measure, require_deliver
 from placewire.controller.verify.wiring import require_as_wired
 from placewire.optimizer.allocation import Allocation
 
-if TYPE_CHECKING:
-    from placewire.optimizer.allocation import Allocation
-
-
 MOST_MEASUREMENTS = 3
 
 
 async def delivered(
     tools: Tools, plan: Plan, allocation: Allocation, change: NetworkChange, measured: bool
 ) -> tuple[LinkMeasurement, ...]:
-    """What was promised, on a network that is staged. Raises VerificationFailed."""
+    """measured: whether to measure the staged network at all. Raises VerificationFailed."""
     if not measured:
-        tools.show.say("rates are as the kernel has them, read back; nothing is measured")
+        tools.show.say("rates were read back from the kernel; nothing is measured")
         return ()
     with tools.stage("measure"):
         links = await change.while_held(measure_until_sure(tools, plan, allocation))
@@ -36,9 +30,9 @@ async def delivered(
 async def measure_until_sure(
     tools: Tools, plan: Plan, allocation: Allocation
 ) -> tuple[LinkMeasurement, ...]:
-    """What is missed is measured again: a passing burst of somebody else's work must not undo a
-    good network, while what is really wrong is wrong each time. Raises VerificationFailed at once
-    where NICs are on other rails than the plan says."""
+    """Measures again where a rate is missed: a passing burst of others' work must not undo a good
+    network, and a real fault shows each time. Raises VerificationFailed at once where NICs are on
+    other rails than the plan says."""
     promised = promises(plan, allocation)
     for attempt in range(1, MOST_MEASUREMENTS + 1):
         links = await measure(tools.agents, plan, promised)

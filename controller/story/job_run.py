@@ -1,10 +1,9 @@
-"""The job on the network that was proven: paths calibrated, ranks run, those of before ended."""
+"""Runs the job on the verified network: ends ranks that were left, calibrates paths, runs ranks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.compile.ranks import rank_specs
@@ -14,23 +13,17 @@ from placewire.controller.decide.measured.calibration import calibrate, wants_ca
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.plan.job import TorchrunJob
-from placewire.controller.records.report import (
-    CalibratedRow,
-)
+from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import run_log
 from placewire.controller.story.tools import Request, Tools
 from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
 
-if TYPE_CHECKING:
-    pass
-
-
-# No rank says anything within a step: so many times as long as predicted may one take.
+# Ranks are silent within a step; one may take so many times as long as predicted.
 SLOWER_STEPS = 20.0
 
 
 async def end_left_ranks(tools: Tools) -> None:
-    """Of a job whose controller is gone: two jobs must not share the servers."""
+    """Ends the ranks of a job whose controller is gone: two jobs must not share the servers."""
     if left := await asyncio.to_thread(tools.launcher.left):
         where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
         tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
@@ -40,7 +33,7 @@ async def end_left_ranks(tools: Tools) -> None:
 async def calibrated_paths(
     request: Request, tools: Tools, decision: PlacementDecision, change: NetworkChange
 ) -> tuple[CalibratedRow, ...]:
-    """Where the plan wants it: what messages pay on the network that was just measured."""
+    """Measures, where the plan asks for it, what messages cost on the network."""
     if not wants_calibration(request.plan, tools.cache):
         return ()
     with tools.stage("calibrate"):
@@ -64,7 +57,7 @@ async def run_job(
     change: NetworkChange,
     events: list[RankEvent],
 ) -> None:
-    """Adds to events what the ranks say, also when the job fails; what they print is logged."""
+    """Adds the ranks' events to `events`, also when the job fails; logs what ranks print."""
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):
@@ -75,18 +68,16 @@ async def run_job(
         specs = script_specs(plan, plan.job)
 
     def on_event(event: RankEvent) -> None:
-        if isinstance(event, Carried):  # of each server the last says all
+        if isinstance(event, Carried):  # each server's last one holds the totals
             events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
         events.append(event)
         tools.show.event(event)
 
-    with run_log(tools.logs, request.plan.name) as log:
+    with run_log(tools.logs, plan.name) as log:
 
         def on_line(rank: int, text: str, is_error: bool) -> None:
             log.write(rank, text)
-            if (
-                not is_error
-            ):  # mostly libraries' warnings: for who looks, and for a failure's report
+            if not is_error:  # mostly warnings of libraries: for the log, and a failure's report
                 tools.show.printed(rank, text)
 
         await run_ranks(

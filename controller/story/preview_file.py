@@ -1,10 +1,10 @@
-"""What was previewed, as a file: applying it makes exactly those changes, or none.
+"""Preview files: applying one makes exactly the changes that it shows, or none.
 
-`preview --out FILE` writes it, with the plan as it was then; `apply FILE` decides again (from the
-cache), asks every server again, and goes no further where either answer is another by now.
+`preview --out FILE` writes the file, with the plan as it was then. `apply FILE` decides again (from
+the cache), asks every server again, and stops where either answer has changed.
 
-The values of `job.env` are not in it: they may be secrets, and a preview is shown to others. They
-are taken from the plan's file when it is applied.
+The file leaves out the values of `job.env`: they may be secrets, and a preview is shown to others.
+`apply` takes them from the plan's file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -21,26 +21,24 @@ from placewire.agent.contract.state import Change
 from placewire.controller.errors import StalePreview, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
+from placewire.controller.story.proposal import Proposal
 from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.documents import DocumentError, read_yaml
 
-if TYPE_CHECKING:
-    from placewire.controller.story.proposal import Proposal
-
-# Of what differs, how much an error names for each server.
+# An error names at most so many differences for each server.
 _NAMED = 4
 
 
 class ServerPreview(Frozen):
-    """content_digest: of the state that the server was to have, without its generation."""
+    """content_digest: of the server's desired state, without its generation."""
 
     content_digest: str
     changes: tuple[Change, ...]
 
 
 class PreviewFile(Frozen):
-    """plan: as its file was parsed, without the values of `job.env`; plan_file: where it was, for
-    these, and for the files that it names."""
+    """plan: the parsed YAML, without the values of `job.env`. plan_file: the plan's path, for these
+    values and for the files that the plan names."""
 
     version: Literal[1] = 1
     kind: Literal["preview"] = "preview"
@@ -50,21 +48,24 @@ class PreviewFile(Frozen):
     servers: dict[str, ServerPreview]
 
     def parsed(self) -> Plan:
-        """Raises PlanError where what it needs beside it (a model, a graph) is gone, UsageError
-        where the variables in the plan's file are others by now."""
-        env = _env_of(_document(Path(self.plan_file)))
+        """Raises PlanError where a file that the plan needs (a model, a graph) is gone, UsageError
+        where the plan's file has other variables by now."""
+        try:
+            env = _env_of(read_yaml(Path(self.plan_file)))
+        except (OSError, DocumentError):
+            env = {}  # a plan without variables does not need its file
         if env.keys() != _env_of(self.plan).keys():
             raise UsageError(
-                "the variables of job.env are others than when it was previewed",
+                "job.env names other variables than when the plan was previewed",
                 where=self.plan_file,
-                remedy="look at it anew: `controller preview PLAN --out FILE`",
+                remedy="preview it again: `controller preview PLAN --out FILE`",
             )
         plan = _with_env(self.plan, env)
         return parse_plan(plan, self.plan_file, base=Path(self.plan_file).parent)
 
 
 def preview_of(document: object, plan_file: Path, proposal: Proposal) -> PreviewFile:
-    """document: the plan, as its file has it."""
+    """document: the plan's parsed YAML."""
     return PreviewFile(
         plan_file=str(plan_file.resolve()),
         plan=_with_env(document, dict.fromkeys(_env_of(document))),
@@ -78,7 +79,7 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
 
 
 def write_preview(preview: PreviewFile, file: Path) -> None:
-    """Only for its owner: a plan's `env` may hold what others must not read."""
+    """Only the file's owner may read it."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
         os.fchmod(descriptor, 0o600)
@@ -86,7 +87,7 @@ def write_preview(preview: PreviewFile, file: Path) -> None:
 
 
 def read_preview(file: Path) -> PreviewFile | None:
-    """None: it is none, but perhaps a plan. Raises UsageError where it is a broken one."""
+    """Returns None where the file is no preview. Raises UsageError where it is a broken one."""
     try:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -98,7 +99,7 @@ def read_preview(file: Path) -> PreviewFile | None:
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(
-            f"is no preview that this version can read: {first['msg']}",
+            f"this version of Placewire cannot read this preview: {first['msg']}",
             where=f"{file} {'.'.join(str(part) for part in first['loc'])}",
             remedy="write it again: `controller preview PLAN --out FILE`",
         ) from error
@@ -111,22 +112,14 @@ def _env_of(document: object) -> Mapping[str, object]:
 
 
 def _with_env(document: object, env: Mapping[str, object]) -> object:
-    """The plan with these variables in place of its own, if it has a job that may have some."""
+    """Returns the plan with these variables in place of its own, if it has a job."""
     if not isinstance(document, dict) or not isinstance(document.get("job"), dict) or not env:
         return document
     return {**document, "job": {**document["job"], "env": dict(env)}}
 
 
-def _document(plan_file: Path) -> object:
-    """Nothing where it is gone: a plan without variables does not need it."""
-    try:
-        return read_yaml(plan_file)
-    except (OSError, DocumentError):
-        return None
-
-
 def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
-    """Raises StalePreview, which says of each server what is no longer as it was shown."""
+    """Raises StalePreview, which says for each server what is no longer as previewed."""
     found: dict[str, list[str]] = {}
     for server, state in proposal.desired.items():
         then = preview.servers[server]
@@ -134,19 +127,14 @@ def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
         if differing := _differing(then.changes, now):
             found[server] = differing
         elif then.content_digest != state.content_digest:
-            found[server] = ["the state that it is to have is another"]
+            found[server] = ["it would get another desired state"]
     if found:
         raise StalePreview(found)
 
 
 def _differing(then: tuple[Change, ...], now: tuple[Change, ...]) -> list[str]:
-    """What would be changed now and was not shown so, or was shown and is not to be changed."""
-    before, after = _by_place(then), _by_place(now)
-    places = [p for p in (*before, *after) if before.get(p) != after.get(p)]
-    named = [" ".join(place) for place in dict.fromkeys(places)]
+    """Names what would change now and was not shown so, or was shown and would not change now."""
+    before, after = ({f"{c.collection} {c.key}": c for c in some} for some in (then, now))
+    named = [name for name in before | after if before.get(name) != after.get(name)]
     more = len(named) - _NAMED
     return [*named[:_NAMED], *([f"and {more} more"] if more > 0 else [])]
-
-
-def _by_place(changes: tuple[Change, ...]) -> Mapping[tuple[str, str], Change]:
-    return {(change.collection, change.key): change for change in changes}

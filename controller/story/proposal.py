@@ -1,4 +1,4 @@
-"""What is to be done, as it is shown before anything is touched."""
+"""A proposal: what `apply` would do, as it is shown before anything is touched."""
 
 from __future__ import annotations
 

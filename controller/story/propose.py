@@ -1,8 +1,6 @@
-"""A plan decided, compiled and shown to every server: what would change. Nothing is touched."""
+"""Makes a proposal of a plan: decides, compiles, and asks every server what would change."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from placewire.controller.change.change import preview
 from placewire.controller.change.generations import next_generations
@@ -10,25 +8,20 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
-from placewire.controller.errors import (
-    AgentRefused,
-)
+from placewire.controller.errors import AgentRefused
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import Request, Tools
 
-if TYPE_CHECKING:
-    pass
-
 
 async def propose(request: Request, tools: Tools) -> Proposal:
-    """Decide and ask every server what it would change. Touches nothing."""
+    """Changes nothing on any server."""
     plan, show = request.plan, tools.show
     servers = [server.name for server in plan.cluster.servers]
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
     with tools.stage("decide"):
-        decision = await decided(request, tools)
+        decision = await _decision(request, tools)
     show.decision(decision)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
@@ -37,12 +30,8 @@ async def propose(request: Request, tools: Tools) -> Proposal:
             raise AgentRefused(server, refusal)
         for note in larger_frames(plan, able):
             show.say(note)
-        desired = compile_network(
-            plan,
-            decision.allocation,
-            able,
-            next_generations(tools.journal, tools.agents, servers),
-        )
+        generations = next_generations(tools.journal, tools.agents, servers)
+        desired = compile_network(plan, decision.allocation, able, generations)
         for doubt in deliverable.doubts(plan, able, desired):
             show.say(doubt)
         previewed = await preview(tools.agents, desired)
@@ -50,7 +39,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def decided(request: Request, tools: Tools) -> PlacementDecision | TrafficDecision:
+async def _decision(request: Request, tools: Tools) -> PlacementDecision | TrafficDecision:
     plan = request.plan
     if isinstance(plan.job, TorchrunJob):
         return decide_traffic(plan, plan.job, tools.cache)

@@ -1,14 +1,13 @@
-"""Back to a network that was kept before: the states that an earlier decision gave the servers are
-staged under new generations, measured, and kept, or none of it is.
+"""Rolls back to a network that was kept before.
 
-A decision's number is what `controller history` shows. Only what was kept can be gone back to: what
-was restored was never more than a job's.
+The desired states of an earlier decision are staged under new generations, measured and kept on all
+servers, or on none. Only a decision that was kept can be chosen: one that was restored was for one
+job alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
 
 from pydantic import ValidationError
 
@@ -17,41 +16,36 @@ from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.in_force import allocation_of
 from placewire.controller.errors import UsageError
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.delivery import delivered
 from placewire.controller.story.job_run import end_left_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from placewire.controller.plan.plan import Plan
-    from placewire.controller.records.journal import Decision, Journal
-    from placewire.controller.story.tools import Tools
-
-_HISTORY = "`controller history PLAN` lists decisions with their numbers"
+from placewire.controller.story.tools import Tools
 
 
 def choose(journal: Journal, plan: Plan, number: int | None) -> Decision:
-    """number: None for the last that was kept before the one that was kept last, and is another.
-    Raises UsageError."""
+    """number: as `controller history` shows it; None: the latest kept decision with another plan
+    digest than the one kept last. Raises UsageError."""
     kept = [one for one in journal.decisions() if one.plan_name == plan.name and one.was_kept]
     if number is None:
         others = [one for one in kept if one.plan_digest != kept[-1].plan_digest]
         if not others:
             raise UsageError(
-                f"of plan {plan.name!r} nothing else was kept before",
+                f"no other network of plan {plan.name!r} was kept before",
                 remedy="`network.on_exit: keep` keeps a network; `controller destroy` removes it",
             )
         return others[-1]
     if found := [one for one in kept if one.id == number]:
         return found[0]
     raise UsageError(
-        f"decision {number} is none of plan {plan.name!r} that was kept", remedy=_HISTORY
+        f"decision {number} is none of plan {plan.name!r} that was kept",
+        remedy="`controller history PLAN` lists decisions with their numbers",
     )
 
 
 def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, DesiredState]:
-    """By server, as it was decided. Raises UsageError where that is not known any more, or was for
-    other servers than the plan has."""
+    """Returns a decision's desired states by server. Raises UsageError where they cannot be read
+    any more, or are for other servers than the plan has."""
     try:
         states = {
             server: DesiredState.model_validate_json(text)
@@ -67,7 +61,7 @@ def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, Desir
         raise UsageError(
             f"decision {chosen.id} was for {', '.join(sorted(states)) or 'no server'}, the plan is "
             f"for {', '.join(sorted(servers))}",
-            remedy="`controller destroy` with the plan of now, then apply the former one",
+            remedy="run `controller destroy` with the present plan, then apply the former one",
         )
     return states
 
@@ -80,7 +74,7 @@ async def roll_back(
     *,
     measured: bool = True,
 ) -> Mapping[str, int]:
-    """Changes made, by server. Raises as `apply` does; then every server is as it was."""
+    """Returns the number of changes by server. Raises as `apply` does, with everything restored."""
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
     former = states_of(journal, chosen, plan)

@@ -1,4 +1,4 @@
-"""The effects that a story uses, and what was asked of it."""
+"""What a command asks of `apply`, and the agents, journal, launcher and console that it uses."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from placewire.controller.agents.agents import Agents
+from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.plan import Plan
+from placewire.controller.records.journal import Journal
+from placewire.controller.show.story import Show
 from placewire.controller.story.preview_file import PreviewFile
-
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-    from placewire.controller.launch.launcher import Launcher
-    from placewire.controller.records.journal import Journal
-    from placewire.controller.show.story import Show
 
 
 @dataclass(frozen=True)
 class Request:
-    """network_only: stop after the measurement, without a job. confirm: asked before a change.
-    preview: what the change must be exactly, where somebody has looked at it before. measured:
-    whether promised rates are, or only read back."""
+    """network_only: whether to stop before the job. confirm: asked before a change. preview: the
+    only change that may be made; None: any. measured: whether to measure promised rates."""
 
     plan: Plan
     plan_file: Path
@@ -35,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Tools:
-    """The effects that the story uses."""
+    """seconds: how long each stage took."""
 
     agents: Agents
     journal: Journal

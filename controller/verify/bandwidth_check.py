@@ -1,6 +1,6 @@
-"""Measures that the network delivers what was promised: every transfer at once, on all servers.
+"""Measures with iperf3, all transfers at once, whether the network delivers what was promised.
 
-The verdict is pure (`judge`); asking the agents is the rest.
+`judge` is pure and gives the verdict; the rest asks the agents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.measurement import LinkMeasurement, Transfer, TransferResult
 from placewire.agent.contract.messages import (
@@ -21,37 +20,35 @@ from placewire.agent.contract.messages import (
     StopServers,
     TransferResults,
 )
+from placewire.controller.agents.agents import Agents
 from placewire.controller.compile.transfers import Promise
 from placewire.controller.compile.units import wire_rate
 from placewire.controller.errors import PlacewireError, VerificationFailed
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.cluster_plan.payload import HEADER_BYTES
 
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-
-# Slow start and full queues need a moment before a rate means anything; iperf3 leaves it out.
+# iperf3 leaves out this time: slow start and filling queues must pass before a rate means anything.
 _SETTLE_SECONDS = 1.0
 _START_DELAY_SECONDS = 1.0
-# Beyond the tolerance: a receiver counts whole frames, and may miss one at each end. Of a slow
-# queue that is much (10 % of 0.48 Mbit/s at MTU 9000), but never more than half is given away.
+# Allowed beyond the tolerance: a receiver counts whole frames, and may miss one at each end. For a
+# slow queue that is much (10 % of 0.48 Mbit/s at MTU 9000); at most half of a promise is allowed.
 _MISSED_FRAMES = 2
-# Of the measured time, so much must be common to all transfers.
+# The part of the measured time in which all transfers must run together.
 _TOGETHER_FRACTION = 0.8
 
 
 async def measure(
     agents: Agents, plan: Plan, promised: Sequence[Promise]
 ) -> tuple[LinkMeasurement, ...]:
-    """One measurement per promise, all at the same time. Nothing promised: nothing measured."""
+    """Measures all promises at the same time. Returns one measurement for each."""
     if not promised:
         return ()
     seconds = plan.network.verify_settings.seconds
     timeout_seconds = seconds + _SETTLE_SECONDS + 20
     arriving, leaving = defaultdict(list), defaultdict(list)
-    for transfer in (promise.transfer for promise in promised):
-        arriving[transfer.destination].append(transfer)
-        leaving[transfer.source].append(transfer)
+    for promise in promised:
+        arriving[promise.transfer.destination].append(promise.transfer)
+        leaving[promise.transfer.source].append(promise.transfer)
     servers = tuple(dict.fromkeys([*arriving, *leaving]))
     try:
         clocks = await asyncio.gather(
@@ -72,7 +69,9 @@ async def measure(
             timeout_seconds=timeout_seconds,
         )
     finally:
-        await _stop_servers(agents, servers)
+        # iperf3 servers also end by themselves, and a server that is gone is reported elsewhere.
+        with suppress(PlacewireError):
+            await agents.ask_all({s: StopServers() for s in servers}, Listening, timeout_seconds=5)
     results = [result for answer in answers.values() for result in answer.results]
     return judge(plan, promised, results, ahead_seconds)
 
@@ -80,16 +79,10 @@ async def measure(
 async def _listen(
     agents: Agents, server: str, arriving: Sequence[Transfer], timeout_seconds: float
 ) -> float:
-    """Starts a server's iperf3 servers; returns by how many seconds its clock is ahead of ours."""
+    """Starts a server's iperf3 servers. Returns by how many seconds its clock is ahead of ours."""
     request = StartServers(transfers=tuple(arriving), seconds=timeout_seconds)
     answer = await agents.ask(server, request, Listening, timeout_seconds=10)
     return answer.clock_unix - time.time()
-
-
-async def _stop_servers(agents: Agents, servers: Sequence[str]) -> None:
-    """iperf3 servers end by themselves as well; a server that is gone has its own error path."""
-    with suppress(PlacewireError):
-        await agents.ask_all({s: StopServers() for s in servers}, Listening, timeout_seconds=5)
 
 
 def judge(
@@ -98,43 +91,38 @@ def judge(
     results: Sequence[TransferResult],
     ahead_seconds: Mapping[str, float],
 ) -> tuple[LinkMeasurement, ...]:
-    """Promised against measured payload rate, within the plan's tolerance in both directions: less
-    than promised breaks this promise, more than the most that is allowed another's. Rates that
-    were not measured at the same time prove nothing: then every one of them is in error.
+    """Compares promised with measured payload rates, within the plan's tolerance.
 
+    A rate below its promise breaks that promise; a rate above what is allowed breaks another's.
+    Rates that were not measured at the same time prove nothing: then all have an error.
     ahead_seconds: how far each server's clock is ahead of ours.
     """
-    nic = {(s.name, n.rail): n for s in plan.cluster.servers for n in s.nics}
+    nics = {(s.name, n.rail): n for s in plan.cluster.servers for n in s.nics}
     found = {(r.source, r.destination, r.rail): r for r in results}
-    tolerance, seconds = (
-        plan.network.verify_settings.tolerance,
-        plan.network.verify_settings.seconds,
-    )
-    together = seconds_together(results, ahead_seconds)
-    apart = (
-        None
-        if together >= _TOGETHER_FRACTION * seconds
-        else f"all transfers ran together for {max(together, 0):.1f} of {seconds:g} s only"
-    )
+    settings = plan.network.verify_settings
+    tolerance, seconds = settings.tolerance, settings.seconds
+    together, apart = _seconds_together(results, ahead_seconds), None
+    if together < _TOGETHER_FRACTION * seconds:
+        apart = f"all transfers ran together for {max(together, 0):.1f} of {seconds:g} s only"
     measurements = []
     for promise in promised:
         t = promise.transfer
-        mtu_bytes = nic[t.source, t.rail].mtu_bytes
+        nic = nics[t.source, t.rail]
         result = found.get((t.source, t.destination, t.rail))
         measured = result.measured_bits_per_second if result else 0.0
         error = (result.error if result else "no result came back") or apart
         least, most = t.promised_bits_per_second, promise.at_most_bits_per_second
-        missed = min(_MISSED_FRAMES * 8 * (mtu_bytes - HEADER_BYTES) / seconds, least / 2)
+        missed = min(_MISSED_FRAMES * 8 * (nic.mtu_bytes - HEADER_BYTES) / seconds, least / 2)
         measurements.append(
             LinkMeasurement(
                 source=t.source,
                 destination=t.destination,
                 rail=t.rail,
-                nic=nic[t.source, t.rail].name,
+                nic=nic.name,
                 queue_id=promise.queue_id,
                 promised_bits_per_second=least,
                 at_most_bits_per_second=most,
-                wire_bits_per_second=wire_rate(least, mtu_bytes),
+                wire_bits_per_second=wire_rate(least, nic.mtu_bytes),
                 measured_bits_per_second=measured,
                 within_tolerance=error is None
                 and least * (1 - tolerance) - missed <= measured <= most * (1 + tolerance) + missed,
@@ -145,7 +133,7 @@ def judge(
 
 
 def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
-    """Raises VerificationFailed, with every measurement, where one broke its promise."""
+    """Raises VerificationFailed, with all measurements, where a promise is broken."""
     late = [link for link in links if not link.within_tolerance]
     if late:
         worst = min(late, key=lambda m: m.measured_bits_per_second / m.promised_bits_per_second)
@@ -161,10 +149,10 @@ def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
         )
 
 
-def seconds_together(
+def _seconds_together(
     results: Sequence[TransferResult], ahead_seconds: Mapping[str, float]
 ) -> float:
-    """How long all transfers that worked ran at the same time; infinite where none did."""
+    """Returns how long all transfers that worked ran at the same time; infinite where none did."""
     ran = [r for r in results if r.error is None]
     if not ran:
         return math.inf

@@ -1,7 +1,6 @@
-"""What stands in the way of a plan: on its servers, between it and them, and here. Pure.
+"""Finds what stands in the way of a plan and no server can find alone. Pure.
 
-Each server's own findings are its agent's (`agent doctor`); here are those that one server alone
-cannot have.
+Each agent finds what stands in the way on its own server (`agent doctor`).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from placewire.controller.plan.plan import Plan
 from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
 from placewire.optimizer.quantities import format_bits_per_second
 
-# Certificates and logs are compared by it, and all transfers of a measurement begin at one time.
+# Certificates and logs are compared by time, and all transfers of a measurement begin together.
 _CLOCKS_APART_SECONDS = 1.0
 
 
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
-    """What servers are not as the plan says; only of those that answer."""
+    """Finds where servers are not as the plan says; skips those that do not answer."""
     return {
         server.name: list(_server_findings(server, hellos[server.name].capabilities))
         for server in plan.cluster.servers
@@ -35,7 +34,7 @@ def _server_findings(server: PlanServer, found: Capabilities) -> Iterator[Findin
         if (there := facts.get(nic.name)) is None:
             yield Finding(
                 severity="error", what="is not there", where=f"NIC {nic.name}",
-                why=f"the plan's rail {nic.rail} goes over it; there is {', '.join(facts)}",
+                why=f"the plan's rail {nic.rail} goes over it; the server has {', '.join(facts)}",
                 remedy="correct the plan's cluster, or plug it in",
             )  # fmt: skip
         else:
@@ -70,7 +69,7 @@ def _nic_findings(nic: PlanNic, there: NicFacts) -> Iterator[Finding]:
 def versions_and_clocks(
     diagnoses: Mapping[str, Diagnosis], version: str, ahead_seconds: Mapping[str, float]
 ) -> dict[str, list[Finding]]:
-    """version: the controller's own. ahead_seconds: by how much each server's clock is ahead."""
+    """version: the controller's. ahead_seconds: how far each server's clock is ahead of ours."""
     found: dict[str, list[Finding]] = {server: [] for server in diagnoses}
     for server, diagnosis in diagnoses.items():
         if diagnosis.version != version:
@@ -91,10 +90,10 @@ def versions_and_clocks(
 
 
 def copied(server: str, addresses: tuple[str, str]) -> Finding:
-    """addresses: of two agents that say that they are this server."""
+    """addresses: of two agents that both name themselves as this server."""
     return Finding(
-        severity="error", what=f"is said by two agents, at {addresses[0]} and {addresses[1]}",
-        where="agent", why="nobody can say which of them is asked, so neither is asked to change",
+        severity="error", what=f"runs twice, at {addresses[0]} and {addresses[1]}",
+        where="agent", why="it is not known which of the two answers, so none is asked to change",
         remedy=f"controller authority deny {server}, then controller enrol for both servers",
     )  # fmt: skip
 
@@ -103,5 +102,6 @@ def absent(server: str) -> Finding:
     return Finding(
         severity="error", what="does not dial in", where="agent",
         why="nothing can be asked of that server, and nothing changed there",
-        remedy="systemctl status placewire-agent there; does it reach this controller's --listen?",
+        remedy="on that server: systemctl status placewire-agent; does it reach this controller's "
+        "--listen?",
     )  # fmt: skip

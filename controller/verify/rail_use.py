@@ -1,4 +1,4 @@
-"""Whether a script uses every NIC: what each rail carried, against its share. Pure."""
+"""Compares what each rail carried with its share: whether a script uses every NIC. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import RailRow
 from placewire.job.contract.specification import Carried, RankEvent
 
-# A NIC that carries so much less or more than its share is told, once that much was sent.
+# A NIC is reported where it carried so much less or more than its share, once this many bytes were
+# sent. Connecting also sends a little over a rail that has no share.
 TOLERANCE = 0.10
 ENOUGH_BYTES = 8 << 20
-# Of a rail with little or no share: connecting sends something there.
 LEAST = 0.02
 
 REMEDY = (
-    "gloo gives each collective to one rail: a script whose steps have few of them, of unequal "
-    "size, uses rails unequally (of DDP, a smaller bucket_cap_mb makes more); with NCCL look at "
-    "NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) wins"
+    "gloo gives each collective to one rail: a script whose steps have few collectives, of unequal "
+    "size, uses rails unequally (with DDP, a smaller bucket_cap_mb makes more of them); with NCCL "
+    "look at NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) "
+    "wins"
 )
 
 
 def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
-    """By server and rail, the last that each server told."""
+    """Returns rows by server and rail, from the last report of each server."""
     shares = planned_shares(plan)
     last = {event.rank: event for event in events if isinstance(event, Carried)}
     rows = []

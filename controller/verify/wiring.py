@@ -1,8 +1,8 @@
-"""Whether NICs are on the rails that the plan says: where a measurement got nothing through, every
-NIC is asked who answers on its wire. The verdict is pure (`verdict`); asking is the rest.
+"""Checks that NICs are on the rails that the plan says, where a measurement got nothing through.
 
-An address that answers is on the same wire as the NIC that asked. A wire is the rail of which it
-has more NICs than any other wire has; a NIC that is on another rail's wire is misplaced.
+Each NIC asks who answers on its wire; an address that answers is on the same wire. A rail's wire is
+the one with most of the rail's NICs; a NIC on another rail's wire is misplaced. `verdict` is pure;
+the rest asks the agents.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placewire.agent.contract.entries import bridge_name
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import FindNeighbours, Neighbours
+from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem, VerificationFailed
 from placewire.controller.plan.plan import Plan
 
-if TYPE_CHECKING:
-    from placewire.controller.agents.agents import Agents
-
-# Of each rail, so many other servers are asked for: enough to say which rail a wire is.
+# A NIC asks for so many other servers of each rail: enough to say which rail its wire is.
 _MOST_ASKED = 8
 
 
@@ -37,15 +34,14 @@ class Nic:
 
 @dataclass(frozen=True)
 class Verdict:
-    """nics: those that are to be looked at, of which some or all are misplaced. what: in words."""
+    """nics: to be looked at; some or all of them are misplaced. what: the finding in words."""
 
     nics: tuple[Nic, ...]
     what: str
 
 
 async def require_as_wired(agents: Agents, plan: Plan, links: Sequence[LinkMeasurement]) -> None:
-    """Where nothing came through, whether that is a cable in the wrong switch. Raises
-    VerificationFailed, with the links, naming the NICs."""
+    """Where nothing came through, raises VerificationFailed if a cable is in the wrong switch."""
     silent = [link for link in links if link.measured_bits_per_second == 0]
     servers = {server for link in silent for server in (link.source, link.destination)}
     if not servers:
@@ -72,7 +68,7 @@ def nics_of(plan: Plan) -> tuple[Nic, ...]:
 async def _heard(
     agents: Agents, plan: Plan, servers: Collection[str]
 ) -> Mapping[Nic, frozenset[Nic]]:
-    """By NIC, who answered on its wire; of these servers, and of those that can be asked."""
+    """Returns who answered on the wire of each NIC of these servers; skips unreachable servers."""
     by_address = {n.ip: Nic(s.name, n.name, n.rail) for s in plan.cluster.servers for n in s.nics}
     own = {s.name: s.nics for s in plan.cluster.servers if s.name in servers}
     requests = {
@@ -98,7 +94,7 @@ async def _heard(
 
 
 def _others(server: str, by_address: Mapping[str, Nic]) -> Iterable[str]:
-    """Addresses of other servers' NICs, the next ones of each rail in the order of the plan."""
+    """Yields addresses of other servers' NICs: on each rail the next ones in the plan's order."""
     known = list(by_address.items())
     begin = next(k for k, (_, nic) in enumerate(known) if nic.server == server)
     asked: Counter[str] = Counter()
@@ -109,8 +105,7 @@ def _others(server: str, by_address: Mapping[str, Nic]) -> Iterable[str]:
 
 
 def verdict(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> Verdict | None:
-    """None: nothing speaks for a cable in the wrong switch. A NIC that hears nobody is not
-    misplaced, but alone."""
+    """Returns None without a sign of a cable in a wrong switch. A NIC that hears nobody is none."""
     wires = _wires(nics, heard)
     mixed = [wire for wire in wires if len({nic.rail for nic in wire}) > 1]
     if not mixed:
@@ -125,17 +120,14 @@ def verdict(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> Verdic
     if misplaced:
         return Verdict(tuple(sorted(nic for nic, _ in misplaced)), _told(misplaced))
     if not unsure:
-        return None  # Two rails on one wire: every NIC reaches its own.
+        return None  # two rails share a wire, and every NIC reaches its own rail
     words = "; ".join(", ".join(map(str, wire)) for wire in mixed)
-    return Verdict(
-        tuple(nic for wire in mixed for nic in wire),
-        "rails are wired crosswise, on one of these servers or the other. On one wire are: "
-        + words,
-    )
+    what = f"rails are wired crosswise, on one of these servers or the other. On one wire: {words}"
+    return Verdict(tuple(nic for wire in mixed for nic in wire), what)
 
 
 def _told(misplaced: Sequence[tuple[Nic, str]]) -> str:
-    """Two NICs of a server on each other's rails are one mistake."""
+    """Tells it as one mistake where two NICs of a server are on each other's rails."""
     on = dict(misplaced)
     said = []
     for nic, rail in sorted(misplaced):
@@ -152,19 +144,18 @@ def _told(misplaced: Sequence[tuple[Nic, str]]) -> str:
 
 
 def _wires(nics: Iterable[Nic], heard: Mapping[Nic, Collection[Nic]]) -> list[tuple[Nic, ...]]:
-    """NICs that hear each other, directly or through others; in order."""
+    """Returns sets of NICs that hear each other, directly or through others; in order."""
     wire_of = {nic: {nic} for nic in nics}
     for nic, answering in heard.items():
         for other in answering:
             if wire_of[nic] is not wire_of[other]:
                 joined = wire_of[nic] | wire_of[other]
                 wire_of |= dict.fromkeys(joined, joined)
-    found = {tuple(sorted(wire)) for wire in wire_of.values()}
-    return sorted(found)
+    return sorted({tuple(sorted(wire)) for wire in wire_of.values()})
 
 
 def _homes(wires: Sequence[tuple[Nic, ...]]) -> tuple[dict[str, tuple[Nic, ...]], bool]:
-    """(each rail's own wire, whether there is a rail of which that cannot be said)"""
+    """Returns each rail's own wire, and whether there is a rail for which that is unsure."""
     counts = {wire: Counter(nic.rail for nic in wire) for wire in wires}
     home, unsure = {}, False
     for rail in sorted({nic.rail for wire in wires for nic in wire}):

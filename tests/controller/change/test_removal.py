@@ -86,8 +86,8 @@ def test_packages_that_others_need_stay(
 ) -> None:
     programs = {"apt-get": apt_get(needs), "dpkg-query": dpkg_query(), "ovs-vsctl": bridges}
     printed = tasks(tmp_path, "packages", programs, packages=[*ADDED, "gone-since"])
-    assert message(printed, "Packages that were added") == ", ".join(go)
-    assert message(printed, "Packages that stay").partition(" stay:")[0] == ", ".join(stay)
+    assert message(printed, "Purged packages") == ", ".join(go)
+    assert message(printed, "Tell which packages stay").partition(" stay:")[0] == ", ".join(stay)
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_a_group_that_others_are_in_stays(
 ) -> None:
     getent = f"case $1 in group) echo {group};; *) printf '{passwd}';; esac"
     printed = tasks(tmp_path, "users", {"getent": getent}, users=[], groups=["openvswitch"])
-    part = printed.partition("Groups that were added")[2]
+    part = printed.partition("Remove added groups")[2]
     assert ("skipping: [s1] => (item=openvswitch)" in part) is stays, printed

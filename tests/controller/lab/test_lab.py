@@ -1,4 +1,4 @@
-"""The lab: what it makes of a plan, and that its NICs behave as the plan's."""
+"""A lab has the servers and networks of its plan, and its NICs keep the plan's rates."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RATE = 40e6
 
 
 def document(servers: int = 2, rails: int = 1) -> dict[str, Any]:
-    """Of at most two rails."""
+    """rails: at most two."""
     full = plan_document(servers, name=NAME, rate=f"{RATE / 1e6:.0f}Mbit")
     for server in full["cluster"]["servers"]:
         server["nics"] = server["nics"][:rails]
     return full
 
 
-# Decisions
+# What is computed from the plan
 
 
 def test_the_controller_gets_the_highest_free_management_address() -> None:
@@ -98,7 +98,7 @@ def test_a_lab_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
         lab_up(plan(document()))
 
 
-# The cluster that it makes
+# The cluster that the lab makes
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def lab() -> Iterator[Lab]:
         lab_down(NAME)
 
 
-# Who measures is of no interest to what iperf3 answers.
+# iperf3's answer does not depend on the servers of the transfer.
 ANY_TRANSFER = Transfer(
     source="", destination="", rail="", source_address="", destination_address="", tcp_port=5201,
     promised_bits_per_second=1.0,
@@ -127,8 +127,8 @@ ANY_TRANSFER = Transfer(
 def iperf3(
     lab: Lab, pairs: list[tuple[int, int]], rail: int = 0, at_most: float = 0.0
 ) -> list[float]:
-    """Payload bits per second of each (source, destination), all at once, over 2 s after the first.
-    at_most: what each sends; 0: what it can."""
+    """Returns payload bits per second of each (source, destination), all at once, over 2 s after a
+    first second. at_most: the rate that each sends at; 0: no limit."""
     servers, clients = [], []
     try:
         for port, (_, to) in enumerate(pairs, start=5201):
@@ -154,8 +154,8 @@ def iperf3(
 def undisturbed(
     lab: Lab, pairs: list[tuple[int, int]], least: float, rail: int = 0, at_most: float = 0.0
 ) -> list[float]:
-    """Measured again where the slowest pair stays below least: a busy machine only takes away, so
-    that one good run of three shows what the network does."""
+    """Measures up to three times, until the slowest pair is above least: a busy machine only lowers
+    rates, so one good run shows what the network does."""
     for _ in range(3):
         rates = iperf3(lab, pairs, rail, at_most)
         if min(rates) > least:
@@ -168,9 +168,9 @@ def undisturbed(
 def test_a_nic_sends_and_receives_at_its_rate_and_no_more(lab: Lab) -> None:
     (alone,) = undisturbed(lab, [(1, 2)], 0.92 * RATE)
     assert 0.92 * RATE < alone < 0.97 * RATE, "1448 of 1514 bytes are payload"
-    # Not so fast that a queue grows: a direction's acknowledgements would wait in it behind the
-    # other's data, and one of both can starve the other. A NIC that shared its rate between the
-    # directions would give half.
+    # Not so fast that a queue grows: one direction's acknowledgements would wait in it behind the
+    # other's data, and one direction could starve the other. A NIC that shared its rate between
+    # the directions would give half.
     both = undisturbed(lab, [(1, 2), (2, 1)], 0.7 * RATE, at_most=0.8 * RATE)
     assert all(0.7 * RATE < rate < 0.9 * RATE for rate in both), both
 

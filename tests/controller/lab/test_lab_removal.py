@@ -1,4 +1,4 @@
-"""Nothing of a lab is left, wherever its making ended, and nothing else is touched."""
+"""`lab down` leaves nothing of a lab, wherever `lab up` ended, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def marked_processes() -> list[bytes]:
 
 
 def traces() -> dict[str, Any]:
-    """All that a lab of this name could leave on the machine."""
+    """Returns all that a lab of this name could leave on the machine."""
     with records.exclusive():  # no other lab goes up now
         send_buffer = SYSCTL.read_text()
     links = json.loads(subprocess.check_output(["ip", "-json", "link"]))
@@ -80,7 +80,7 @@ def nothing_left() -> Iterator[None]:
 def test_up_and_down_leave_nothing() -> None:
     said: list[str] = []
     lab = lab_up(plan(document()), said.append)
-    # By name: an agent may have a command of its own running just then.
+    # Only daemons are compared: an agent may be running a command just then.
     daemons = (b"ovsdb-server\0", b"ovs-vswitchd\0", b"\0placewire.agent.main\0run\0")
     running = set(marked_processes())
     assert [sum(d in line for line in running) for d in daemons] == [2, 2, 2], running
@@ -123,7 +123,7 @@ def test_down_after_a_kill_in_the_middle_of_up(where: str) -> None:
 
 
 def test_down_after_a_kill_in_the_middle_of_down() -> None:
-    """Everything but the record is gone, or even the record."""
+    """`lab down` was killed when only the record was left, or only the folder."""
     record = records.LabRecord(
         name=NAME,
         servers=(),
@@ -165,7 +165,7 @@ def test_a_namespace_of_that_name_is_refused_and_left_alone() -> None:
 
 
 def test_processes_that_are_not_the_lab_s_are_left_alone() -> None:
-    """One in its namespace, like a shell; one with a pid that the record has."""
+    """One runs in the lab's namespace, like a shell; one has a pid that the record names."""
     lab = lab_up(plan(document()))
     said: list[str] = []
     with (

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SSHD = Path("/usr/sbin/sshd")
-# Where sshd's unprivileged part lives, compiled in; Debian's service makes it when it starts. Made
-# here it has a mode of its own, and goes with the last sshd of all tests that run side by side.
+# The folder of sshd's unprivileged part, compiled into sshd; Debian's service makes it at start.
+# Tests give it a mode by which it is known; the last sshd of all concurrent tests removes it.
 _PRIVILEGE_SEPARATION = Path("/run/sshd")
 _MODE_OF_OURS = 0o711
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Of the host and of its user; known_hosts lists the host under every address it was given."""
+    """Keys of a host and of its user. known_hosts: lists the host under each address given."""
 
     folder: Path
 
@@ -37,7 +37,7 @@ class Keys:
 
     @property
     def temporary(self) -> Path:
-        """Where its sessions make temporary files: nobody else's are there."""
+        """The folder for temporary files of its sessions alone."""
         return self.folder / "tmp"
 
     @property
@@ -65,7 +65,7 @@ def make_keys(folder: Path) -> Keys:
 def running_sshd(
     keys: Keys, address: str, port: int, inside: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """inside: what to put before its command, to be in a network namespace."""
+    """inside: words in front of sshd's command that run it in a network namespace."""
     with _privilege_separation():
         yield from _running_sshd(keys, address, port, inside)
 
@@ -83,13 +83,13 @@ def _privilege_separation() -> Iterator[None]:
             ):
                 _PRIVILEGE_SEPARATION.rmdir()
         except BlockingIOError:
-            pass  # another's sshd runs yet, and its test removes it
+            pass  # the sshd of another test still runs, and that test removes the folder
         finally:
             os.close(folder)
 
 
 def _held() -> int:
-    """The folder, locked together with other tests, and in its place."""
+    """Opens and locks the folder, shared with other tests, at its place."""
     while True:
         with suppress(FileExistsError):
             _PRIVILEGE_SEPARATION.mkdir(mode=_MODE_OF_OURS)
@@ -124,7 +124,7 @@ def _running_sshd(
 
 
 def _is_locked() -> bool:
-    """Whether this user may only come in by key: without PAM sshd then lets nobody in."""
+    """Whether the user's password is locked: without PAM, sshd then lets nobody in."""
     mark = f"{getpass.getuser()}:!"
     return any(line.startswith(mark) for line in Path("/etc/shadow").read_text().splitlines())
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.network
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two namespaces and nothing in them: as much of a lab as a rank sees."""
+    """Makes two empty namespaces: as much of a lab as a rank sees."""
     name = f"launch{os.getpid()}"
     servers = tuple(
         ServerRecord(name=s, namespace=f"pw-{name}-{s}", management_address="10.9.0.1")
@@ -73,7 +73,7 @@ class Stage:
         )
 
     def left(self) -> list[int]:
-        """Living processes that run this file."""
+        """Returns living processes that run this file."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -189,7 +189,7 @@ step(0); time.sleep(60)
 
 
 async def test_an_interrupt_while_ranks_are_ended_leaves_none(lab: Lab, tmp_path: Path) -> None:
-    """They take SIGTERM in, and go on."""
+    """The ranks handle SIGTERM, and go on."""
     source = """
 signal.signal(signal.SIGTERM, lambda *_: step(1))
 if rank == 1:
@@ -251,7 +251,7 @@ asyncio.run(run_ranks(launcher, specs(), say, held_seconds=lambda: {held}))
 
 
 def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
-    """Once both of its ranks have said something."""
+    """Kills a controller once both of its ranks have reported a step."""
     script = CONTROLLER.format(
         path=sys.path,
         record=lab.record.model_dump_json(),
@@ -274,7 +274,7 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
     lab: Lab, tmp_path: Path
 ) -> None:
     stage = Stage(lab, tmp_path, GOES_ON)
-    # Since the controller was last heard: before it was killed, and a busy machine takes its time.
+    # Counted since ranks last heard the controller, which is some time before the kill.
     kill_a_controller(lab, stage, held_seconds=8)
     killed, before = time.monotonic(), steps_of(stage)
     await asyncio.sleep(1)
@@ -297,7 +297,7 @@ async def test_ranks_that_are_left_are_found_and_ended(lab: Lab, tmp_path: Path)
 
 
 async def test_the_real_rank_program_says_what_it_lacks(lab: Lab) -> None:
-    """It starts, imports torch and reads its specification without any privilege."""
+    """It starts, imports torch and reads its specification without privileges."""
     with pytest.raises(JobFailed, match=r"rank 0 ended with 1: .*none"):
         await run_ranks(LabLauncher(lab), specs(1), lambda event: None)
 

@@ -1,4 +1,4 @@
-"""A program run to its end: what it is given and says arrives, and it is never left behind."""
+"""A program that is run to its end: its input and output arrive, and it never outlives the call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ time.sleep(60)
         await task
     for pid in file.read_text().split():
         state = Path(f"/proc/{pid}/stat")
-        for _ in range(100):  # the child's child is reaped by somebody else
+        for _ in range(100):  # init reaps the child's child
             if not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX":
                 break
             await asyncio.sleep(0.02)

@@ -1,5 +1,5 @@
-"""Ranks over a real sshd on this machine: the same promises as in a lab, and what SSH adds: keys
-that are checked, nothing in lists of processes, nothing left behind."""
+"""Ranks over a real sshd on this machine: all that holds in a lab holds, host keys are checked, no
+secret is in lists of processes, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def folders(login: Login) -> set[str]:
 
 
 async def gone(stage: Stage, seconds: float = 5) -> bool:
-    """Whether nothing of it is left, soon."""
+    """Whether all of its processes end soon."""
     until = time.monotonic() + seconds
     while stage.left() and time.monotonic() < until:
         await asyncio.sleep(0.05)
@@ -178,7 +178,7 @@ asyncio.run(run_ranks(stage.launcher, stage.specs(2), say, held_seconds=lambda: 
 
 
 def kill_a_controller(login: Login, folder: Path, held_seconds: float) -> Stage:
-    """Once both of its ranks have said something."""
+    """Kills a controller once both of its ranks have reported a step."""
     source = GOES_ON
     script = CONTROLLER.format(
         path=sys.path, port=login.port, key=str(login.key), known=str(login.known_hosts),
@@ -207,7 +207,7 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
 
 
 async def test_what_is_left_is_found_and_ended(login: Login) -> None:
-    """By a launcher that did not start it."""
+    """Another launcher than the one that started the ranks finds them."""
     other = launcher_of(login, "-m", "http.server", environment={})
     program = await other._begin(
         other._servers["s1"],
@@ -241,7 +241,7 @@ def test_what_somebody_types_is_told_and_left_alone(login: Login) -> None:
 async def test_what_does_not_want_to_end_leaves_nothing_either(
     login: Login, tmp_path: Path
 ) -> None:
-    """Its folder has the job's environment in it."""
+    """The folder must go too: it has the job's environment in it."""
     before = folders(login)
     source = "signal.signal(signal.SIGTERM, signal.SIG_IGN); step(0); time.sleep(60)"
     stage = Stage(login, tmp_path, source)
@@ -260,8 +260,8 @@ async def test_a_lost_connection_is_said_and_its_rank_ended(login: Login, tmp_pa
         await asyncio.sleep(0.02)
     assert stage.seen, await work
     (leader,) = (leader for _, leader in stage.launcher._leaders)
-    waiting = parent_of(leader)  # setsid, which waits for it
-    os.kill(parent_of(waiting), signal.SIGKILL)  # sshd, of this connection
+    waiting = parent_of(leader)  # setsid, which waits for the leader
+    os.kill(parent_of(waiting), signal.SIGKILL)  # the sshd of this connection
     with pytest.raises(JobFailed, match="the SSH connection to s1 was lost"):
         await work
     assert await gone(stage)
@@ -327,7 +327,7 @@ def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path:
     other = make_keys(tmp_path / "other")
     other.know(ADDRESS, login.port)
     changed = Login(port=login.port, key=keys.user, known_hosts=other.known_hosts)
-    with pytest.raises(LaunchFailed, match=r"(?s)somebody may be in between.*ssh-keygen -R \[127"):
+    with pytest.raises(LaunchFailed, match=r"(?s)somebody may intercept.*ssh-keygen -R \[127"):
         launcher_of(changed).require_ready()
 
 

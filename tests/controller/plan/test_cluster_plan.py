@@ -25,7 +25,7 @@ Solve = Callable[..., int]
 
 @pytest.fixture
 def solve(tmp_path: Path) -> Solve:
-    """Two operators on the cluster of this file; the placement is in tmp_path."""
+    """Solves two operators on this file's cluster; the placement is in tmp_path."""
     graph = build_graph(
         [OperatorRow(id=i, type="op", seconds={"cpu": 0.5}) for i in "AB"],
         [TensorRow(producer="A", consumers=("B",), bytes=1000)],

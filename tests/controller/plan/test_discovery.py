@@ -1,4 +1,4 @@
-"""A plan from what agents say: it is one that can be read, and says what it could not know."""
+"""The plan that `init` writes can be parsed, and says in comments what is not known."""
 
 from __future__ import annotations
 

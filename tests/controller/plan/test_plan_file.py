@@ -41,7 +41,7 @@ def _drop(*path: Any) -> Edit:
 
 
 def _torchrun(**more: Any) -> Edit:
-    """A script, with something wrong."""
+    """Returns a change that makes the job a script, with a mistake."""
     return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
 
 
@@ -251,18 +251,18 @@ MISTAKES = {
         "job.optimizer.schedule.steps",
         "accepted here: name, warmup_steps",
     ),
-    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "that it divides"),
+    "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "divides job.batch"),
     "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
         "job.optimizer.momentum",
-        "adamw takes none",
+        "adamw takes no momentum",
     ),
     "version": (_set("version", to=2), "version", "accepted: 1"),
 }
 
 
-# Each would be taken for something else, or fail only after servers were changed.
+# Unchecked, each would be taken for another value, or fail only after servers were changed.
 VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("version",): [True, 1.0, "1", 2],
     ("name",): [5, None, "", "a\n", "A", "a" * 25],

@@ -61,7 +61,7 @@ URLS = {f"s{k}": "https://10.9.0.254:7440" for k in (1, 2, 3)}
 
 
 def event(kind: str, host: str | None = "s1", **data: Any) -> dict[str, Any]:
-    """As ansible-runner tells it."""
+    """Returns an event as ansible-runner gives it."""
     return {"event": kind, "event_data": {"host": host, **data}}
 
 
@@ -270,7 +270,7 @@ def test_every_role_is_a_stage_with_a_name() -> None:
 
 
 def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
-    """At this machine: it only reads."""
+    """Runs on this machine: it only reads."""
     look = PLAYBOOKS / "roles/before/files/look.py"
     there, absent = tmp_path / "there", tmp_path / "absent"
     (there / "ca").mkdir(parents=True)
@@ -302,7 +302,7 @@ def test_a_task_with_a_token_is_not_logged() -> None:
 
 
 def on_this_machine(folder: Path, agent: str) -> Path:
-    """An inventory of one server that is this machine, with a stand-in for the agent's program."""
+    """Writes an inventory with this machine as its one server, and a stand-in for the agent."""
     file = folder / ".venv/bin/agent"
     file.parent.mkdir(parents=True)
     file.write_text(f"#!/bin/sh\n{agent}\n")
@@ -315,7 +315,7 @@ def on_this_machine(folder: Path, agent: str) -> Path:
 
 
 async def test_a_token_reaches_the_agent_and_nothing_that_is_told_or_kept(tmp_path: Path) -> None:
-    """The role that enrols, on this machine, with a stand-in for the agent's program."""
+    """Runs the role `enrolment` on this machine, with a stand-in for the agent's program."""
     secret = "pw1.s1.feed.a-secret-of-one-use"
     own = on_this_machine(
         tmp_path,
@@ -340,7 +340,7 @@ async def test_a_token_reaches_the_agent_and_nothing_that_is_told_or_kept(tmp_pa
 
 
 async def test_cancelled_it_begins_no_other_task(tmp_path: Path) -> None:
-    """The one that is under way ends by itself, as on a server."""
+    """The task that is under way ends by itself, as on a server."""
     began, later = tmp_path / "began", tmp_path / "later"
     own = on_this_machine(
         tmp_path,
@@ -367,7 +367,7 @@ async def test_cancelled_it_begins_no_other_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["all: [", "all: {hosts: {s2: {}}}"])
 async def test_what_ansible_cannot_run_is_told(tmp_path: Path, text: str) -> None:
-    """It would end with 0 where it knows no such server."""
+    """Ansible itself ends with 0 where its inventory has no such server."""
     own = tmp_path / "own.yaml"
     own.write_text(text)
     with pytest.raises(UsageError, match="nothing of s1"):
@@ -378,8 +378,8 @@ async def test_what_ansible_cannot_run_is_told(tmp_path: Path, text: str) -> Non
 
 
 class ServersHere(Playbooks):
-    """In Ansible's place: it enrols as the role does, with the agent's own code, and starts its
-    link. without: servers that have no certificate yet."""
+    """Stands in for Ansible: enrols as the role does, with the agent's own code, and starts the
+    agent's link. without: servers that have no certificate yet."""
 
     def __init__(self, folder: Path, without: Sequence[str]) -> None:
         super().__init__([], check=False)
@@ -430,7 +430,7 @@ class ServersHere(Playbooks):
 
 @pytest.mark.parametrize("comes_from", ["127.0.0.1", "10.9.0.1"])
 async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_from: str) -> None:
-    """And only from its own address."""
+    """It enrols only from its own address."""
     servers = ServersHere(tmp_path, without=["s1"])
     servers.link_port = free_port()
     site = Site(
@@ -475,7 +475,7 @@ class Silent:
 
 
 def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
-    """(exit code, standard error)."""
+    """Returns (exit code, standard error)."""
     file = written(tmp_path / "plan.yaml", plan_document())
     with pytest.raises(SystemExit) as raised:
         main(["provision", str(file), "--state-dir", str(tmp_path / "state"), *words])
@@ -521,7 +521,7 @@ def test_the_inventory_of_a_plan_is_written_for_plain_ansible(
 def test_a_server_that_nobody_reaches_ends_with_five(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over Ansible's own SSH, to a port of this machine where nothing listens."""
+    """Ansible's own SSH dials a port of this machine where nothing listens."""
     own = written(
         tmp_path / "own.yaml",
         {"all": {"hosts": {"s1": {"ansible_host": "127.0.0.1", "ansible_port": 1}}}},

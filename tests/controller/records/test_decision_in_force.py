@@ -1,4 +1,4 @@
-"""Which decision servers are on, and why: what status says."""
+"""`controller status` says which decision servers have in force, and why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STORIES: dict[str, tuple[list[list[str]], dict[str, int], int | None, str]] = {
     "finished": (
         [["kept"], ["keep decided", "finished by recovery, as decision 3"], ["kept"]],
         {"s1": 3, "s2": 3}, 3,
-        r"decision 3; decision 2 was kept by another .*as decision 3\); decision 3 was kept",
+        r"decision 3; decision 2 was finished by a later decision .*as decision 3\); decision",
     ),
     "destroyed": (
         [["kept"], ["kept", "destroy decided", "destroyed"]], {"s1": 0, "s2": 0}, None,

@@ -1,4 +1,4 @@
-"""`controller history`: what is in the journal, as people and machines read it."""
+"""`controller history` shows the journal to people and, as JSON, to machines."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.controller.plans import plan_document
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
-    """(exit code, standard output, standard error)"""
+    """Returns (exit code, standard output, standard error)."""
     with pytest.raises(SystemExit) as ended:
         main(["logs", *map(str, arguments)])
     return ended.value.code, *capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What people read: nothing is lost at 100 columns, however long the names are."""
+"""Output for people loses nothing at 100 columns, however long names are."""
 
 from __future__ import annotations
 

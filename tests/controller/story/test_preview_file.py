@@ -1,4 +1,4 @@
-"""A preview as a file: what applying it holds to."""
+"""Applying a preview file makes the changes that it shows, or none."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_values_of_variables_are_the_plan_files_own(tmp_path: Path) -> None:
     del document["job"]["env"]["TOKEN"]
     file.write_text(yaml.safe_dump(document))
     for _ in range(2):
-        with pytest.raises(UsageError, match="others than when it was previewed"):
+        with pytest.raises(UsageError, match="other variables than when"):
             preview.parsed()
         file.unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def test_what_is_no_preview_may_be_a_plan(tmp_path: Path) -> None:
         assert read_preview(tmp_path / "file") is None
     assert read_preview(tmp_path / "none") is None
     (tmp_path / "file").write_text('{"kind": "preview", "version": 2}')
-    with pytest.raises(UsageError, match="no preview that this version can read"):
+    with pytest.raises(UsageError, match="cannot read this preview"):
         read_preview(tmp_path / "file")
 
 
@@ -109,7 +109,7 @@ def test_what_differs_is_named_by_server() -> None:
 
 
 def test_another_state_behind_the_same_changes_is_stale() -> None:
-    """As where two servers have it already, and it came from another plan."""
+    """So it is where servers have the changes already, made by another plan."""
     preview = preview_of(plan_document(), ROOT / "small.yaml", proposal({"s1": ()}))
     other = proposal({"s1": ()})
     other.desired["s1"] = other.desired["s1"].model_copy(update={"plan_digest": "e"})

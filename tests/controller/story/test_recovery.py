@@ -35,7 +35,7 @@ from tests.controller.plans import plan, plan_document
 SERVERS = ("s1", "s2", "s3")
 PLAN = plan(plan_document(3, name="test-plan"))
 OLD, NEW = (10_000_000, 20_000_000), (30_000_000, 5_000_000)
-# More than any of these changes has messages and notes.
+# No change here has so many messages and notes.
 MOST_POINTS = 60
 
 
@@ -57,14 +57,14 @@ class Mortal:
 
 
 class MemoryAgents:
-    """As placewire.controller.agents.agents, with keepers for agents."""
+    """Stands in for placewire.controller.agents.agents, with keepers as agents."""
 
     def __init__(self, keepers: Mapping[str, Keeper], mortal: Mortal) -> None:
         self._keepers, self._mortal = keepers, mortal
 
     @property
     def hello(self) -> Mapping[str, Any]:
-        return self._keepers  # Of a hello, what is asked for is the lease.
+        return self._keepers  # of a hello, only the lease is read
 
     async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
         if missing := [server for server in servers if server not in self._keepers]:
@@ -96,7 +96,7 @@ def _answer(keeper: Keeper, request: Any) -> Any:
 
 
 class MortalJournal:
-    """A journal whose notes are points as well."""
+    """A journal in which each note is a point to die at, too."""
 
     def __init__(self, journal: Journal, mortal: Mortal) -> None:
         self._journal, self._mortal = journal, mortal
@@ -139,7 +139,7 @@ class Cluster:
             self.keepers[server].tick()
 
     def in_force(self) -> set[str]:
-        """Digests of what servers are on; "" for nothing."""
+        """Returns digests of what servers have in force; "" for nothing."""
         return {
             "" if keeper.desired is None else keeper.desired.plan_digest
             for keeper in self.keepers.values()
@@ -243,7 +243,7 @@ def test_what_is_not_reached_is_due_again(cluster: Cluster) -> None:
 
 
 def test_what_a_server_may_have_kept_is_no_lease_s_to_undo(cluster: Cluster) -> None:
-    """It heard of the keep, and then nothing more: the others were restored."""
+    """The server was told to keep, and heard nothing more; the others were restored."""
     asyncio.run(keep(cluster, Mortal(None), OLD))
     lost = Away(cluster, "s3")
     with pytest.raises(RestoreFailed, match="s3"):
@@ -259,7 +259,7 @@ def test_what_a_server_may_have_kept_is_no_lease_s_to_undo(cluster: Cluster) -> 
 
 
 class Away(MemoryAgents):
-    """This server takes the keep in, and is then out of reach."""
+    """This server keeps when told to, and is then out of reach."""
 
     def __init__(self, cluster: Cluster, server: str) -> None:
         super().__init__(cluster.keepers, Mortal(None))
@@ -287,7 +287,7 @@ class Away(MemoryAgents):
 
 
 def _is_half_kept(cluster: Cluster, point: int) -> bool:
-    """Tries a keep that dies there; undone where nothing was kept yet."""
+    """Runs a keep that dies at this point, and undoes it where nothing was kept yet."""
     with suppress(Died):
         asyncio.run(keep(cluster, Mortal(point)))
     found = left_open(cluster.journal, "test-plan")

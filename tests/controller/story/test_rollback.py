@@ -1,4 +1,4 @@
-"""Which decision is gone back to, and when none can be."""
+"""Which decision a rollback takes, and when it takes none."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def decided(journal: Journal, digest: str, *, kept: bool = True, name: str = "sm
 
 
 def test_the_last_other_network_that_was_kept(journal: Journal) -> None:
-    with pytest.raises(UsageError, match="nothing else was kept"):
+    with pytest.raises(UsageError, match="no other network of plan"):
         choose(journal, PLAN, None)
     first = decided(journal, "a")
-    with pytest.raises(UsageError, match="nothing else was kept"):
+    with pytest.raises(UsageError, match="no other network of plan"):
         choose(journal, PLAN, None)
     second = decided(journal, "b")
     decided(journal, "b")

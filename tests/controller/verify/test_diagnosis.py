@@ -1,4 +1,4 @@
-"""What a controller finds that one server alone cannot."""
+"""The controller finds what one server alone cannot."""
 
 from __future__ import annotations
 

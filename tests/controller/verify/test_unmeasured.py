@@ -1,4 +1,4 @@
-"""What is changed without a measurement. Real commands; servers in memory."""
+"""Commands that change the network without a measurement; the servers are in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure verdicts: promised against measured, and what a run's events add up to."""
+"""Pure verdicts: promised against measured rates, and sums over a run's events."""
 
 from __future__ import annotations
 

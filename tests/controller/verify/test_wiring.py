@@ -1,4 +1,4 @@
-"""Which cables are in the wrong switch, by who answers on whose wire."""
+"""Cables in wrong switches are found by who answers on whose wire."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Switch = Mapping[str, str]
 
 
 def plugged(servers: int, **elsewhere: str) -> Switch:
-    """elsewhere: of NICs as s3_nic0, where they are."""
+    """elsewhere: the rail that a NIC (like s3_nic0) is really on."""
     found = {f"s{k} nic{r}": rail for k in range(1, servers + 1) for r, rail in enumerate("ab")}
     return found | {name.replace("_", " "): rail for name, rail in elsewhere.items()}
 
 
 class Cabled:
-    """Agents whose NICs hear whoever is in the same switch."""
+    """Agents whose NICs hear all NICs in the same switch."""
 
     def __init__(self, servers: int, switch: Switch, *, silent: str = "") -> None:
         self.plan = plan(plan_document(servers))
@@ -53,7 +53,7 @@ class Cabled:
         return answers
 
     def links(self, *, through: float = 0.0) -> tuple[LinkMeasurement, ...]:
-        """What a pair on unlike wires gets is nothing."""
+        """A pair on different wires measures 0."""
         names = [server.name for server in self.plan.cluster.servers]
         return tuple(
             LinkMeasurement(

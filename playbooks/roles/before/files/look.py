@@ -1,4 +1,4 @@
-"""What is on this server, as one JSON document. Reads only; its own python3 runs it, as root."""
+"""Prints what is on this server as one JSON document. Only reads; the server's python3 runs it."""
 
 import ctypes
 import grp
@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-# Of adjtimex(2).
+# Constants of adjtimex(2).
 CLOCK_NOT_SYNCHRONISED = 5
 TIMEX_BYTES = 256
 
 
 def look(state: str, record: str, folders: list[str]) -> dict[str, object]:
-    """state: the agent's folder. record: of what was added before. folders: ours among others'."""
+    """state: the agent's folder. record: lists what was added before. folders: to look for."""
     clock = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     return {
         "lacks": [path for path in ("/usr/bin/apt-get", "/run/systemd/system") if not there(path)],
@@ -40,7 +40,6 @@ def there(path: str) -> bool:
 
 
 def packages() -> list[str]:
-    """Those that are installed."""
     form = "${Package} ${db:Status-Status}\n"
     said = subprocess.run(
         ["dpkg-query", "--show", "--showformat", form], capture_output=True, text=True, check=False
