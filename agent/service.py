@@ -1,4 +1,4 @@
-"""What an agent answers to each request. Effects are passed in; no sockets here."""
+"""Answers each request of the controller. Effects are passed in; this module opens no socket."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.refuse import refuse
 from placewire.frozen import Frozen
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
-# Characters of a message that is not understood.
+# How many characters of a message that is not understood are quoted.
 LONGEST_QUOTE = 200
 
 
@@ -73,9 +74,10 @@ def _nobody_answers(interfaces: Sequence[str], addresses: Sequence[str]) -> tupl
 
 
 class Service:
-    """Requests may run at the same time: the keeper serialises what changes the network.
+    """Requests may run at the same time: the keeper serialises those that change the network.
 
-    diagnose: as `agent doctor` looks. find_neighbours: of (interfaces, addresses), who answers.
+    diagnose: makes the diagnosis of `agent doctor`. find_neighbours: for (interfaces, addresses),
+    returns who answers.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Service:
         }
 
     async def answer(self, body: Any) -> Frozen | Refusal:
-        """body: a request as JSON. What cannot be understood or done is a Refusal."""
+        """body: a request as JSON. Returns a Refusal where it is not understood or not done."""
         try:
             request = _REQUEST.validate_python(body)
         except ValidationError as error:
@@ -140,11 +142,11 @@ class Service:
         return Counters(counters=self._measuring.read_counters(request.interfaces))
 
     async def _find_neighbours(self, request: FindNeighbours) -> Neighbours:
-        """Raises EffectError where an interface is no bridge of what is in force."""
+        """Raises EffectError where an interface is no bridge of the state in force."""
         desired = self._keeper.desired
         ours = {bridge.name for bridge in desired.bridges} if desired is not None else set()
         if others := [name for name in request.interfaces if name not in ours]:
-            raise EffectError(f"{', '.join(others)}: no bridge of what is in force here")
+            raise EffectError(f"{', '.join(others)}: no bridge of the state in force here")
         found = await asyncio.to_thread(self._neighbours, request.interfaces, request.addresses)
         return Neighbours(found=found)
 
@@ -158,9 +160,9 @@ class Service:
         )
 
     def _refusal(self, what: str, remedy: str) -> Refusal:
-        return Refusal(what=what, where=f"server {self._server}", remedy=remedy)
+        return refuse(f"server {self._server}", what, remedy)
 
 
 def _shown(text: str) -> str:
-    """Of what another wrote: not all of it where it is long, and only what can be sent."""
+    """The beginning of a text that another program wrote, with what cannot be sent escaped."""
     return text[:LONGEST_QUOTE].encode(errors="backslashreplace").decode()

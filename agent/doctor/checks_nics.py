@@ -11,14 +11,10 @@ from ipaddress import IPv4Interface
 from itertools import combinations
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
+from placewire.agent.contract.entries import Address, Bridge, bridge_name
 from placewire.agent.contract.state import DesiredState, NicFacts
 from placewire.agent.doctor.facts import Facts
-from placewire.agent.reconcile.refusals_nics import (
-    LONGEST_INTERFACE_NAME,
-    address_refusals,
-    bridge_refusals,
-)
+from placewire.agent.reconcile.refusals_nics import address_refusals, bridge_refusals
 
 
 def nic_findings(facts: Facts) -> Iterator[Finding]:
@@ -31,7 +27,7 @@ def nic_findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
-    bridge = f"{BRIDGE_PREFIX}{nic.name}"[:LONGEST_INTERFACE_NAME]
+    bridge = bridge_name(nic.name)
     wanted = DesiredState(
         server=facts.server, plan_name="", plan_digest="", generation=0,
         take_over=(nic.name,),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.entries import TABLES
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
 
@@ -113,11 +113,11 @@ def _sysctls(facts: Facts) -> Iterator[Finding]:
 
 def _tables(facts: Facts) -> Iterator[Finding]:
     for number, name in facts.others.named_tables:
-        if TABLE_BASE <= number < TABLE_BASE + TABLE_COUNT:
+        if number in TABLES:
             yield Finding(
                 severity="warning", what=f"is called {name}", where=f"routing table {number}",
-                why=f"tables {TABLE_BASE} to {TABLE_BASE + TABLE_COUNT - 1} are ours: somebody "
-                "else means to use one",
+                why=f"tables {TABLES.start} to {TABLES.stop - 1} are ours: somebody else means to "
+                "use one",
                 remedy="give it another number in /etc/iproute2/rt_tables",
             )  # fmt: skip
 

@@ -36,7 +36,7 @@ from pyroute2.netlink.rtnl import (
     RTMGRP_TC,
 )
 
-from placewire.agent.contract.entries import PROTOCOL, TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.entries import PROTOCOL, TABLES
 
 _GROUP_IPV4_NETCONF = 1 << 23
 _GROUPS = (
@@ -53,7 +53,6 @@ _QUEUES = (
 )  # fmt: skip
 _HEADER = struct.Struct("=IHHII")
 _IFLA_IFNAME, _RTA_OIF, _RTA_TABLE, _NETCONFA_IFINDEX = 3, 4, 15, 1
-_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
 _BUFFER_BYTES = 65_536
 _QUEUED_BYTES = 1 << 20
 
@@ -122,7 +121,7 @@ class KernelEvents:
             table = _number(found.get(_RTA_TABLE)) or body[4]
             return (
                 body[5] == PROTOCOL
-                or table in _TABLES
+                or table in TABLES
                 or _number(found.get(_RTA_OIF)) in self._indexes
             )
         if kind == _NEW_NETCONF:

@@ -11,10 +11,8 @@ from pyroute2 import IPRoute
 
 from placewire.agent.contract.entries import (
     PROTOCOL,
-    RULE_PRIORITY_BASE,
-    RULE_PRIORITY_COUNT,
-    TABLE_BASE,
-    TABLE_COUNT,
+    RULE_PRIORITIES,
+    TABLES,
     Route,
     Rule,
 )
@@ -22,8 +20,6 @@ from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
-_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
-_PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
 
 
@@ -37,7 +33,7 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
             source = f"{message.get_attr('FRA_SRC') or '0.0.0.0'}/{message['src_len']}"
             if message.get_attr("FRA_PROTOCOL") == PROTOCOL:
                 ours.append(Rule(priority=priority, source=source, table=table))
-            elif priority in _PRIORITIES:
+            elif priority in RULE_PRIORITIES:
                 text = f"{priority}: from {source} lookup {table}"
                 foreign.append(ForeignEntry(collection="rules", key=str(priority), text=text))
     return sorted(ours, key=lambda rule: rule.key), foreign
@@ -51,7 +47,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
         for message in netlink.get_routes(family=AF_INET):
             table = message.get_attr("RTA_TABLE") or message["table"]
             mine = message["proto"] == PROTOCOL
-            if not mine and table not in _TABLES:
+            if not mine and table not in TABLES:
                 continue
             route = Route(
                 table=table,

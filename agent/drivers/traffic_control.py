@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pyroute2 import IPRoute
 
 from placewire.agent.contract.entries import (
-    CLASSIFIER_PREFERENCE_BASE,
+    CLASSIFIER_PREFERENCES,
     SHORT_PACKET_BYTES,
     Classifier,
 )
@@ -28,9 +28,7 @@ _TICK_SECONDS = 64e-9
 _HTB = "1"
 # Open vSwitch raises a class's burst to the NIC's MTU and this (3.1), whatever was asked.
 _BURST_BEYOND_MTU_BYTES = 64
-_SHORT_PREFERENCE = CLASSIFIER_PREFERENCE_BASE
-_DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCE_BASE + 1
-_PREFERENCES = range(CLASSIFIER_PREFERENCE_BASE, CLASSIFIER_PREFERENCE_BASE + 1000)
+_SHORT_PREFERENCE, _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCES[:2]
 # A mask on the total length finds packets below a power of two only.
 _LENGTH_MASK = 0xFFFF & ~(SHORT_PACKET_BYTES - 1)
 # Words of 32 bits, as u32 compares them: (value, mask, offset in the IPv4 header and behind it).
@@ -151,7 +149,7 @@ def _filters(nic: str) -> _Filters:
     tables: set[int] = set()
     current: Filter | None = None
     for line in run(["tc", "filter", "show", "dev", nic]).splitlines():
-        if (header := _HEADER.match(line)) and int(header["pref"]) in _PREFERENCES:
+        if (header := _HEADER.match(line)) and int(header["pref"]) in CLASSIFIER_PREFERENCES:
             class_id = int(header["major"], 16) << 16 | int(header["minor"], 16)
             current = Filter(int(header["pref"]), header["handle"], class_id)
             filters.append(current)
@@ -159,7 +157,7 @@ def _filters(nic: str) -> _Filters:
             current.matches.add((int(match["value"], 16), int(match["mask"], 16), int(match["at"])))
         elif any_filter := _ANY.match(line):
             current = None
-            if int(any_filter["pref"]) in _PREFERENCES:
+            if int(any_filter["pref"]) in CLASSIFIER_PREFERENCES:
                 if any_filter["kind"] == "u32":
                     tables.add(int(any_filter["pref"]))
                 else:

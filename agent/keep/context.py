@@ -9,6 +9,7 @@ from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.refuse import refuse
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
 
@@ -16,12 +17,12 @@ from placewire.agent.reconcile.validate import ServerFacts
 class Context:
     """Operations that change the network hold the keeper's change lock.
 
-    facts: asked anew for each check, as the way to the controller may change.
+    facts: called for each check, as the way to the controller may change.
     elapsed: seconds of a clock that nobody sets.
-    read_back_seconds: how long a read-back may take until it shows what was applied.
+    read_back_seconds: how long to wait until a read-back shows what was applied.
     read_seconds: how long the last reading of the network took.
-    in_force_is_whole: False while parts of the state in force may be missing: from a start until
-    the first read-back, and after a change that failed and left that state in force.
+    in_force_is_whole: False while parts of the state in force may be missing: from the agent's
+    start to the first read-back, and after a change that failed and left that state in force.
     """
 
     def __init__(
@@ -49,4 +50,4 @@ class Context:
         return observed
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
-        return Refusal(what=what, where=f"server {self.facts().server}", remedy=remedy)
+        return refuse(f"server {self.facts().server}", what, remedy)

@@ -13,7 +13,7 @@ from placewire.agent.reconcile.lease import Kept
 
 
 def restore(context: Context, generation: int) -> Outcome:
-    """Raises LeaseRefusedError, EffectError, as Keeper.restore says."""
+    """Raises LeaseRefusedError and EffectError, as Keeper.restore does."""
     memory = context.memory
     with memory.lock:
         if not leases.check_restore(memory.kept, generation):
@@ -28,9 +28,9 @@ def destroy(context: Context) -> Outcome:
 
 
 def restore_where_due(context: Context) -> Outcome | None:
-    """Where the lease says that the baseline must come back, it comes back, whatever other program
-    is in the way. To be called with the change lock held: a change that is found to be under way
-    was then interrupted."""
+    """Brings the baseline back where the lease says that it must come back, though another program
+    may keep part of it. None: it need not. To be called with the change lock held, so that a change
+    that seems to be under way is one that was interrupted."""
     memory = context.memory
     with memory.lock:
         now = memory.now()
@@ -42,14 +42,14 @@ def restore_where_due(context: Context) -> Outcome | None:
 
 
 def bring_back(context: Context) -> Outcome:
-    """Makes true what leases.begin_restore or begin_destroy wrote down."""
+    """Carries out what leases.begin_restore or begin_destroy wrote down."""
     memory = context.memory
     kept = memory.kept
     context.retry.begin()
     try:
         steps = apply_whole(context, kept.desired, kept.ledger, "restore")
     except Exception as error:
-        # Whatever it was: the lease must say that the baseline is not back.
+        # Any error at all: the lease must say that the baseline is not back.
         context.retry.failed(error)
         return _failed(context, kept, text_of(error))
     with memory.lock:
@@ -66,8 +66,8 @@ def _restore_to(context: Context, aim: Kept) -> Outcome:
 
 
 def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
-    """Other programs' settings that would go with a change to `aim`. Where the server cannot be
-    read now, none are known: the change is begun, fails, and is tried again."""
+    """Why other programs' settings keep `aim` from being reached. Where the server cannot be read
+    now, none is known: the change is begun, fails, and is tried again."""
     try:
         observed = context.observe(aim.desired, aim.ledger)
     except EffectError:

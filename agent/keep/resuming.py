@@ -1,5 +1,5 @@
-"""Makes the state in force whole again after a start: a reboot keeps bridges in the database, and
-loses addresses, routes and filters."""
+"""Makes the state in force whole again after the agent's start: a reboot keeps bridges in the
+database, but loses addresses, routes and filters."""
 
 from __future__ import annotations
 

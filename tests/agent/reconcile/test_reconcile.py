@@ -152,9 +152,9 @@ def test_the_ledger_keeps_first_values_and_forgets_what_is_back() -> None:
     ledger = extend_ledger(desired, BARE, Ledger())
     later = BARE.model_copy(update={"nics": (nic("nic0"), nic("nic1"))})
     assert extend_ledger(desired, later, ledger) == ledger
-    fewer = prune_ledger(desired_state(1, nics=("nic1",)), ledger)
+    fewer = prune_ledger([desired_state(1, nics=("nic1",))], ledger)
     assert [taken.nic for taken in fewer.nics] == ["nic1"]
-    assert prune_ledger(None, ledger) == Ledger()
+    assert prune_ledger([], ledger) == Ledger()
 
 
 @pytest.mark.parametrize(
