@@ -1,8 +1,8 @@
-"""What the kernel tells of changes to interfaces, addresses, routes, rules, queues and sysctls.
+"""Notifies when the kernel tells of a change to interfaces, addresses, routes, rules or queues.
 
-Messages are only looked at for whether they concern us: a router's thousands of routes, or a host's
-containers, must cost next to nothing. What changed is read back later, as a whole. Structures are
-those of linux/rtnetlink.h; of sysctls the kernel tells a few only (rp_filter is one).
+A message is only checked for whether it concerns us, because a router's thousands of routes or a
+host's containers must cost next to nothing; everything is read back later. The structures are those
+of linux/rtnetlink.h. The kernel tells of a few sysctls too (rp_filter is one).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _QUEUED_BYTES = 1 << 20
 
 
 class KernelEvents:
-    """Calls `notice` in the loop's thread, from `open` to `close`. One network namespace: that of
-    the process."""
+    """Calls `notice` in the loop's thread, from `open` to `close`, for the process's own network
+    namespace."""
 
     def __init__(self, notice: Callable[[], None]) -> None:
         self._notice = notice
@@ -95,26 +95,22 @@ class KernelEvents:
                 raise
             self._notice()  # Messages were lost, ours perhaps among them.
             return
-        # All of them: what this learns of interfaces must not end at the first that concerns us.
+        # All messages are looked at, because `concerns` learns of new interfaces.
         concern = [self.concerns(kind, body) for kind, body in messages(data)]
         if any(concern):
             self._notice()
 
     def concerns(self, kind: int, body: bytes) -> bool:
-        """Whether it is about an interface, a table or a rule of ours; learns the numbers of
-        interfaces that come."""
+        """Whether a message is about an interface, a table or a rule of ours. Learns the indexes of
+        new interfaces."""
         if kind in _RULES:
             return True
-        if kind in _LINKS:
+        if kind in (*_LINKS, *_ADDRESSES, *_QUEUES):
             (index,) = struct.unpack_from("=i", body, 4)
-            name = (
-                attributes(body, 16).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace")
-            )
-            if name in self._names:
-                self._indexes.add(index)
-            return index in self._indexes or name in self._names
-        if kind in _ADDRESSES or kind in _QUEUES:
-            (index,) = struct.unpack_from("=i", body, 4)
+            if kind in _LINKS:
+                name = attributes(body, 16).get(_IFLA_IFNAME, b"").rstrip(b"\0")
+                if name.decode(errors="replace") in self._names:
+                    self._indexes.add(index)
             return index in self._indexes
         if kind in _ROUTES:
             found = attributes(body, 12)
@@ -125,14 +121,14 @@ class KernelEvents:
                 or _number(found.get(_RTA_OIF)) in self._indexes
             )
         if kind == _NEW_NETCONF:
-            # -1 is `all`, -2 `default`.
+            # -1 stands for `all`, -2 for `default`.
             index = _number(attributes(body, 4).get(_NETCONFA_IFINDEX))
             return index in self._indexes or index < 0
         return False
 
 
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, what follows the header) of each message of a datagram."""
+    """(type, body) of each message of a datagram."""
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind, *_ = _HEADER.unpack_from(data, at)

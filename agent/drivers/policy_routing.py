@@ -1,4 +1,4 @@
-"""Our routing rules and routes: protocol 80, own tables, own priorities."""
+"""Reads and changes our routing rules and routes: protocol 80, own tables, own priorities."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
 
 
 def change_rules(steps: Sequence[EntryStep]) -> None:
-    """A rule has no identity of its own for the kernel: a changed one is added, then the former
-    is removed."""
+    """To the kernel, a rule has no identity: a changed one is added, then the former is removed."""
     with IPRoute() as netlink:
         for step in steps:
             if isinstance(step.after, Rule):
@@ -89,7 +88,7 @@ def _rule(netlink: Any, verb: str, rule: Rule) -> None:
 
 
 def change_routes(steps: Sequence[EntryStep]) -> None:
-    """A new one is refused by the kernel where somebody else's has come in its place meanwhile."""
+    """The kernel refuses a new route where a foreign one has come into its place meanwhile."""
     with IPRoute() as netlink:
         for step in steps:
             if isinstance(step.after, Route):
@@ -102,7 +101,7 @@ def _route(netlink: Any, verb: str, route: Route) -> None:
     indexes = netlink.link_lookup(ifname=route.interface)
     if not indexes:
         if verb == "del":
-            return  # It went with its interface.
+            return  # The route went with its interface.
         raise EffectError(f"route {route.key}: there is no interface {route.interface}")
     arguments = {
         "family": AF_INET,

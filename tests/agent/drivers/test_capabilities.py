@@ -100,7 +100,7 @@ def test_a_frame_that_the_driver_never_takes_is_not_answered_with_ip_link_set() 
 
 
 def test_answers_are_told_apart_by_line() -> None:
-    kinds, lines = abilities._questions()
+    kinds, lines = zip(*abilities._questions(), strict=True)
     assert len(kinds) == len(lines) and kinds[0] == CLASSFUL_QDISC
     without_u32 = abilities._answers(kinds, {kinds.index(CLASSIFIER) + 1})
     assert without_u32.lacks(CLASSIFIER) and not without_u32.lacks(CLASSFUL_QDISC)
