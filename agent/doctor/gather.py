@@ -1,4 +1,4 @@
-"""Looks at one server for `agent doctor`. Reads only; what cannot be read is said, or left out."""
+"""Gathers the facts of one server for `agent doctor`: reads only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gather(config: AgentConfig) -> Facts:
 
 
 def _agent_user() -> pwd.struct_passwd:
-    """Whom the unit runs the agent as; where there is no such user, whoever asks."""
+    """The user of the agent's systemd unit; the current one where that user does not exist."""
     try:
         return pwd.getpwnam(UNIT_USER)
     except KeyError:
@@ -121,7 +121,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _agent_running(directory: Path) -> bool:
-    """By the process that its lock names: taking the lock to see would keep an agent from
+    """Looks at the process that the lock names: taking the lock would keep an agent from
     starting."""
     try:
         number = (directory / "agent.lock").read_text().strip()
@@ -132,7 +132,7 @@ def _agent_running(directory: Path) -> bool:
 
 
 def _readable(path: Path, user: pwd.struct_passwd) -> bool:
-    """By its mode; for whoever asks, as the kernel says."""
+    """By the kernel's word for the current user; by the file's mode for another one."""
     if user.pw_uid == os.geteuid():
         return os.access(path, os.R_OK)
     try:

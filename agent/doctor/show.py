@@ -1,4 +1,4 @@
-"""Findings for people, within 100 columns, and as JSON."""
+"""Shows findings: as tables of at most 100 columns, or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIGABIT = 1e9
 
 
 def document(facts: Facts, found: Sequence[Finding]) -> str:
-    """JSON: the facts are what an agent would say of itself, and what this looked at."""
+    """The findings and the facts that they follow from, as JSON."""
     content = {
         "server": facts.server,
         "exit_code": exit_code(tuple(found)),

@@ -1,4 +1,4 @@
-"""Open vSwitch's sockets, and whether the agent's user may write them."""
+"""Looks at Open vSwitch's sockets, and whether the agent's user may write them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _ACCESS_LIST = "system.posix_acl_access"
 def socket_facts(
     config: AgentConfig, bridges: Sequence[str], user: pwd.struct_passwd
 ) -> tuple[SocketFacts, ...]:
-    """The database's, and of our bridges the one that takes flows. A database that is reached over
-    TCP has none."""
+    """The database's socket (none where it is reached over TCP), and each bridge's for flows."""
     paths = [Path(config.openvswitch_run_dir) / f"{bridge}.mgmt" for bridge in bridges]
     if config.ovsdb_remote.startswith("unix:"):
         paths.insert(0, Path(config.ovsdb_remote.removeprefix("unix:")))
@@ -45,7 +44,7 @@ def _facts(path: Path, user: pwd.struct_passwd) -> SocketFacts:
 
 
 def may_write(mode: int, owner: tuple[int, int], uid: int, groups: Sequence[int]) -> bool:
-    """By the mode alone, of what (user, group) owns. The first class that applies decides."""
+    """By the mode alone. owner: (user, group) of the file. The first class that applies decides."""
     if uid == 0:
         return True
     if uid == owner[0]:

@@ -1,4 +1,4 @@
-"""What the agent knows and the kernel counted, in Prometheus' text format (version 0.0.4)."""
+"""Makes Prometheus' text (version 0.0.4) from what the agent knows and the kernel counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Family(NamedTuple):
 
 
 class Known(NamedTuple):
-    """All that the metrics are made of, as it is when they are asked for."""
+    """What the metrics are made of, as it is when somebody asks for them."""
 
     info: Labels
     lease: LeaseState
@@ -50,10 +50,10 @@ def _of_the_lease(known: Known) -> list[Family]:
         Family("placewire_lease_phase", "gauge", "1 for the phase that the lease is in.", phases),
         Family(
             "placewire_lease_expiry_timestamp_seconds", "gauge",
-            "When what is in force ends unless it is renewed; absent where it stays.", expires,
+            "When the state in force ends unless renewed; absent where it is kept.", expires,
         ),
         Family(
-            "placewire_generation", "gauge", "Generation of what is in force; 0 for nothing.",
+            "placewire_generation", "gauge", "Generation of the state in force; 0 for none.",
             [({}, lease.generation)],
         ),
     ]  # fmt: skip
@@ -64,19 +64,19 @@ def _of_drift(drift: DriftState) -> list[Family]:
     return [
         Family(
             "placewire_drifts_total", "counter",
-            "How often what is in force was found changed by others.", [({}, drift.drifts)],
+            "How often the state in force was found changed by others.", [({}, drift.drifts)],
         ),
         Family(
-            "placewire_heals_total", "counter", "How often that was put back.",
+            "placewire_heals_total", "counter", "How often such changes were put back.",
             [({}, drift.heals)],
         ),
         Family(
             "placewire_drift_open", "gauge",
-            "How many things are not as decided, and not put back.", [({}, len(drift.notes))],
+            "How many things are not as decided and not put back.", [({}, len(drift.notes))],
         ),
         Family(
             "placewire_drift_since_timestamp_seconds", "gauge",
-            "When what differs now was first seen; absent where nothing does.", since,
+            "When what differs now was first seen; absent where nothing differs.", since,
         ),
     ]  # fmt: skip
 
@@ -98,7 +98,7 @@ def _of_queues(known: Known) -> list[Family]:
                (c.sent_packets for _, c in counted)),
         family("dropped_packets_total", "counter", "Packets for which the queue had no room.",
                (c.dropped_packets for _, c in counted)),
-        family("backlog_bytes", "gauge", "Bytes that wait now.",
+        family("backlog_bytes", "gauge", "Bytes that wait in the queue now.",
                (c.backlog_bytes for _, c in counted)),
         family("guaranteed_bytes_per_second", "gauge", "The rate that is promised, on the wire.",
                (q.min_bits_per_second / 8 for q, _ in counted)),

@@ -340,7 +340,7 @@ def test_a_controller_with_another_name_is_not_spoken_to(server: ServerUnderTest
     with ControllerDouble(server) as controller:
         start_agent(server)
         log = server.directory / "agent.log"
-        wait_for(lambda: "not spoken to" in log.read_text(), "an attempt")
+        wait_for(lambda: "no trusted connection" in log.read_text(), "an attempt")
         assert not controller.hellos
         assert "certificate" in log.read_text().lower()
 

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "tun": ("error", "/dev/net/tun", "does not exist", {**NETDEV, "switch.tun": False}),
     "send buffer": ("warning", "net.core.wmem_default", "is 212992",
                     {**NETDEV, "switch.send_buffer_bytes": 212992}),
-    "kernel unknown": ("note", "kernel 6.1", "could not be asked",
+    "kernel unknown": ("note", "kernel 6.1", "could not be queried",
                        {"traffic_control": TrafficControl()}),
     "no htb": ("error", "kernel 6.1", "has no HTB", {"traffic_control": NO_HTB}),
     "no u32": ("error", "kernel 6.1", "no u32", {**NETDEV, "traffic_control": NO_U32}),
