@@ -69,22 +69,15 @@ class Database:
         transaction.add_comment(f"placewire agent: {what}")
         change(transaction)
         self.switch.increment("next_cfg")
-        status = self._commit(transaction)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (status := transaction.commit()) == idl.Transaction.INCOMPLETE:
+            self._step(deadline, "commit")
         if status == idl.Transaction.UNCHANGED:
             return
         if status != idl.Transaction.SUCCESS:
             reason = transaction.get_error() or idl.Transaction.status_to_string(status)
             raise EffectError(f"Open vSwitch database, {what}: {reason}")
-        self._wait_for_switch(transaction.get_increment_new_value(), what)
-
-    def _commit(self, transaction: Any) -> Any:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (status := transaction.commit()) == idl.Transaction.INCOMPLETE:
-            self._step(deadline, "commit")
-        return status
-
-    def _wait_for_switch(self, number: int, what: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        number, deadline = transaction.get_increment_new_value(), time.monotonic() + TIMEOUT_SECONDS
         while self.switch.cur_cfg < number:
             self._step(deadline, f"{what}: ovs-vswitchd does not take it in")
 
@@ -133,37 +126,32 @@ def _wait_for_listener(remote: str) -> None:
     """The IDL itself does not tell a socket that refuses from a slow server."""
     deadline = time.monotonic() + ABSENCE_SECONDS
     while True:
-        error, stream = _open_stream(remote)
-        if not error:
-            stream.close()
+        try:
+            _open_stream(remote).close()
             return
-        if time.monotonic() > deadline:
-            raise _nobody_listens(remote, error)
+        except EffectError:
+            if time.monotonic() > deadline:
+                raise
         time.sleep(0.1)
 
 
-def _open_stream(remote: str) -> tuple[int, Any]:
-    """(error number or 0, the stream)"""
-    opened: tuple[int, Any] = ovs.stream.Stream.open_block(
+def _open_stream(remote: str) -> Any:
+    """Raises EffectError where nobody listens."""
+    error, stream = ovs.stream.Stream.open_block(
         ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
     )
-    return opened
-
-
-def _nobody_listens(remote: str, error: int) -> EffectError:
-    return EffectError(
-        f"{remote}: cannot connect to ovsdb-server ({os.strerror(error)}); is it running, and may "
-        "this user write its socket?"
-    )
+    if error:
+        raise EffectError(
+            f"{remote}: cannot connect to ovsdb-server ({os.strerror(error)}); is it running, and "
+            "may this user write its socket?"
+        )
+    return stream
 
 
 @cache
 def _schema(remote: str) -> Any:
     """Asked for once: columns that we use do not go away while a switch is upgraded."""
-    error, stream = _open_stream(remote)
-    if error:
-        raise _nobody_listens(remote, error)
-    rpc = ovs.jsonrpc.Connection(stream)
+    rpc = ovs.jsonrpc.Connection(_open_stream(remote))
     try:
         request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
         error, reply = rpc.transact_block(request)

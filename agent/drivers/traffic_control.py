@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
 
@@ -92,14 +93,14 @@ def _effective(nic: str, message: Any, mtu_bytes: int) -> EffectiveQueue | None:
     )
 
 
+@dataclass
 class Filter:
     """One u32 filter in our preferences, as `tc filter show` prints it."""
 
-    def __init__(self, preference: int, handle: str, class_id: int) -> None:
-        self.preference = preference
-        self.handle = handle
-        self.class_id = class_id
-        self.matches: set[tuple[int, int, int]] = set()
+    preference: int
+    handle: str
+    class_id: int
+    matches: set[tuple[int, int, int]] = field(default_factory=set)
 
     def classifier(self, nic: str) -> Classifier | None:
         """None: it is not as we would have written it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.memory import Memory
@@ -14,6 +15,7 @@ from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
 
 
+@dataclass
 class Context:
     """Operations that change the network hold the keeper's change lock.
 
@@ -25,22 +27,16 @@ class Context:
     start to the first read-back, and after a change that failed and left that state in force.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        memory: Memory,
-        facts: Callable[[], ServerFacts],
-        elapsed: Callable[[], float],
-        read_back_seconds: float,
-    ) -> None:
-        self.network = network
-        self.memory = memory
-        self.facts = facts
-        self.elapsed = elapsed
-        self.read_back_seconds = read_back_seconds
-        self.retry = Retry(elapsed)
-        self.read_seconds = 0.0
-        self.in_force_is_whole = True
+    network: Network
+    memory: Memory
+    facts: Callable[[], ServerFacts]
+    elapsed: Callable[[], float]
+    read_back_seconds: float
+    read_seconds: float = 0.0
+    in_force_is_whole: bool = True
+
+    def __post_init__(self) -> None:
+        self.retry = Retry(self.elapsed)
 
     def observe(self, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
         """Raises UnreadableError."""

@@ -10,9 +10,8 @@ from typing import Any
 from placewire.agent.contract.measurement import Transfer, TransferResult
 from placewire.agent.measure.processes import Processes
 
-# TCP's slow start is left out of the figure, by what the receiver counted second by second. iperf3's
-# own --omit (3.12) divides the bytes after the omitted time by a time that includes it, where a
-# queue is slow.
+# TCP's slow start is left out of the figure, by what the receiver counted in each second. Where a
+# queue is slow, iperf3's own --omit (3.12) divides by a time that includes what it omits.
 SETTLE_SECONDS = 1
 # How much too early or too late iperf3 may end an interval of one second.
 INTERVAL_SLACK_SECONDS = 0.25
