@@ -17,11 +17,10 @@ from placewire.agent.contract.measurement import (
     Transfer,
     TransferResult,
 )
-from placewire.agent.contract.state import Refusal
+from placewire.agent.contract.state import Refusal, refuse
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
-from placewire.agent.reconcile.refuse import refuse
 from placewire.frozen import Frozen
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(messages.Request)

@@ -21,7 +21,7 @@ from placewire.agent.connection.identity import keep, new_key, require_room, sec
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from placewire.agent.contract.messages import POLL_SECONDS, Hello, Poll, Previewed, Reply, Welcome
-from placewire.agent.contract.state import ApplyReport, Refusal
+from placewire.agent.contract.state import ApplyReport, Refusal, refuse
 from placewire.agent.service import Service
 from placewire.frozen import Frozen
 
@@ -107,10 +107,8 @@ class ControllerConnection:
                     pause += REFUSED_SECONDS
                 finally:
                     self.linked.clear()
-                await asyncio.sleep(pause + self._pause())
-
-    def _pause(self) -> float:
-        return random.uniform(*RECONNECT_SECONDS) * 2.0 ** min(self._late, MOST_DOUBLINGS)
+                pause += random.uniform(*RECONNECT_SECONDS) * 2 ** min(self._late, MOST_DOUBLINGS)
+                await asyncio.sleep(pause)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
         """Polls until something goes wrong."""
@@ -211,8 +209,12 @@ class ControllerConnection:
 
     async def _tell(self, http: aiohttp.ClientSession, identifier: str, answer: Frozen) -> bool:
         """Sends a reply; returns False where it must be sent again."""
+        if isinstance(answer, Refusal):
+            reply = Reply(session=self._session_id, id=identifier, refusal=answer)
+        else:
+            result = answer.model_dump(mode="json")
+            reply = Reply(session=self._session_id, id=identifier, result=result)
         try:
-            reply = self._reply(identifier, answer)
             await self._post(http, "/v1/replies", reply, ANSWER_SECONDS)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.info("reply %s could not be sent: %s", identifier, error)
@@ -227,17 +229,8 @@ class ControllerConnection:
         except Exception as error:
             # A mistake of ours must be told to the controller, and must not end the daemon.
             log.exception("a request failed")
-            return Refusal(
-                what=f"the agent failed: {type(error).__name__}: {error}",
-                where="agent",
-                remedy="see the agent's log, and report it",
-            )
-
-    def _reply(self, identifier: str, answer: Frozen) -> Reply:
-        if isinstance(answer, Refusal):
-            return Reply(session=self._session_id, id=identifier, refusal=answer)
-        result = answer.model_dump(mode="json")
-        return Reply(session=self._session_id, id=identifier, result=result)
+            what = f"the agent failed: {type(error).__name__}: {error}"
+            return refuse("agent", what, "see the agent's log, and report it")
 
     async def _post(
         self, http: aiohttp.ClientSession, path: str, message: Frozen, seconds: float

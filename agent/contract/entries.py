@@ -49,49 +49,52 @@ SHORT_PACKET_BYTES = 128
 DatapathType = Literal["system", "netdev"]
 
 
-class Bridge(Frozen):
+class _Entry(Frozen):
+    """key: names the entry within its collection; made of fields by `key_format`."""
+
+    collection: ClassVar[str]
+    key_format: ClassVar[str]
+
+    @property
+    def key(self) -> str:
+        return self.key_format.format_map(vars(self))
+
+
+class Bridge(_Entry):
     """An Open vSwitch bridge over one NIC; its internal interface of the same name holds the
     address."""
 
     collection: ClassVar[str] = "bridges"
+    key_format: ClassVar[str] = "{name}"
     name: str
     nic: str
     datapath: DatapathType
     mtu_bytes: Integer = 1500
 
-    @property
-    def key(self) -> str:
-        return self.name
 
-
-class Address(Frozen):
+class Address(_Entry):
     """An IPv4 address of an interface; of the bridge, for an address that moves off a NIC."""
 
     collection: ClassVar[str] = "addresses"
+    key_format: ClassVar[str] = "{interface} {address}"
     interface: str
     address: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.interface} {self.address}"
 
-
-class Shaper(Frozen):
+class Shaper(_Entry):
     """The root of a NIC's queues: an HTB QoS of this rate."""
 
     collection: ClassVar[str] = "shapers"
+    key_format: ClassVar[str] = "{nic}"
     nic: str
     max_bits_per_second: Integer
 
-    @property
-    def key(self) -> str:
-        return self.nic
 
-
-class Queue(Frozen):
+class Queue(_Entry):
     """One HTB class. burst_bits: how much may go out at once beyond its min (and max) rate."""
 
     collection: ClassVar[str] = "queues"
+    key_format: ClassVar[str] = "{nic} queue {queue_id}"
     nic: str
     queue_id: Integer
     min_bits_per_second: Integer
@@ -99,12 +102,8 @@ class Queue(Frozen):
     burst_bits: Integer
     purpose: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.nic} queue {self.queue_id}"
 
-
-class Flow(Frozen):
+class Flow(_Entry):
     """Sends this server's traffic to `destination` through one queue and forwards it normally.
     destination None: every short TCP packet, wherever it goes."""
 
@@ -119,7 +118,7 @@ class Flow(Frozen):
         return f"{self.bridge} {to}"
 
 
-class Classifier(Frozen):
+class Classifier(_Entry):
     """Does what a Flow does, as a tc filter, where the datapath does not obey set_queue."""
 
     collection: ClassVar[str] = "classifiers"
@@ -132,53 +131,41 @@ class Classifier(Frozen):
         return f"{self.nic} {'short packets' if self.destination is None else self.destination}"
 
 
-class Rule(Frozen):
+class Rule(_Entry):
     collection: ClassVar[str] = "rules"
+    key_format: ClassVar[str] = "{priority} from {source}"
     priority: Integer
     source: str
     table: Integer
 
-    @property
-    def key(self) -> str:
-        return f"{self.priority} from {self.source}"
 
-
-class Route(Frozen):
+class Route(_Entry):
     collection: ClassVar[str] = "routes"
+    key_format: ClassVar[str] = "table {table} {destination}"
     table: Integer
     destination: str
     interface: str
     source: str
     gateway: str | None = None
 
-    @property
-    def key(self) -> str:
-        return f"table {self.table} {self.destination}"
 
-
-class Sysctl(Frozen):
+class Sysctl(_Entry):
     """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter."""
 
     collection: ClassVar[str] = "sysctls"
+    key_format: ClassVar[str] = "{name}"
     name: str
     value: str
 
-    @property
-    def key(self) -> str:
-        return self.name
 
-
-class UnusedRow(Frozen):
+class UnusedRow(_Entry):
     """A row of Placewire's in Open vSwitch's database that no port uses, for example after somebody
     deleted its bridge. The database never drops it. Never part of a desired state."""
 
     collection: ClassVar[str] = "unused rows"
+    key_format: ClassVar[str] = "{table} {uuid}"
     table: Literal["QoS", "Queue"]
     uuid: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.table} {self.uuid}"
 
 
 Entry = Bridge | Address | Shaper | Queue | Flow | Classifier | Rule | Route | Sysctl | UnusedRow

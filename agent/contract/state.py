@@ -186,6 +186,10 @@ class Refusal(Frozen):
         return f"{self.where}: {self.what}; {self.remedy}"
 
 
+def refuse(where: str, what: str, remedy: str) -> Refusal:
+    return Refusal(what=what, where=where, remedy=remedy)
+
+
 LeasePhase = Literal["idle", "applying", "staged", "committed", "restoring", "failed"]
 
 

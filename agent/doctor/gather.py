@@ -93,19 +93,17 @@ def _hardware_offload(config: AgentConfig) -> bool:
 
 def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
     directory = Path(config.state_dir)
-    lease, problem = None, None
-    taken: tuple[str, ...] = ()
+    kept, problem = None, None
     try:
         kept = read_kept(directory)
-        lease, taken = kept.lease, tuple(nic.nic for nic in kept.ledger.nics)
     except (OSError, StoreError) as error:
         problem = str(error)
     named = (config.certificate_file, config.key_file, config.authority_file)
     return OwnFacts(
         state_dir=config.state_dir,
-        lease=lease,
+        lease=kept.lease if kept else None,
         state_unreadable=problem,
-        taken_over=taken,
+        taken_over=tuple(taken.nic for taken in kept.ledger.nics) if kept else (),
         free_bytes=_free_bytes(directory),
         agent_running=_agent_running(directory),
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),

@@ -74,15 +74,12 @@ class Server:
     def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
             switch = SwitchView(database)
-            shapers, queues = switch.shapers_and_queues()
-            unused_rows = switch.unused_rows()
-            found = switch.bridges()
-            foreign_on_ours = switch.foreign_on_ours()
         view = interfaces.InterfaceView()
         bridges = [
             Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
-            for name, nic, datapath in found
+            for name, nic, datapath in switch.bridges()
         ]
+        shapers, queues = switch.shapers_and_queues()
         left = view.left_by_switch(sought.bridges, switch.internal_interfaces)
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
@@ -111,7 +108,7 @@ class Server:
             effective_queues=tuple(traffic_control.read_queues(nics)),
             foreign=(
                 *switch.foreign_bridges(),
-                *foreign_on_ours,
+                *switch.foreign_on_ours(),
                 *_foreign_interfaces(view.names, {b.name for b in (*bridges, *left)}),
                 *foreign_flows,
                 *foreign_filters,
@@ -120,7 +117,7 @@ class Server:
             ),
             bridges_down=tuple(name for name in live if not view.is_up(name)),
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
-            unused_rows=tuple(unused_rows),
+            unused_rows=tuple(switch.unused_rows()),
             problems=tuple(_problems(bridges, view)),
         )
 
@@ -192,8 +189,7 @@ class Server:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
             interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
-        gone = [step.before.name for step in steps if step.before and not step.after
-                and isinstance(step.before, Bridge)]  # fmt: skip
+        gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.effects import Network
-from placewire.agent.reconcile.refuse import refuse
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
 

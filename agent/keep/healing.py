@@ -127,7 +127,10 @@ class Healing:
             steps, in_the_way = apply_all_but(self._context, desired, ledger, leave)
         except Exception as error:
             self._retry.failed(error)
-            return self._could_not(todo, text_of(error)), self._retry.seconds_until_next()
+            what, self._failed = text_of(error), todo.due_sentences()
+            if (what,) != self.state.notes:
+                self._memory.note("failed", (), detail=what)
+            return self._not_right((what,)), self._retry.seconds_until_next()
         self._healed(todo)
         if notes := (*_sentences(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
@@ -144,12 +147,6 @@ class Healing:
         log.warning(
             "others changed the state in force; put back: %s", "; ".join(todo.due_sentences())
         )
-
-    def _could_not(self, todo: Drift, what: str) -> Outcome:
-        self._failed = todo.due_sentences()
-        if (what,) != self.state.notes:
-            self._memory.note("failed", (), detail=what)
-        return self._not_right((what,))
 
     def _fought_over(self, subject: str) -> str:
         if self._contests.is_given_up(subject):

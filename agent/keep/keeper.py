@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
-from placewire.agent.keep import reading, restoring, resuming, staging
+from placewire.agent.keep import reading, restoring, staging
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.healing import Healing
 from placewire.agent.keep.memory import Memory, elapsed_seconds
@@ -170,7 +170,7 @@ class Keeper:
         if kept.desired is None:
             return None
         if not context.in_force_is_whole:
-            return resuming.make_whole(context, kept.desired)
+            return restoring.make_whole(context, kept.desired)
         if self._healing.seconds_until_look() <= 0:
             return self._healing.look(kept.desired, kept.ledger)
         return None

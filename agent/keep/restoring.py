@@ -1,8 +1,8 @@
-"""Brings the baseline back, as far as that takes nothing away from other programs."""
+"""Brings the baseline back, or makes the state in force whole; takes nothing away from others."""
 
 from __future__ import annotations
 
-from placewire.agent.contract.state import Refusal
+from placewire.agent.contract.state import DesiredState, Refusal
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NOTHING_DONE, Outcome, changes_of, text_of
@@ -54,6 +54,18 @@ def bring_back(context: Context) -> Outcome:
         return _failed(context, kept, text_of(error))
     with memory.lock:
         memory.hold(leases.restored(memory.kept))
+    return Outcome(changes_of(steps), read_back=True)
+
+
+def make_whole(context: Context, desired: DesiredState) -> Outcome:
+    """Makes the state in force whole after the agent's start: a reboot keeps bridges in the
+    database, but loses addresses, routes and filters."""
+    context.retry.begin()
+    try:
+        steps = apply_whole(context, desired, context.memory.kept.ledger, "resume")
+    except Exception as error:
+        context.retry.failed(error)
+        return Outcome(refusals=(context.failure(text_of(error)),))
     return Outcome(changes_of(steps), read_back=True)
 
 

@@ -69,31 +69,23 @@ def difference(
 def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
     """The ledger that must be on disk before `desired` is applied. A value that the ledger has
     already is kept, because the observed one may be Placewire's own."""
-    known_nics = {taken.nic for taken in ledger.nics}
-    known_sysctls = {sysctl.name for sysctl in ledger.sysctls}
     bridge_of = {bridge.nic: bridge.name for bridge in desired.bridges}
-    wanted_sysctls = {sysctl.name for sysctl in desired.sysctls}
-    return Ledger(
-        nics=ledger.nics
-        + tuple(
-            TakenOver(
-                nic=nic.name,
-                addresses=nic.address_commands,
-                routes=nic.routes,
-                was_up=nic.up,
-                was_promiscuous=nic.promiscuous,
-                bridge=bridge_of[nic.name],
-            )
-            for nic in observed.nics
-            if nic.name in bridge_of and nic.name not in known_nics
-        ),
-        sysctls=ledger.sysctls
-        + tuple(
-            sysctl
-            for sysctl in observed.sysctls
-            if sysctl.name in wanted_sysctls and sysctl.name not in known_sysctls
-        ),
+    new_nics = bridge_of.keys() - {taken.nic for taken in ledger.nics}
+    new_sysctls = {s.name for s in desired.sysctls} - {s.name for s in ledger.sysctls}
+    nics = (
+        TakenOver(
+            nic=nic.name,
+            addresses=nic.address_commands,
+            routes=nic.routes,
+            was_up=nic.up,
+            was_promiscuous=nic.promiscuous,
+            bridge=bridge_of[nic.name],
+        )
+        for nic in observed.nics
+        if nic.name in new_nics
     )
+    sysctls = (sysctl for sysctl in observed.sysctls if sysctl.name in new_sysctls)
+    return Ledger(nics=(*ledger.nics, *nics), sysctls=(*ledger.sysctls, *sysctls))
 
 
 def prune_ledger(states: Collection[DesiredState], ledger: Ledger) -> Ledger:

@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
-from placewire.agent.contract.state import Ledger, ObservedState, Refusal
-from placewire.agent.reconcile.refuse import refuse
+from placewire.agent.contract.state import Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 # Collections of a ForeignEntry on what is ours: the key is our bridge, or our NIC.

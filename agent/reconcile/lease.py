@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.state import DesiredState, LeaseState, Ledger
+from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, refuse
 from placewire.agent.reconcile.diff import prune_ledger
-from placewire.agent.reconcile.refuse import refuse
 from placewire.frozen import Frozen
 
 RETRY_SECONDS = 5.0

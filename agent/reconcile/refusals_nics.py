@@ -12,8 +12,7 @@ from placewire.agent.contract.entries import (
     Address,
     Bridge,
 )
-from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal
-from placewire.agent.reconcile.refuse import refuse
+from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _SYSCTL_NAME = re.compile(r"net(\.[A-Za-z0-9_-]+){2,}")

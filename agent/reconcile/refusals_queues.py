@@ -13,8 +13,7 @@ from placewire.agent.contract.entries import (
     Queue,
     Shaper,
 )
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
-from placewire.agent.reconcile.refuse import refuse
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
 
 # Open vSwitch before 3.2 counts rates in 32-bit bytes per second.
 LARGEST_32_BIT_RATE = 34_000_000_000

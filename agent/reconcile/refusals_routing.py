@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Interface
 
 from placewire.agent.contract.entries import RULE_PRIORITIES, TABLES, Route, Rule
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
-from placewire.agent.reconcile.refuse import refuse
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
 
 
 def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:

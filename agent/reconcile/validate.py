@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placewire.agent.contract.capabilities import TrafficControl
-from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.refusals_nics import (
     address_refusals,
@@ -21,7 +21,6 @@ from placewire.agent.reconcile.refusals_queues import (
     steering_refusals,
 )
 from placewire.agent.reconcile.refusals_routing import routing_refusals
-from placewire.agent.reconcile.refuse import refuse
 
 UNKNOWN_KERNEL = TrafficControl()
 
