@@ -44,7 +44,11 @@ def run(config: AgentConfig) -> int:
         context = tls_context(config)
         server = Server(config)
         keeper = build_keeper(config, server)
-        _resume(keeper)
+        try:
+            if (report := keeper.resume()) is not None:
+                _log(report)
+        except Exception:
+            log.exception("the state on disk could not be resumed; trying again")
         measuring = Iperf3Measuring()
         instance = uuid.uuid4().hex
         connection = ControllerConnection(
@@ -55,14 +59,6 @@ def run(config: AgentConfig) -> int:
         )
         asyncio.run(_serve(config, server, connection, keeper, measuring))
     return 0
-
-
-def _resume(keeper: Keeper) -> None:
-    try:
-        if (report := keeper.resume()) is not None:
-            _log(report)
-    except Exception:
-        log.exception("the state on disk could not be resumed; trying again")
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
@@ -109,8 +105,7 @@ async def _serve(
 
 async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
     """Does what is due, for ever. Wakes at least every second, as the lease may have been shortened
-    meanwhile. No error ends this, because it brings the baseline back. Refusals are logged only
-    where they differ from the last ones."""
+    meanwhile. No error ends this, because it brings the baseline back. Logs refusals only once."""
     logged: tuple[Refusal, ...] = ()
     while True:
         try:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from placewire.agent.contract import messages
 from placewire.agent.contract.diagnosis import Diagnosis
-from placewire.agent.contract.measurement import (
-    InterfaceCounters,
-    Neighbour,
-    Transfer,
-    TransferResult,
-)
+from placewire.agent.contract.measurement import Neighbour
 from placewire.agent.contract.state import Refusal, refuse
 from placewire.agent.keep.keeper import Keeper
+from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.frozen import Frozen
@@ -26,22 +22,6 @@ from placewire.frozen import Frozen
 _REQUEST: TypeAdapter[Any] = TypeAdapter(messages.Request)
 # How many characters of a message that is not understood are quoted.
 LONGEST_QUOTE = 200
-
-
-class Measuring(Protocol):
-    """Bandwidth measurement on this server; see placewire.agent.measure."""
-
-    async def start_servers(
-        self, transfers: tuple[Transfer, ...], seconds: float
-    ) -> tuple[int, ...]: ...
-
-    async def run_transfers(
-        self, transfers: tuple[Transfer, ...], seconds: float, start_unix: float
-    ) -> tuple[TransferResult, ...]: ...
-
-    async def stop_servers(self) -> None: ...
-
-    def read_counters(self, interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]: ...
 
 
 def _nobody_looks() -> Diagnosis:
@@ -55,15 +35,15 @@ def _nobody_answers(interfaces: Sequence[str], addresses: Sequence[str]) -> tupl
 class Service:
     """Requests may run at the same time: the keeper serialises those that change the network.
 
-    diagnose: makes the diagnosis of `agent doctor`. find_neighbours: for (interfaces, addresses),
-    returns who answers.
+    diagnose: does what `agent doctor` does. find_neighbours: says which of (interfaces, addresses)
+    answer.
     """
 
     def __init__(
         self,
         server: str,
         keeper: Keeper,
-        measuring: Measuring,
+        measuring: Iperf3Measuring,
         diagnose: Callable[[], Diagnosis] = _nobody_looks,
         find_neighbours: Callable[
             [Sequence[str], Sequence[str]], tuple[Neighbour, ...]

@@ -51,9 +51,8 @@ class DiskStore:
 
     state.json     what the agent must know after a restart; replaced as a whole
     audit.jsonl    one record per line, only ever appended to. A file of AUDIT_BYTES becomes
-                   audit.jsonl.1, that one audit.jsonl.2, and so on up to
-                   audit.jsonl.AUDIT_FILES; older ones are deleted. Whoever must keep more
-                   collects those files elsewhere.
+                   audit.jsonl.1, that one audit.jsonl.2, and so on; those after AUDIT_FILES are
+                   deleted. Whoever must keep more collects the files elsewhere.
     """
 
     def __init__(self, directory: Path, audit_bytes: int = AUDIT_BYTES) -> None:
@@ -104,8 +103,7 @@ class DiskStore:
 
 
 def _give_to_owner(descriptor: int, directory: Path) -> None:
-    """Gives a file that root writes (`agent restore`) to the directory's owner: the agent, which is
-    not root, must be able to read it."""
+    """Lets the agent, which is not root, read what root writes with `agent restore`."""
     owner, file = directory.stat(), os.fstat(descriptor)
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (file.st_uid, file.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import DesiredState
 from placewire.agent.drivers.database_events import DatabaseEvents
 from placewire.agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
 from placewire.agent.drivers.kernel_events import KernelEvents
+from placewire.agent.keep.keeper import Keeper
 
 log = logging.getLogger(__name__)
-
-
-class Noticing(Protocol):
-    def notice(self, *, switch_restarted: bool = False) -> None: ...
 
 
 class Watching:
     """`follow` is to be called in the loop's thread whenever another state may be in force."""
 
-    def __init__(self, config: AgentConfig, keeper: Noticing) -> None:
+    def __init__(self, config: AgentConfig, keeper: Keeper) -> None:
         self._config = config
         self._keeper = keeper
         self._followed: DesiredState | None = None

@@ -37,8 +37,7 @@ MOST_DOUBLINGS = 4
 # After an answer that a retry will not change: a wrong version, an unknown server.
 REFUSED_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
-# For the answer to a hello, which may take a connection and its handshake, beside those of all
-# other agents.
+# For a hello, which may take a connection and a handshake beside those of all other agents.
 HELLO_SECONDS = 10.0
 LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
@@ -274,8 +273,8 @@ def _refusals(answer: Frozen) -> tuple[Refusal, ...]:
 
 
 def _envelopes(document: Any) -> list[dict[str, Any]]:
-    """The list of requests. Each body is judged later, so that an unknown one does not hide the
-    others. Raises ControllerRefusedError."""
+    """Bodies are judged later, so that an unknown one does not hide the others. Raises
+    ControllerRefusedError."""
     envelopes = document.get("envelopes") if isinstance(document, dict) else None
     if not isinstance(envelopes, list) or not all(
         isinstance(e, dict) and _is_identifier(e.get("id")) for e in envelopes

@@ -31,8 +31,7 @@ class EnrolmentError(Exception):
 
 
 def enrol(config: AgentConfig, place: str, token_text: str) -> None:
-    """Writes the authority's certificate and this server's own to the files that the configuration
-    names. Raises EnrolmentError, OSError."""
+    """Writes the certificates of the authority and this server. Raises EnrolmentError, OSError."""
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
         raise EnrolmentError(f"{place!r}: give HOST:PORT, where `controller enrol` waits")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -16,8 +16,7 @@ from cryptography.x509.oid import NameOID
 from placewire.agent.contract.config import AgentConfig
 
 
-@dataclass(frozen=True)
-class NewKey:
+class NewKey(NamedTuple):
     """A key without a certificate, and the request for its certificate."""
 
     key_pem: bytes
@@ -70,8 +69,7 @@ def write_private(file: Path, content: bytes, *, like: Path, mode: int = 0o600) 
 
 
 def seconds_to_half_life(file: Path) -> float:
-    """Seconds until half of the certificate's life is over; negative afterwards. Raises OSError and
-    ValueError."""
+    """Seconds until half of its life is over, or negative. Raises OSError, ValueError."""
     certificate = _certificate_in(file)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     half = begin + (end - begin) / 2
@@ -105,7 +103,6 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
 
 
 def _certificate_in(file: Path) -> x509.Certificate:
-    """The first certificate of a file, which may have a key before it. Raises OSError and
-    ValueError."""
+    """The file's first certificate; a key may stand before it. Raises OSError, ValueError."""
     text = file.read_bytes()
     return x509.load_pem_x509_certificate(text[max(0, text.find(b"-----BEGIN CERT")) :])

@@ -1,7 +1,6 @@
 """What a server can do, as its agent found out: datapath, the kernel's traffic control, NICs.
 
-The compiler chooses by it how traffic is steered into queues; the agent refuses a state that the
-server cannot carry out.
+The compiler chooses by it what steers traffic; the agent refuses what the server cannot do.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Literal
 from placewire.agent.contract.state import NicFacts
 from placewire.frozen import Frozen
 
-# The kinds that the agent asks the kernel for. The leaf disciplines are those that keep a queue
-# short.
+# The kinds that the agent asks the kernel for; of leaf disciplines, those that keep queues short.
 CLASSFUL_QDISC = "htb"
 LEAF_QDISCS = ("fq_codel", "fq", "sfq", "pfifo", "bfifo")
 CLASSIFIER = "u32"
@@ -40,8 +38,7 @@ class TrafficControl(Frozen):
 
 
 class Device(Frozen):
-    """A device that computes. name: its driver's name for it; `cpu` is the whole processor with
-    all memory of the server."""
+    """name: the driver's; `cpu` is the whole processor, with all memory of the server."""
 
     name: str
     memory_bytes: int

@@ -11,8 +11,7 @@ Severity = Literal["error", "warning", "note"]
 
 class Finding(Frozen):
     """error: Placewire cannot work, or cannot keep its promises. warning: a plan will be refused,
-    or another program may interfere. note: good to know. remedy: a command, or what to do; ""
-    where nothing need be done."""
+    or another program may interfere. note: good to know. remedy: what to do; "" for nothing."""
 
     severity: Severity
     what: str
@@ -22,8 +21,7 @@ class Finding(Frozen):
 
 
 class Diagnosis(Frozen):
-    """findings: the worst first. version: of the agent's package. clock_unix: the server's clock
-    at the time."""
+    """findings: the worst first. version: of the agent. clock_unix: the server's clock then."""
 
     findings: tuple[Finding, ...]
     version: str

@@ -42,8 +42,7 @@ DEFAULT_QUEUE = 0
 ACKNOWLEDGEMENT_QUEUE = 1
 FIRST_PAIR_QUEUE = 2
 LAST_QUEUE = 61439
-# A TCP packet shorter than this that does not end a piece of data (no PSH) is taken for an
-# acknowledgement or for control.
+# A shorter TCP packet that does not end a piece of data (no PSH) is acknowledgement or control.
 SHORT_PACKET_BYTES = 128
 
 DatapathType = Literal["system", "netdev"]
@@ -61,8 +60,7 @@ class _Entry(Frozen):
 
 
 class Bridge(_Entry):
-    """An Open vSwitch bridge over one NIC; its internal interface of the same name holds the
-    address."""
+    """An Open vSwitch bridge over one NIC; its interface of the same name holds the address."""
 
     collection: ClassVar[str] = "bridges"
     key_format: ClassVar[str] = "{name}"
@@ -176,8 +174,7 @@ COLLECTIONS: tuple[type[Entry], ...] = (
 
 
 def bridge_name(nic: str) -> str:
-    """The name of the bridge that takes a NIC over. A name beyond the kernel's limit is cut, and
-    ends in a digest of the NIC's name."""
+    """The bridge of a NIC. Too long a name is cut, and ends in a digest of the NIC's name."""
     whole = BRIDGE_PREFIX + nic
     if len(whole) <= LONGEST_INTERFACE_NAME:
         return whole

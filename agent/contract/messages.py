@@ -43,8 +43,7 @@ POLL_SECONDS = 10.0
 
 class Hello(Frozen):
     """instance: different at each start of an agent. management: the server's address on the way to
-    the controller; None where there is no route now. protected: interfaces that the agent's
-    configuration forbids it to touch."""
+    the controller; None: there is no route now. protected: interfaces that must not be touched."""
 
     version: int = PROTOCOL_VERSION
     server: str
@@ -89,8 +88,7 @@ class Previewed(Frozen):
 
 
 class Stage(Frozen):
-    """Apply `desired` under a lease and read it back; on failure bring the baseline back.
-    -> ApplyReport"""
+    """Apply `desired` under a lease; on failure bring the baseline back. -> ApplyReport"""
 
     request: Literal["stage"] = "stage"
     desired: DesiredState
@@ -129,8 +127,7 @@ class Destroy(Frozen):
 
 
 class ReadBack(Frozen):
-    """Read back what the network really does, and compare it with the state in force.
-    -> ReadBackResult"""
+    """Read the network back, and compare it with the state in force. -> ReadBackResult"""
 
     request: Literal["read_back"] = "read_back"
     generation: Generation
@@ -153,8 +150,7 @@ class StartServers(Frozen):
 
 
 class Listening(Frozen):
-    """clock_unix: the agent's clock when it answered; the controller uses it to give start times in
-    the agent's clock."""
+    """clock_unix: the agent's clock as it answers; the controller gives start times by it."""
 
     tcp_ports: tuple[int, ...]
     clock_unix: float = 0.0
@@ -194,8 +190,7 @@ class Counters(Frozen):
 
 
 class FindNeighbours(Frozen):
-    """Ask by ARP for these addresses on the wire of each of these bridges, which must be in force.
-    -> Neighbours"""
+    """Ask by ARP for these addresses on the wire of each bridge in `interfaces`. -> Neighbours"""
 
     request: Literal["find_neighbours"] = "find_neighbours"
     interfaces: tuple[str, ...] = Field(max_length=64)

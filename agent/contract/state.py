@@ -127,8 +127,7 @@ class ObservedState(Collections):
     are in nics. sysctls: those that a desired state or the ledger names. bridges_down: bridges
     whose interface is down, as ovs-vswitchd leaves it when it makes the interface anew.
     bridge_routes: other programs' routes over the bridges, as `ip route` accepts them. unused_rows:
-    the next change removes them. problems: what is Placewire's but broken, for example a bridge
-    whose MTU is above its NIC's.
+    the next change removes them. problems: what is broken, e.g. a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -152,8 +151,7 @@ class TakenOver(Frozen):
 
 
 class Ledger(Frozen):
-    """Values of others that Placewire changes, as they were before. The agent writes the ledger to
-    disk before it touches anything."""
+    """Former values of what Placewire changes of others; on disk before anything is touched."""
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
@@ -174,8 +172,7 @@ class Change(Frozen):
 
 
 class Refusal(Frozen):
-    """Why something is not done. what: the reason; where: server, NIC, queue or path; remedy: what
-    to do about it."""
+    """what: the reason; where: server, NIC, queue or path; remedy: what to do about it."""
 
     what: str
     where: str
@@ -203,8 +200,7 @@ class LeaseState(Frozen):
     restoring   the baseline is being brought back
     failed      restoring failed; detail says what is left
 
-    generation: of the state in force. highest_generation: the highest ever seen; a stage must be
-    above it.
+    generation: of the state in force. highest_generation: ever seen; a stage must be above it.
     """
 
     phase: LeasePhase
@@ -263,8 +259,7 @@ class DriftState(Frozen):
 
 
 class ApplyReport(Frozen):
-    """succeeded: the network was read back and is as the request asked. wall_seconds: from the
-    request to this report."""
+    """succeeded: the network was read back and is as asked. wall_seconds: since the request."""
 
     server: str
     generation: int

@@ -19,8 +19,7 @@ def diagnose(config: AgentConfig) -> Diagnosis:
 
 
 def doctor(config: AgentConfig, *, as_json: bool) -> int:
-    """Returns 0 for at most notes, 1 for warnings, 2 for errors. Raises EffectError where not even
-    the interfaces can be read."""
+    """Returns the exit code. Raises EffectError where not even the interfaces can be read."""
     facts = gather(config)
     found = findings(facts)
     if as_json:

@@ -23,10 +23,9 @@ class SocketFacts(Frozen):
 
 
 class SwitchFacts(Frozen):
-    """version: None where Open vSwitch is not installed. unreadable: why it could not be read, or
-    None. hardware_offload: other_config:hw-offload. tun: whether /dev/net/tun exists, which the
-    userspace datapath needs for its interfaces. send_buffer_bytes: net.core.wmem_default, None
-    where the kernel does not show it."""
+    """version: None where Open vSwitch is not installed. unreadable: why it could not be read.
+    hardware_offload: other_config:hw-offload. tun: whether /dev/net/tun exists, which the userspace
+    datapath needs for its interfaces. send_buffer_bytes: net.core.wmem_default, None: not shown."""
 
     version: str | None
     unreadable: str | None

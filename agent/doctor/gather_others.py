@@ -37,8 +37,7 @@ def other_facts() -> OtherFacts:
 
 
 def _services() -> tuple[str, ...]:
-    """The process names of known services in this network namespace. A service whose namespace may
-    not be looked at counts too."""
+    """Known services in this network namespace, or in one that this user may not look at."""
     here = Path("/proc/self/ns/net").stat().st_ino
     found = set()
     for process in Path("/proc").iterdir():
@@ -58,8 +57,7 @@ def _services() -> tuple[str, ...]:
 
 
 def _managed(services: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(service, NICs that it manages), as the service itself says; a service that does not answer
-    is left out."""
+    """(service, NICs that it manages) of each service that answers."""
     asked = (
         ("NetworkManager", "nmcli -t -f DEVICE,STATE device", nmcli_managed),
         ("systemd-network", "networkctl list --no-legend --no-pager", networkctl_managed),
@@ -85,8 +83,8 @@ def networkctl_managed(text: str) -> tuple[str, ...]:
 
 
 def keeps_foreign(texts: list[str]) -> bool:
-    """Whether systemd-networkd leaves other programs' routes and rules alone. texts: of its
-    configuration files; later ones win."""
+    """Whether systemd-networkd, with these configuration files, leaves others' routes and rules
+    alone; later files win."""
     values: dict[str, str] = {}
     for text in texts:
         values.update(re.findall(r"^\s*(ManageForeign\w+)\s*=\s*(\S+)", text, re.MULTILINE))

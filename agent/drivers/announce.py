@@ -27,8 +27,7 @@ _FLAG_USE = 0x01
 
 
 def announce(interface: str, addresses: Iterable[str]) -> None:
-    """addresses: of the interface, as a.b.c.d. A failure is only logged: neighbours then find out
-    by themselves."""
+    """addresses: as a.b.c.d. A failure is only logged: neighbours then learn by themselves."""
     with IPRoute() as netlink:
         for index in netlink.link_lookup(ifname=interface):
             for address in addresses:
@@ -37,8 +36,7 @@ def announce(interface: str, addresses: Iterable[str]) -> None:
                 except NetlinkError as error:
                     log.warning("%s: %s could not be announced: %s", interface, address, error)
                     continue
-                # The question was sent. Nobody answers for our own address, and the kernel would
-                # ask twice more.
+                # It was sent. Nobody answers for our own address, and the kernel would ask again.
                 forget(netlink, index, address)
 
 

@@ -76,8 +76,7 @@ class InterfaceView:
         return str(self._links.get(interface, {}).get("linkinfo", {}).get("info_kind", ""))
 
     def has_htb_of_switch(self, nic: str) -> bool:
-        """Whether the NIC has an HTB as Open vSwitch makes it for a port with queues: its handle
-        and its root class tell."""
+        """Whether the NIC has an HTB with Open vSwitch's handle and root class."""
         qdisc = self._qdiscs.get(nic)
         if qdisc is None or (qdisc["kind"], qdisc["handle"]) != ("htb", "1:"):
             return False
@@ -130,8 +129,7 @@ class InterfaceView:
 
 
 def _has_rdma(name: str) -> bool:
-    """Whether the NIC's adapter has RDMA, or an RDMA device in software (rxe, siw) names the NIC as
-    its parent."""
+    """Whether its adapter has RDMA, or RDMA in software (rxe, siw) names it as the parent."""
     if Path(f"/sys/class/net/{name}/device/infiniband").exists():
         return True
     parents = Path("/sys/class/infiniband").glob("*/parent")

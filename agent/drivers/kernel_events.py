@@ -39,8 +39,7 @@ _QUEUED_BYTES = 1 << 20
 
 
 class KernelEvents:
-    """Calls `notice` in the loop's thread, from `open` to `close`, for the process's own network
-    namespace."""
+    """Calls `notice` in the loop's thread, from `open` to `close`, for this network namespace."""
 
     def __init__(self, notice: Callable[[], None]) -> None:
         self._notice = notice
@@ -82,8 +81,7 @@ class KernelEvents:
             self._notice()
 
     def concerns(self, kind: int, body: bytes) -> bool:
-        """Whether a message is about an interface, a table or a rule of ours. Learns the indexes of
-        new interfaces."""
+        """Whether a message is about something of ours. Learns the indexes of new interfaces."""
         if kind in _RULES:
             return True
         if kind in (*_LINKS, *_ADDRESSES, *_QUEUES):

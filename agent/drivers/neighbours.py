@@ -1,7 +1,7 @@
 """Finds which addresses answer ARP through which interface, whatever the routes say.
 
-The kernel asks for us, as in announce.py. Its new entries are removed again: an entry that stayed
-would lead packets through the wrong NIC.
+The kernel asks for us, as in announce.py. An entry that it made is removed again, because it would
+lead packets through the wrong NIC.
 """
 
 from __future__ import annotations

@@ -86,8 +86,7 @@ def install_anew(remote: str, nics: Collection[str]) -> None:
     """Makes ovs-vswitchd remove these NICs' HTB and build it again from the rows as they are.
 
     This takes two transactions: a port whose QoS keeps its type keeps its HTB, even with another
-    row (Open vSwitch 3.1). If the agent ends in between, a QoS without a port is left, which the
-    next change removes.
+    row (Open vSwitch 3.1). An agent that ends in between leaves an unused QoS to the next change.
     """
     with connected(remote) as database:
         shaped = {

@@ -33,8 +33,7 @@ COLUMNS = {
     "Queue": ["other_config", "external_ids"],
 }
 TIMEOUT_SECONDS = 10.0
-# How long to wait until somebody listens at all: a restart takes less, and a lease that ends must
-# not wait for more.
+# How long to wait for a listener: a restart takes less, and a lease that ends must not wait longer.
 ABSENCE_SECONDS = 2.0
 
 

@@ -13,8 +13,7 @@ from placewire.agent.reconcile.effects import UnreadableError
 
 
 class QueueCounters(NamedTuple):
-    """Counted since the class was made; Open vSwitch makes the classes of a NIC anew with its
-    queues."""
+    """Counted since the class was made; Open vSwitch makes it anew with its NIC's queues."""
 
     nic: str
     queue_id: int

@@ -71,6 +71,13 @@ class Server:
         with _as_effect_error("reading the server's network", UnreadableError):
             return self._observe(sought)
 
+    def observe_what_answers(self) -> tuple[ObservedState, str | None]:
+        """Where Open vSwitch cannot be read: the NICs alone, and why. Raises EffectError."""
+        try:
+            return self.observe(Unmarked()), None
+        except UnreadableError as error:
+            return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
+
     def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
             switch = SwitchView(database)
@@ -132,11 +139,11 @@ class Server:
     def capabilities(self) -> Capabilities:
         """Where Open vSwitch does not answer: what can be said without it. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
-        try:
-            nics = self.observe(Unmarked()).nics
-        except UnreadableError as error:
-            log.warning("Open vSwitch cannot be read: %s", error)
-            datapath, nics = "none", interfaces.InterfaceView().nics({}, ())
+        observed, unreadable = self.observe_what_answers()
+        nics = observed.nics
+        if unreadable is not None:
+            log.warning("Open vSwitch cannot be read: %s", unreadable)
+            datapath = "none"
         return Capabilities(
             datapath=datapath,
             set_queue_honoured=datapath == "system",

@@ -1,7 +1,6 @@
 """Reads the kernel's HTB classes, and reads and changes our u32 classifiers on them.
 
-Where the datapath ignores set_queue, classifiers on the HTB that Open vSwitch made for the NIC take
-its place: queue n is class 1:(n+1).
+Classifiers take the place of set_queue where the datapath ignores it: queue n is class 1:(n+1).
 """
 
 from __future__ import annotations
@@ -166,8 +165,7 @@ def _filters(nic: str) -> _Filters:
 
 
 def change_classifiers(steps: Sequence[EntryStep]) -> None:
-    """On each NIC, adds new and changed classifiers first, then removes the former ones. Raises
-    EffectError."""
+    """Adds all new and changed ones of a NIC, then removes the former ones. Raises EffectError."""
     by_nic: dict[str, list[EntryStep]] = defaultdict(list)
     for step in steps:
         assert isinstance(step.entry, Classifier)

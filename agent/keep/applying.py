@@ -39,9 +39,8 @@ def apply_whole(
 def apply_all_but(
     context: Context, desired: DesiredState, ledger: Ledger, leave: Collection[str]
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
-    """Heals the state in force, except for the subjects in `leave` (see drift.subject_of). Returns
-    the steps done, and why other programs' settings keep the rest from being healed.
-    Raises EffectError, NotAsAppliedError."""
+    """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
+    other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
     steps = _drift(context, desired, ledger, leave).steps
     _apply(context, steps, desired, "heal")
     left = _read_back(context, desired, ledger, leave)
@@ -62,8 +61,7 @@ def _apply(
 def _read_back(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
 ) -> Drift:
-    """What still differs once ovs-vswitchd had time to program the kernel, which it does after it
-    has answered a transaction."""
+    """What still differs after a wait: ovs-vswitchd programs the kernel after its answer."""
     deadline = time.monotonic() + context.read_back_seconds
     while True:
         left = _drift(context, desired, ledger, leave)

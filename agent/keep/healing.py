@@ -41,8 +41,7 @@ class Healing:
         self.state = DriftState(policy="heal")
 
     def notice(self, *, switch_restarted: bool = False) -> None:
-        """Something may have changed. After a restart of the switch, what it lost does not count as
-        another program's doing."""
+        """Something may have changed. switch_restarted: forgets who fought over which object."""
         with self._lock:
             self._next_look = self._next_look.noticed(self._elapsed())
             if switch_restarted:

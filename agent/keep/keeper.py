@@ -82,8 +82,7 @@ class Keeper:
             return self.lease
 
     def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
-        """Raises LeaseRefusedError, and EffectError where the commit cannot be saved: it must
-        outlive this process."""
+        """Raises LeaseRefusedError; EffectError where it cannot be saved: a commit must last."""
         memory = self._memory
         with memory.lock:
             now = memory.now()

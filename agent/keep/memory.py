@@ -1,8 +1,7 @@
 """The agent's memory of its lease: in the process, on disk, and in step with the clock.
 
-The expiry of a lease is written in wall-clock time, which alone outlives a restart. While the agent
-runs, it counts time by a clock that nobody sets, and moves expiries along where the wall clock is
-set.
+The expiry of a lease is written in wall-clock time, which alone outlives a restart. A running agent
+counts by a clock that nobody sets, and moves expiries along where the wall clock is set.
 """
 
 from __future__ import annotations

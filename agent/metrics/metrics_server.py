@@ -1,7 +1,6 @@
 """Answers `GET /metrics` on a Unix socket and, where the configuration says so, on the loopback.
 
-Metrics are made when somebody asks for them, for one request at a time. A request that is too slow
-or too large is hung up on.
+Metrics are made for one request at a time. A request that is too slow or too large is hung up on.
 """
 
 from __future__ import annotations

@@ -13,10 +13,7 @@ Steering = TypeVar("Steering", Flow, Classifier)
 
 
 def prefix(text: str) -> str:
-    """`a.b.c.d` and `a.b.c.d/32` become `a.b.c.d/32`; `default` becomes `0.0.0.0/0`.
-
-    Raises ValueError where it is not IPv4.
-    """
+    """`a.b.c.d` becomes `a.b.c.d/32`, and `default` `0.0.0.0/0`. Raises ValueError if not IPv4."""
     return str(IPv4Network("0.0.0.0/0" if text == "default" else text, strict=True))
 
 

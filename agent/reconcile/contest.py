@@ -28,8 +28,7 @@ class Contest(NamedTuple):
 
 @dataclass(frozen=True)
 class Contests:
-    """of: by subject (drift.subject_of), how often it was put back and when last. Times are seconds
-    of a clock that nobody sets."""
+    """of: by subject (drift.subject_of). Times are seconds of a clock that nobody sets."""
 
     of: dict[str, Contest] = field(default_factory=dict)
 

@@ -24,8 +24,7 @@ class Network(Protocol):
         """Reads back all that is Placewire's. Raises UnreadableError."""
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """Executes the steps in their order. Raises EffectError at the first that fails, and does
-        none of the later ones."""
+        """Executes the steps in order, up to the first that fails. Raises EffectError."""
 
 
 class Store(Protocol):

@@ -12,8 +12,7 @@ off, because it still is a port; without the NIC the foreign port would be cut o
 
 The same holds where others have made something in the place of an entry of ours: a flow of its
 match and priority (an add would overwrite theirs), a rule of its priority, a route of its table, a
-filter among our preferences, a bridge or an interface of its name; or where its NIC has become
-another bridge's port.
+filter among our preferences, a bridge or an interface of its name, another bridge over its NIC.
 """
 
 from __future__ import annotations
@@ -37,26 +36,24 @@ def hold_back(
     shaped = {f.key: f.text for f in observed.foreign if f.collection == SHAPERS}
     wanted = [step.after for step in steps if isinstance(step, EntryStep)]
     nics = {entry.nic for entry in wanted if isinstance(entry, Shaper) and entry.nic in shaped}
-    taken = _taken_places(steps, observed)
     found = [
-        *(
-            refuse(
-                f"bridge {name}",
-                f"removing it would take away {' and '.join(texts)}, which is not ours",
-                f"take that off {name} first, then ask again",
-            )
-            for name, texts in bridges.items()
-        ),
-        *(
-            refuse(
-                f"NIC {nic}",
-                f"our shaping would replace {shaped[nic]}, which is not ours",
-                f"take it off first (ovs-vsctl clear port {nic} qos), then ask again",
-            )
-            for nic in sorted(nics)
-        ),
-        *(refusal for _, refusal in taken),
+        refuse(
+            f"bridge {name}",
+            f"removing it would take away {' and '.join(texts)}, which is not ours",
+            f"take that off {name} first, then ask again",
+        )
+        for name, texts in bridges.items()
     ]
+    found += [
+        refuse(
+            f"NIC {nic}",
+            f"our shaping would replace {shaped[nic]}, which is not ours",
+            f"take it off first (ovs-vsctl clear port {nic} qos), then ask again",
+        )
+        for nic in sorted(nics)
+    ]
+    taken = _taken_places(steps, observed)
+    found += [refusal for _, refusal in taken]
     kept = _kept_addresses({b.nic: b.name for b in observed.bridges if b.name in bridges}, ledger)
     blocked = [step for step, _ in taken]
     harmless = tuple(

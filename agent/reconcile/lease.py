@@ -180,8 +180,7 @@ def failed(kept: Kept, detail: str) -> Kept:
 
 
 def must_restore(kept: Kept, now_unix: float) -> str | None:
-    """Why the baseline must come back now; None: it need not. To be asked while no change is under
-    way."""
+    """Why the baseline must come back now, or None. To be asked while no change is under way."""
     lease = kept.lease
     if lease.phase == "applying":
         return "the agent stopped in the middle of a change"
@@ -223,8 +222,7 @@ def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: each attempt may disturb what works, and
-    is written to the audit log."""
+    """The pause after so many failures in a row: each attempt may disturb what works."""
     return float(min(RETRY_SECONDS * 2 ** min(max(failures - 1, 0), 10), LONGEST_RETRY_SECONDS))
 
 
@@ -285,8 +283,7 @@ def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -
 def _pruned(kept: Kept) -> Kept:
     """The ledger loses what neither the state in force nor a baseline covers."""
     states = [baseline.desired for baseline in kept.baselines]
-    if kept.desired is not None:
-        states.append(kept.desired)
+    states += [kept.desired] if kept.desired else []
     return kept.model_copy(update={"ledger": prune_ledger(states, kept.ledger)})
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Events come in bursts: a look waits until no event has come for SETTLE_SECONDS, but no longer than
-# LONGEST_SETTLING_SECONDS.
+# Events come in bursts: a look waits until none has come for so long, and no longer than that.
 SETTLE_SECONDS = 0.25
 LONGEST_SETTLING_SECONDS = 2.0
 # The pause between a look and the next one that an event causes: at least LEAST_PAUSE_SECONDS, and

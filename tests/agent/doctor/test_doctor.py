@@ -26,7 +26,7 @@ from placewire.agent.doctor.gather_others import (
     nmcli_managed,
 )
 from placewire.agent.doctor.show import document, print_findings
-from placewire.agent.doctor.sockets import may_write, socket_facts
+from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers.switch_view import SwitchView
 from tests.agent.reconcile.test_reconcile import nic
 from tests.agent.server_under_test import ServerUnderTest
@@ -270,8 +270,8 @@ def test_named_tables_and_chains_that_drop_are_read() -> None:
 def test_who_may_write_a_socket(
     mode: int, owner: tuple[int, int], groups: list[int], may: bool
 ) -> None:
-    assert may_write(stat.S_IFSOCK | mode, owner, 1000, groups) is may
-    assert may_write(mode, owner, 0, groups)
+    assert mode_allows(0o2, stat.S_IFSOCK | mode, owner, 1000, groups) is may
+    assert mode_allows(0o2, mode, owner, 0, groups)
 
 
 def test_sockets_are_looked_at_where_they_are(tmp_path: Path) -> None:
