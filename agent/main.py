@@ -59,9 +59,7 @@ def parser() -> argparse.ArgumentParser:
             )
         if name == "certificate":
             command.add_argument(
-                "--authority",
-                metavar="SHA256",
-                help="digest of the authority that must have issued it",
+                "--authority", metavar="SHA256", help="digest of the authority it must be from"
             )
     return made
 

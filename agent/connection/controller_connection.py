@@ -276,13 +276,10 @@ def _envelopes(document: Any) -> list[dict[str, Any]]:
     """Bodies are judged later, so that an unknown one does not hide the others. Raises
     ControllerRefusedError."""
     envelopes = document.get("envelopes") if isinstance(document, dict) else None
+    # An id must be such that it can be sent back unchanged.
     if not isinstance(envelopes, list) or not all(
-        isinstance(e, dict) and _is_identifier(e.get("id")) for e in envelopes
+        isinstance(e, dict) and isinstance(e.get("id"), str) and e["id"].isascii()
+        for e in envelopes
     ):
         raise ControllerRefusedError("its list of requests is not understood")
     return envelopes
-
-
-def _is_identifier(value: Any) -> bool:
-    """Whether it can be sent back unchanged."""
-    return isinstance(value, str) and value.isascii()

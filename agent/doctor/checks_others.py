@@ -41,9 +41,7 @@ SERVICES = {
         "it drops packets that arrive on interfaces that no zone allows",
         "firewall-cmd --permanent --zone=trusted --add-interface=pw-NIC, for each NIC of the plan",
     ),
-    "lldpad": _Service(
-        "DCB replaces a NIC's queueing discipline", "systemctl disable --now lldpad"
-    ),
+    "lldpad": _Service("DCB sets a NIC's queueing discipline", "systemctl disable --now lldpad"),
 }  # fmt: skip
 
 

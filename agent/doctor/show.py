@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -42,12 +43,8 @@ def print_findings(facts: Facts, found: Sequence[Finding]) -> None:
     console.print(_nic_table(facts))
     if found:
         console.print(_finding_table(found))
-    counts = [sum(one.severity == severity for one in found) for severity in ORDER]
-    console.print(
-        ", ".join(
-            f"{count} {name}{'s' * (count != 1)}" for name, count in zip(ORDER, counts, strict=True)
-        )
-    )
+    counts = Counter(one.severity for one in found)
+    console.print(", ".join(f"{counts[s]} {s}{'s' * (counts[s] != 1)}" for s in ORDER))
 
 
 def _nic_table(facts: Facts) -> Table:

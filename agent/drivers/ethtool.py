@@ -27,8 +27,7 @@ def speed_bits_per_second(interface: str) -> int | None:
     data = _ask(interface, _GET_SETTINGS, _SETTINGS_BYTES)
     if data is None:
         return None
-    (low,) = struct.unpack_from("=H", data, 12)
-    (high,) = struct.unpack_from("=H", data, 28)
+    low, high = struct.unpack_from("=H14xH", data, 12)
     megabits = high << 16 | low
     return None if megabits in _UNKNOWN_SPEED_MEGABITS else megabits * 1_000_000
 

@@ -55,10 +55,10 @@ def remove_bridges(remote: str, names: Sequence[str]) -> None:
 def _require_ports_ours(bridge: Any) -> None:
     for port in bridge.ports:
         if OWNER_KEY not in port.external_ids:
-            raise EffectError(f"bridge {bridge.name} has a port {port.name}, which is not ours")
+            raise EffectError(f"bridge {bridge.name} has a port {port.name} that is not ours")
         port.verify("qos")
         if any(OWNER_KEY not in qos.external_ids for qos in port.qos):
-            raise EffectError(f"port {port.name} has a QoS, which is not ours")
+            raise EffectError(f"port {port.name} has a QoS that is not ours")
 
 
 def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> None:
@@ -190,16 +190,15 @@ def _write_queues(
                 port.qos = [qos]
             else:
                 _set_keys(qos, "other_config", {"max-rate": str(entry.max_bits_per_second)})
+    gone = {s.before.nic for s in steps if s.after is None and isinstance(s.before, Shaper)}
     for nic, qos in qos_of.items():
         changes = {
             s.entry.queue_id: s for s in steps if isinstance(s.entry, Queue) and s.entry.nic == nic
         }
-        gone = any(isinstance(s.before, Shaper) and s.after is None and s.before.nic == nic
-                   for s in steps)  # fmt: skip
-        if qos is None or not (changes or gone):
+        if qos is None or not (changes or nic in gone):
             continue
         _change_queue_map(transaction, tables, qos, changes, plan_name)
-        if gone:
+        if nic in gone:
             ports[nic].qos = []
             qos.delete()
 

@@ -143,9 +143,8 @@ class Healing:
         self._all_right()
         changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
         self.state = self.state.model_copy(update=changes)
-        log.warning(
-            "others changed the state in force; put back: %s", "; ".join(todo.due_sentences())
-        )
+        said = "; ".join(todo.due_sentences())
+        log.warning("others changed the state in force; put back: %s", said)
 
     def _fought_over(self, subject: str) -> str:
         if self._contests.is_given_up(subject):

@@ -54,8 +54,8 @@ class MetricsServer:
             )
             self._servers.append(server)
         except OSError as error:
-            port = self._tcp_port
-            log.error("metrics cannot be served at %s port %d: %s", LOOPBACK, port, error)
+            place = f"{LOOPBACK} port {self._tcp_port}"
+            log.error("metrics cannot be served at %s: %s", place, error)
 
     async def close(self) -> None:
         for server in self._servers:

@@ -58,9 +58,8 @@ class Drift(NamedTuple):
 
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
     steps, in_the_way = hold_back(difference(desired, observed, ledger), observed, ledger)
-    return Drift(
-        steps, in_the_way, faults(desired.queues if desired else (), observed.effective_queues)
-    )
+    wrong = faults(desired.queues if desired else (), observed.effective_queues)
+    return Drift(steps, in_the_way, wrong)
 
 
 def subject_of(step: Step) -> str:

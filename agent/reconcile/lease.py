@@ -61,11 +61,8 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
             f"the server is {lease.phase} ({lease.detail or 'another change is under way'})",
             "wait until it has settled, or ask it to restore",
         )
-    if (
-        desired.generation == lease.generation
-        and lease.is_in_force
-        and desired.content_digest == lease.content_digest
-    ):
+    same = (desired.generation, desired.content_digest) == (lease.generation, lease.content_digest)
+    if same and lease.is_in_force:
         return "again"
     if holder := _other_plan(kept, desired.plan_name):
         raise LeaseRefusedError(
@@ -267,11 +264,8 @@ def _lease_of(
 
 def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -> None:
     lease = kept.lease
-    if (
-        lease.generation != generation
-        or not lease.is_in_force
-        or _is_past(lease.expires_unix, now_unix)
-    ):
+    in_force = lease.is_in_force and lease.generation == generation
+    if not in_force or _is_past(lease.expires_unix, now_unix):
         raise LeaseRefusedError(
             verb,
             f"generation {generation} is not in force: the server is {lease.phase} at generation "

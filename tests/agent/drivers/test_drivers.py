@@ -563,7 +563,7 @@ def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerU
     ours = desired.routes[0].model_copy(update={"destination": "10.7.9.0/24"})
     for step, expected in (
         (EntryStep(None, desired_state().bridges[1]), "pw-nic1 exists, and is not ours"),
-        (EntryStep(desired.bridges[0], None), "nic0 has a QoS, which is not ours"),
+        (EntryStep(desired.bridges[0], None), "nic0 has a QoS that is not ours"),
         (EntryStep(None, ours), "File exists"),
     ):
         with pytest.raises(AssertionError, match=f"EffectError: .*{expected}"):
