@@ -86,7 +86,7 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
     authority = x509.load_pem_x509_certificate(Path(config.authority_file).read_bytes())
     key = serialization.load_pem_private_key(Path(config.key_file).read_bytes(), password=None)
     if authority_sha256 not in (None, authority.fingerprint(hashes.SHA256()).hex()):
-        raise ValueError("another authority than the controller's issued it")
+        raise ValueError("it is of another authority than the controller's")
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
@@ -95,7 +95,7 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
         raise ValueError("it is for another key")
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if config.server not in names.get_values_for_type(x509.DNSName):
-        raise ValueError(f"it is not for server {config.server}")
+        raise ValueError(f"it is for another server than {config.server}")
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begin <= datetime.datetime.now(datetime.UTC) < end:
         raise ValueError(f"it is valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC")

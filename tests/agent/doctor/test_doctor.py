@@ -1,4 +1,4 @@
-"""What `agent doctor` concludes: every finding from facts alone, and how others' words are read."""
+"""What `agent doctor` concludes from facts alone, and how it reads the output of other programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PW_NIC0 = Bridge(name="pw-nic0", nic="nic0", datapath="system")
 
 
 def facts(**changes: Any) -> Facts:
-    """Names with a dot are of the part before it."""
+    """The facts of a server in order, with changes; `part.name` changes a name within a part."""
     document = CLEAN.model_dump()
     for name, value in changes.items():
         part, _, leaf = name.rpartition(".")
@@ -71,7 +71,7 @@ def facts(**changes: Any) -> Facts:
 
 
 def nics(*more: Any) -> dict[str, Any]:
-    """nic0 replaced, or NICs added."""
+    """Replaces nic0, or adds NICs."""
     new = {one.name: one for one in more}
     there = {one.name: one for one in CLEAN.observed.nics} | new
     return {"observed.nics": tuple(there.values())}
@@ -90,7 +90,7 @@ NO_HTB = TrafficControl(known=True, classifiers=("u32",))
 NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
 FAST = 100_000_000_000
 
-# severity, where, what, of the facts that differ from those of a server in order.
+# (severity, where, what, how the facts differ from those of a server in order).
 CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "tool": ("error", "tools", "tc is not installed", {"missing_tools": ("tc",)}),
     "no switch": ("error", "Open vSwitch", "is not installed", {"switch.version": None}),
@@ -184,7 +184,7 @@ def test_each_fault_is_found_with_its_reason_and_a_remedy(name: str) -> None:
     assert [one.severity for one in hits] == [severity], found
     assert all(one.why for one in found)
     assert all(one.remedy for one in found if one.severity != "note")
-    # Nothing else is made up of it: only what comes with the userspace datapath.
+    # Nothing else is found, except what comes with the userspace datapath.
     assert {one.where for one in found} <= {where, "Open vSwitch"}, found
     assert exit_code(found) >= {"note": 0, "warning": 1, "error": 2}[severity]
 
@@ -299,7 +299,7 @@ def test_json_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_kind_of_foreign_entry_has_its_words() -> None:
-    """Those that the drivers report."""
+    """Every kind that the drivers report."""
     source = ROOT / "agent" / "drivers"
     text = "".join(path.read_text() for path in source.glob("*.py"))
     for kind in ("bridges", "flows", "classifiers", "rules", "routes"):

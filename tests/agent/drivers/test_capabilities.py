@@ -1,4 +1,4 @@
-"""What an agent says that its server can do, and what is refused for want of it."""
+"""What an agent says that its server can do, and what it refuses for lack of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(
     observed: ObservedState = BARE,
     desired: DesiredState | None = None,
 ) -> list[tuple[str, str]]:
-    """(where, what)"""
+    """(where, what) of each refusal."""
     facts = FACTS.__class__(**{**FACTS.__dict__, "traffic_control": kernel})
     return [
         (r.where, r.what) for r in refusals(desired or desired_state(), observed, Ledger(), facts)
@@ -118,7 +118,7 @@ def test_asking_the_kernel_touches_nothing_and_leaves_nothing(server: ServerUnde
     assert found.steering == "u32" and found.offloading == ()
     (first, *_) = [n for n in found.nics if n.name == "nic0"]
     assert first.carrier and first.least_mtu_bytes == 68 and first.largest_mtu_bytes == 65535
-    # A kind that no kernel has is not answered with yes.
+    # For a kind that no kernel has, the answer is no.
     kinds = (*abilities.LEAF_QDISCS, "placewire_none")
     asked = server.inside(_asked_for, kinds)
     assert asked.lacks("placewire_none") and not asked.lacks("pfifo")

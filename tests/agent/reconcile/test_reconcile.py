@@ -1,4 +1,4 @@
-"""Diff, order, and refusals: pure decisions."""
+"""Difference, order of steps, and refusals: pure decisions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BARE = ObservedState(
 
 
 def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
-    """What a server would be after these steps, if it did exactly what they say."""
+    """The server after these steps, if it did exactly what they say."""
     entries = {
         name: {e.key: e for e in getattr(observed, name)} for name in Collections.model_fields
     }
