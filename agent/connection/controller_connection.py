@@ -159,8 +159,8 @@ class ControllerConnection:
             log.info("the certificate was renewed")
 
     def _say_alone(self, error: Exception) -> None:
-        """Logs a reason once, not at every attempt: an agent is alone most of its life. A
-        controller that is not believed is another reason than none."""
+        """Logs a reason once, not at every attempt: an agent is alone most of its life. An
+        untrusted controller is another reason than no controller."""
         why = f"{type(error).__name__}: {error}" if _is_tls(error) else "nobody answers"
         if why != self._alone:
             if _is_tls(error):

@@ -38,7 +38,7 @@ class TrafficControl(Frozen):
 
 
 class Device(Frozen):
-    """name: the driver's; `cpu` is the whole processor, with all memory of the server."""
+    """name: as its driver calls it; `cpu` is the whole processor, with all memory of the server."""
 
     name: str
     memory_bytes: int

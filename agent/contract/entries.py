@@ -174,7 +174,7 @@ COLLECTIONS: tuple[type[Entry], ...] = (
 
 
 def bridge_name(nic: str) -> str:
-    """The bridge of a NIC. Too long a name is cut, and ends in a digest of the NIC's name."""
+    """The name of a NIC's bridge. Too long a one is cut, and ends in a digest of the NIC's name."""
     whole = BRIDGE_PREFIX + nic
     if len(whole) <= LONGEST_INTERFACE_NAME:
         return whole

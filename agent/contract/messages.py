@@ -202,7 +202,7 @@ class Neighbours(Frozen):
 
 
 class Diagnose(Frozen):
-    """Look for what stands in the way; changes nothing. -> Diagnosis"""
+    """Look for problems on this server; changes nothing. -> Diagnosis"""
 
     request: Literal["diagnose"] = "diagnose"
 

@@ -26,7 +26,7 @@ DriftPolicy = Literal["heal", "report"]
 
 
 class Collections(Frozen):
-    """The entries that desired and observed states have alike."""
+    """The collections of entries that desired and observed states share."""
 
     bridges: tuple[Bridge, ...] = ()
     addresses: tuple[Address, ...] = ()
@@ -151,7 +151,7 @@ class TakenOver(Frozen):
 
 
 class Ledger(Frozen):
-    """Former values of what Placewire changes of others; on disk before anything is touched."""
+    """Values of others that Placewire changes, as they were; on disk before anything is touched."""
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()

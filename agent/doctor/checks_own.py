@@ -108,7 +108,7 @@ def _left(facts: Facts) -> Iterator[Finding]:
 
 
 def _without_bridge(bridge: Bridge, observed: ObservedState) -> str:
-    """Commands, which also give its addresses to the NIC: nothing else may know them."""
+    """The commands; they give its addresses to the NIC, because nothing else may know them."""
     held = [a.address for a in observed.addresses if a.interface == bridge.name and bridge.nic]
     back = "".join(f"; ip address add {address} dev {bridge.nic}" for address in held)
     return f"ovs-vsctl del-br {bridge.name}{back}"

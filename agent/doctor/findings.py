@@ -26,5 +26,5 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 
 def exit_code(found: tuple[Finding, ...]) -> int:
-    """That of the worst finding."""
+    """The exit code of the worst finding."""
     return max((_EXIT_CODES[one.severity] for one in found), default=0)

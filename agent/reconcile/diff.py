@@ -89,7 +89,7 @@ def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger
 
 
 def prune_ledger(states: Collection[DesiredState], ledger: Ledger) -> Ledger:
-    """The ledger without what none of these states covers: that has been put back."""
+    """The part of the ledger that one of these states covers; the rest has been put back."""
     nics = {bridge.nic for state in states for bridge in state.bridges}
     names = {sysctl.name for state in states for sysctl in state.sysctls}
     return Ledger(

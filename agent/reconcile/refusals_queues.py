@@ -47,7 +47,7 @@ def queue_refusals(
 
 
 def kernel_refusals(wanted: DesiredState, kernel: TrafficControl) -> Iterator[Refusal]:
-    """Refuses what the kernel lacks the parts for: Open vSwitch accepts such queues in silence."""
+    """Refuses what needs a kind that the kernel lacks: Open vSwitch accepts it in silence."""
     if kernel.lacks(CLASSFUL_QDISC):
         for shaper in wanted.shapers:
             yield refuse(

@@ -31,7 +31,7 @@ class ServerFacts:
 
     open_vswitch_version  for example (3, 1)
     protected             interfaces that are never touched
-    protected_addresses   addresses (a.b.c.d) that must keep working: the way to the controller
+    protected_addresses   addresses (a.b.c.d) that must keep working, as the way to the controller
     """
 
     server: str

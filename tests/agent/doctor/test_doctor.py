@@ -13,7 +13,15 @@ import pytest
 
 from placewire.agent.contract.capabilities import LEAF_QDISCS, TrafficControl
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import Address, Bridge, Route, Rule, Sysctl, UnusedRow
+from placewire.agent.contract.entries import (
+    Address,
+    Bridge,
+    Route,
+    Rule,
+    Sysctl,
+    UnusedRow,
+    bridge_name,
+)
 from placewire.agent.contract.state import ForeignEntry, LeaseState, ObservedState
 from placewire.agent.doctor.checks_others import _PLACES, SERVICES
 from placewire.agent.doctor.facts import Facts, OtherFacts, OwnFacts, SocketFacts, SwitchFacts
@@ -211,6 +219,12 @@ def test_what_is_no_fault_is_not_found() -> None:
         {"own.lease": None},
     ):
         assert findings(facts(**changes)) == (), changes
+
+
+def test_a_long_nic_is_checked_with_the_bridge_name_that_a_plan_would_use() -> None:
+    taken = ForeignEntry(collection="bridges", key=bridge_name("enp129s0f0np0"), text="interface")
+    changed = facts(**nics(nic("enp129s0f0np0")), **{"observed.foreign": (taken,)})
+    assert "exists, and is not ours" in [one.what for one in findings(changed)]
 
 
 def test_remedies_can_be_obeyed_as_they_stand() -> None:
