@@ -1,6 +1,6 @@
-"""The daemon: finishes what must be undone, then keeps the controller's connection and the lease.
+"""The daemon: undoes what must be undone, then keeps the lease and the link to the controller.
 
-It ends on SIGTERM or SIGINT, and then leaves the network as it is: the lease is on disk.
+It ends on SIGTERM or SIGINT, and leaves the network as it is, because the lease is on disk.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from placewire.agent.wiring import addresses_towards, build_keeper, collector
 
 log = logging.getLogger(__name__)
 
-# The lease is looked at this often, whatever else happens.
+# The lease is looked at this often at least, whatever else happens.
 LONGEST_PAUSE_SECONDS = 1.0
 SHORTEST_PAUSE_SECONDS = 0.05
 
 
 def run(config: AgentConfig) -> int:
-    """Raises AlreadyRunningError, StoreError, EffectError, OSError before it has started."""
+    """Raises AlreadyRunningError, StoreError, EffectError or OSError where it cannot start."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -44,7 +44,11 @@ def run(config: AgentConfig) -> int:
         context = tls_context(config)
         server = Server(config)
         keeper = build_keeper(config, server)
-        _resume(keeper)
+        try:
+            if (report := keeper.resume()) is not None:
+                _log(report)
+        except Exception:
+            log.exception("the state on disk could not be resumed; trying again")
         measuring = Iperf3Measuring()
         instance = uuid.uuid4().hex
         connection = ControllerConnection(
@@ -55,13 +59,6 @@ def run(config: AgentConfig) -> int:
         )
         asyncio.run(_serve(config, server, connection, keeper, measuring))
     return 0
-
-
-def _resume(keeper: Keeper) -> None:
-    try:
-        _tell(keeper.resume())
-    except Exception:
-        log.exception("what is on disk could not be looked after; trying again")
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
@@ -107,10 +104,9 @@ async def _serve(
 
 
 async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
-    """Wakes at the latest every second: the lease may have been shortened meanwhile. Nothing that
-    goes wrong ends it: it is what brings the baseline back. What is still as it was told is not
-    told again."""
-    told: tuple[Refusal, ...] = ()
+    """Does what is due, for ever. Wakes at least every second, as the lease may have been shortened
+    meanwhile. No error ends this, because it brings the baseline back. Logs refusals only once."""
+    logged: tuple[Refusal, ...] = ()
     while True:
         try:
             watching.follow(keeper.desired)
@@ -120,20 +116,19 @@ async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
             await asyncio.to_thread(keeper.save_again)
             if due is not None and due <= pause:
                 report = await asyncio.to_thread(keeper.tick)
-                if report is not None and (report.changes or report.refusals != told):
-                    _tell(report)
-                told = report.refusals if report is not None else told
+                if report is not None:
+                    if report.changes or report.refusals != logged:
+                        _log(report)
+                    logged = report.refusals
         except Exception:
             log.exception("the lease could not be looked after; trying again")
             await asyncio.sleep(RETRY_SECONDS)
 
 
-def _tell(report: ApplyReport | None) -> None:
-    if report is None:
-        return
+def _log(report: ApplyReport) -> None:
     log.info(
         "generation %d: %d changes in %.2f s", report.generation, len(report.changes),
         report.wall_seconds,
     )  # fmt: skip
     for refusal in report.refusals:
-        log.error("%s: %s; %s", refusal.where, refusal.what, refusal.remedy)
+        log.error("%s", refusal.sentence)

@@ -1,4 +1,4 @@
-"""Bytes that interfaces of this network namespace have sent and received."""
+"""Reads how many bytes each interface of this network namespace has sent and received."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from placewire.agent.contract.measurement import InterfaceCounters
 
-# Follows the network namespace, which /sys does only where it was mounted in it.
+# Shows the process's own network namespace; /sys shows the one that it was mounted in.
 _DEVICES = Path("/proc/self/net/dev")
 
 
 def read_counters(interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]:
-    """Of those interfaces that exist, in the order asked for."""
+    """The counters of those interfaces that exist, in the order of `interfaces`."""
     found = parse_devices(_DEVICES.read_text())
     return tuple(found[name] for name in interfaces if name in found)
 
 
 def parse_devices(text: str) -> dict[str, InterfaceCounters]:
-    """text: /proc/net/dev, two lines of heading, then `name: 8 receive and 8 transmit columns`."""
+    """text: /proc/net/dev: two heading lines, then `name: 8 receive and 8 transmit columns`."""
     found = {}
     for line in text.splitlines()[2:]:
         name, _, columns = line.partition(":")

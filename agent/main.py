@@ -1,4 +1,4 @@
-"""The `agent` command: run the daemon, or beside it show, examine or restore this server."""
+"""The `agent` command: runs the daemon, or shows, examines, restores or enrols this server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CONFIG_FILE = Path("/etc/placewire/agent.json")
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CODES = {
-    0: "done; of doctor: nothing worse than a note",
-    EXIT_FAILED: "it failed, or something in force does not hold; of doctor: a warning",
-    EXIT_USAGE: "usage, or the configuration is wrong; of doctor: an error",
+    0: "done; doctor: found nothing worse than a note",
+    EXIT_FAILED: "it failed, or something in force does not hold; doctor: found a warning",
+    EXIT_USAGE: "usage or configuration is wrong; doctor: found an error",
 }
 
 
@@ -42,10 +42,10 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("run", "run the daemon: dial the controller, keep this server's network and its lease"),
         ("status", "show the lease on disk and the network as it is"),
-        ("doctor", "look for what stands in the way, and say what to do; changes nothing"),
-        ("restore", "bring back the baseline, while no daemon runs"),
-        ("enrol", "get this server's first certificate, for a token on standard input"),
-        ("certificate", "say whether this server's certificate serves; exit 1 where it does not"),
+        ("doctor", "look for problems on this server, and say what to do; change nothing"),
+        ("restore", "bring the baseline back, while no daemon runs"),
+        ("enrol", "get this server's first certificate, with a token from standard input"),
+        ("certificate", "say whether this server's certificate is valid; exit 1 where it is not"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
             )
         if name == "certificate":
             command.add_argument(
-                "--authority", metavar="SHA256", help="of the authority that it must be from"
+                "--authority", metavar="SHA256", help="digest of the authority it must be from"
             )
     return made
 
@@ -97,7 +97,7 @@ def _dispatch(options: argparse.Namespace) -> int:
 
 
 def _enrol(config: AgentConfig, place: str) -> int:
-    """The token is read, not given: arguments stand in the list of processes."""
+    """Reads the token from standard input: the list of processes shows every argument."""
     from placewire.agent.connection.enrol import EnrolmentError, enrol
 
     try:
@@ -115,9 +115,9 @@ def _certificate(config: AgentConfig, authority_sha256: str | None) -> int:
     try:
         until = require_serving(config, authority_sha256)
     except (OSError, ValueError) as error:
-        print(f"{config.server}: no certificate that serves: {error}", file=sys.stderr)
+        print(f"{config.server}: no valid certificate: {error}", file=sys.stderr)
         return EXIT_FAILED
-    print(f"{config.server}: its certificate serves until {until:%Y-%m-%d %H:%M} UTC")
+    print(f"{config.server}: its certificate is valid until {until:%Y-%m-%d %H:%M} UTC")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the `agent` command does beside the daemon: show, and restore while no daemon runs."""
+"""`agent status` and `agent restore`: what the command does without the daemon."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from placewire.agent.wiring import build_keeper
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
-    """Exit 1 where something of ours is broken. Raises EffectError, StoreError."""
+    """Returns 1 where something of Placewire's is broken. Raises EffectError, StoreError."""
     keeper = build_keeper(config, Server(config))
     seen = keeper.observe()
     unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
     problems = [*seen.state.problems, *unused]
     if seen.lease.is_in_force:
         found = keeper.read_back(seen.lease.generation)
-        problems = [
-            *found.problems,
-            *(f"{c.action} {c.collection} {c.key} is due" for c in found.deviations),
-        ]
+        problems = [*found.problems, *(change.due_sentence for change in found.deviations)]
     if as_json:
         document = {**seen.model_dump(mode="json"), "problems": problems}
         print(json.dumps(document, indent=2))
@@ -46,7 +43,7 @@ def restore(config: AgentConfig) -> int:
     for change in report.changes:
         print(f"  {change.action:8} {change.collection:12} {change.key}")
     for refusal in report.refusals:
-        print(f"{refusal.where}: {refusal.what}; {refusal.remedy}", file=sys.stderr)
+        print(refusal.sentence, file=sys.stderr)
     if report.succeeded:
         print(f"{config.server}: {_lease(keeper.lease)}")
     return 0 if report.succeeded else 1

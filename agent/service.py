@@ -1,67 +1,27 @@
-"""What an agent answers to each request. Effects are passed in; no sockets here."""
+"""Answers each request of the controller. Effects are passed in; this module opens no socket."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from placewire.agent.contract import messages
 from placewire.agent.contract.diagnosis import Diagnosis
-from placewire.agent.contract.measurement import (
-    InterfaceCounters,
-    Neighbour,
-    Transfer,
-    TransferResult,
-)
-from placewire.agent.contract.messages import (
-    Commit,
-    Counters,
-    Destroy,
-    Diagnose,
-    FindNeighbours,
-    Listening,
-    Neighbours,
-    Observe,
-    Preview,
-    ReadBack,
-    ReadCounters,
-    Renew,
-    Request,
-    Restore,
-    RunTransfers,
-    Stage,
-    StartServers,
-    StopServers,
-    TransferResults,
-)
-from placewire.agent.contract.state import Refusal
+from placewire.agent.contract.measurement import Neighbour
+from placewire.agent.contract.state import Refusal, refuse
 from placewire.agent.keep.keeper import Keeper
+from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.frozen import Frozen
 
-_REQUEST: TypeAdapter[Any] = TypeAdapter(Request)
-# Characters of a message that is not understood.
+_REQUEST: TypeAdapter[Any] = TypeAdapter(messages.Request)
+# How many characters of a message that is not understood are quoted.
 LONGEST_QUOTE = 200
-
-
-class Measuring(Protocol):
-    """Bandwidth measurement on this server; see placewire.agent.measure."""
-
-    async def start_servers(
-        self, transfers: tuple[Transfer, ...], seconds: float
-    ) -> tuple[int, ...]: ...
-
-    async def run_transfers(
-        self, transfers: tuple[Transfer, ...], seconds: float, start_unix: float
-    ) -> tuple[TransferResult, ...]: ...
-
-    async def stop_servers(self) -> None: ...
-
-    def read_counters(self, interfaces: tuple[str, ...]) -> tuple[InterfaceCounters, ...]: ...
 
 
 def _nobody_looks() -> Diagnosis:
@@ -73,16 +33,17 @@ def _nobody_answers(interfaces: Sequence[str], addresses: Sequence[str]) -> tupl
 
 
 class Service:
-    """Requests may run at the same time: the keeper serialises what changes the network.
+    """Requests may run at the same time: the keeper serialises those that change the network.
 
-    diagnose: as `agent doctor` looks. find_neighbours: of (interfaces, addresses), who answers.
+    diagnose: does what `agent doctor` does. find_neighbours: says which of (interfaces, addresses)
+    answer.
     """
 
     def __init__(
         self,
         server: str,
         keeper: Keeper,
-        measuring: Measuring,
+        measuring: Iperf3Measuring,
         diagnose: Callable[[], Diagnosis] = _nobody_looks,
         find_neighbours: Callable[
             [Sequence[str], Sequence[str]], tuple[Neighbour, ...]
@@ -92,25 +53,26 @@ class Service:
         self._keeper = keeper
         self._measuring = measuring
         self._neighbours = find_neighbours
+        in_thread = asyncio.to_thread
         self._handlers: dict[type[Frozen], Callable[[Any], Awaitable[Frozen]]] = {
-            Observe: lambda _: asyncio.to_thread(keeper.observe),
-            Preview: lambda r: asyncio.to_thread(keeper.preview, r.desired),
-            Stage: lambda r: asyncio.to_thread(keeper.stage, r.desired, r.lease_seconds),
-            Renew: lambda r: asyncio.to_thread(keeper.renew, r.generation, r.lease_seconds),
-            Commit: lambda r: asyncio.to_thread(keeper.commit, r.generation, r.lease_seconds),
-            Restore: lambda r: asyncio.to_thread(keeper.restore, r.generation),
-            Destroy: lambda r: asyncio.to_thread(keeper.destroy, r.plan_name),
-            ReadBack: lambda r: asyncio.to_thread(keeper.read_back, r.generation),
-            StartServers: self._start_servers,
-            RunTransfers: self._run_transfers,
-            StopServers: self._stop_servers,
-            ReadCounters: self._read_counters,
-            FindNeighbours: self._find_neighbours,
-            Diagnose: lambda _: asyncio.to_thread(diagnose),
+            messages.Observe: lambda _: in_thread(keeper.observe),
+            messages.Preview: lambda r: in_thread(keeper.preview, r.desired),
+            messages.Stage: lambda r: in_thread(keeper.stage, r.desired, r.lease_seconds),
+            messages.Renew: lambda r: in_thread(keeper.renew, r.generation, r.lease_seconds),
+            messages.Commit: lambda r: in_thread(keeper.commit, r.generation, r.lease_seconds),
+            messages.Restore: lambda r: in_thread(keeper.restore, r.generation),
+            messages.Destroy: lambda r: in_thread(keeper.destroy, r.plan_name),
+            messages.ReadBack: lambda r: in_thread(keeper.read_back, r.generation),
+            messages.StartServers: self._start_servers,
+            messages.RunTransfers: self._run_transfers,
+            messages.StopServers: self._stop_servers,
+            messages.ReadCounters: self._read_counters,
+            messages.FindNeighbours: self._find_neighbours,
+            messages.Diagnose: lambda _: in_thread(diagnose),
         }
 
     async def answer(self, body: Any) -> Frozen | Refusal:
-        """body: a request as JSON. What cannot be understood or done is a Refusal."""
+        """body: a request as JSON. Returns a Refusal where it is not understood or not done."""
         try:
             request = _REQUEST.validate_python(body)
         except ValidationError as error:
@@ -122,31 +84,31 @@ class Service:
         except EffectError as error:
             return self._refusal(str(error), "repair that, then ask again")
 
-    async def _start_servers(self, request: StartServers) -> Listening:
+    async def _start_servers(self, request: messages.StartServers) -> messages.Listening:
         ports = await self._measuring.start_servers(request.transfers, request.seconds)
-        return Listening(tcp_ports=ports, clock_unix=time.time())
+        return messages.Listening(tcp_ports=ports, clock_unix=time.time())
 
-    async def _run_transfers(self, request: RunTransfers) -> TransferResults:
+    async def _run_transfers(self, request: messages.RunTransfers) -> messages.TransferResults:
         results = await self._measuring.run_transfers(
             request.transfers, request.seconds, request.start_unix
         )
-        return TransferResults(results=results)
+        return messages.TransferResults(results=results)
 
-    async def _stop_servers(self, _: StopServers) -> Listening:
+    async def _stop_servers(self, _: messages.StopServers) -> messages.Listening:
         await self._measuring.stop_servers()
-        return Listening(tcp_ports=(), clock_unix=time.time())
+        return messages.Listening(tcp_ports=(), clock_unix=time.time())
 
-    async def _read_counters(self, request: ReadCounters) -> Counters:
-        return Counters(counters=self._measuring.read_counters(request.interfaces))
+    async def _read_counters(self, request: messages.ReadCounters) -> messages.Counters:
+        return messages.Counters(counters=self._measuring.read_counters(request.interfaces))
 
-    async def _find_neighbours(self, request: FindNeighbours) -> Neighbours:
-        """Raises EffectError where an interface is no bridge of what is in force."""
+    async def _find_neighbours(self, request: messages.FindNeighbours) -> messages.Neighbours:
+        """Raises EffectError where an interface is no bridge of the state in force."""
         desired = self._keeper.desired
         ours = {bridge.name for bridge in desired.bridges} if desired is not None else set()
         if others := [name for name in request.interfaces if name not in ours]:
-            raise EffectError(f"{', '.join(others)}: no bridge of what is in force here")
+            raise EffectError(f"{', '.join(others)}: no bridge of the state in force here")
         found = await asyncio.to_thread(self._neighbours, request.interfaces, request.addresses)
-        return Neighbours(found=found)
+        return messages.Neighbours(found=found)
 
     def _unknown(self, body: Any, error: ValidationError) -> Refusal:
         name = body.get("request") if isinstance(body, dict) else None
@@ -158,9 +120,9 @@ class Service:
         )
 
     def _refusal(self, what: str, remedy: str) -> Refusal:
-        return Refusal(what=what, where=f"server {self._server}", remedy=remedy)
+        return refuse(f"server {self._server}", what, remedy)
 
 
 def _shown(text: str) -> str:
-    """Of what another wrote: not all of it where it is long, and only what can be sent."""
+    """The beginning of a text that another program wrote, with what cannot be sent escaped."""
     return text[:LONGEST_QUOTE].encode(errors="backslashreplace").decode()

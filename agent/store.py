@@ -1,4 +1,4 @@
-"""The agent's directory on disk: its state, its audit log, and the lock of the one that runs."""
+"""The agent's directory on disk: its state, its audit log, and the lock of the running agent."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from placewire.agent.reconcile.lease import Kept
 log = logging.getLogger(__name__)
 
 
-class StoreError(ValueError):
-    """The state on disk cannot be used: says which file and what to do."""
-
-
-# The audit log is put aside at this size; of those put aside the newest are kept.
+# A log of AUDIT_BYTES is put aside; the newest AUDIT_FILES of those put aside are kept.
 AUDIT_BYTES = 4 * 1024 * 1024
 AUDIT_FILES = 8
-
 STATE_FILE = "state.json"
 
 
+class StoreError(ValueError):
+    """The state on disk cannot be used. The message: which file, and what to do."""
+
+
 def read_kept(directory: Path) -> Kept:
-    """What an agent has on disk there. Touches nothing. Raises OSError, StoreError."""
+    """Reads what an agent has on disk there; touches nothing. Raises OSError, StoreError."""
     path = directory / STATE_FILE
     try:
         text = path.read_text()
@@ -43,7 +42,7 @@ def read_kept(directory: Path) -> Kept:
     except ValidationError as error:
         raise StoreError(
             f"{path}: not a state of this version ({error.error_count()} mistakes); "
-            "restore it with the agent version that wrote it"
+            "restore with the version of the agent that wrote it"
         ) from error
 
 
@@ -52,9 +51,8 @@ class DiskStore:
 
     state.json     what the agent must know after a restart; replaced as a whole
     audit.jsonl    one record per line, only ever appended to. A file of AUDIT_BYTES becomes
-                   audit.jsonl.1 (the newest of the former ones), and so on up to
-                   audit.jsonl.AUDIT_FILES; what is older is deleted. Whoever must keep more
-                   collects those files elsewhere.
+                   audit.jsonl.1, that one audit.jsonl.2, and so on; those after AUDIT_FILES are
+                   deleted. Whoever must keep more collects the files elsewhere.
     """
 
     def __init__(self, directory: Path, audit_bytes: int = AUDIT_BYTES) -> None:
@@ -76,7 +74,7 @@ class DiskStore:
             file.flush()
             os.fsync(file.fileno())
         staged.replace(self._state)
-        # The rename itself must survive a power cut, too.
+        # The directory is synced too, so that the rename itself survives a power cut.
         descriptor = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -84,8 +82,8 @@ class DiskStore:
             os.close(descriptor)
 
     def audit(self, records: Sequence[dict[str, Any]]) -> None:
-        """One write: a change of hundreds of entries waits for the disk once. Raises OSError, and
-        then leaves none of the records, and no half one."""
+        """Writes all records at once, so that a change of hundreds of entries waits for the disk
+        once. Raises OSError, and then leaves no record, nor part of one."""
         if self._audit.exists() and self._audit.stat().st_size >= self._audit_bytes:
             self._put_audit_aside()
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
@@ -105,19 +103,19 @@ class DiskStore:
 
 
 def _give_to_owner(descriptor: int, directory: Path) -> None:
-    """What root writes with `agent restore` stays readable for the agent, which is not root."""
+    """Lets the agent, which is not root, read what root writes with `agent restore`."""
     owner, file = directory.stat(), os.fstat(descriptor)
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (file.st_uid, file.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 class AlreadyRunningError(RuntimeError):
-    """Another agent holds this state directory; says its process id."""
+    """Another agent holds this state directory; the message has its process id."""
 
 
 def take_lock(directory: Path) -> IO[str]:
-    """The lock that one agent holds while it runs: given up when the file is closed, or when the
-    process ends however it ends. Raises AlreadyRunningError."""
+    """Takes the lock that an agent holds while it runs. Closing the file gives it up, and so does
+    any end of the process. Raises AlreadyRunningError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o750)
     file = (directory / "agent.lock").open("a+")
     _give_to_owner(file.fileno(), directory)
@@ -130,7 +128,7 @@ def take_lock(directory: Path) -> IO[str]:
         raise AlreadyRunningError(
             f"{directory}: an agent is running with this state (process {holder})"
         ) from error
-    # On a full disk the lock holds all the same: only its holder's number is missing.
+    # On a full disk the lock holds all the same; only its holder's process id is missing.
     with contextlib.suppress(OSError):
         os.ftruncate(file.fileno(), 0)
         os.write(file.fileno(), str(os.getpid()).encode())

@@ -1,28 +1,24 @@
-"""Follows what is in force: whoever tells of changes to it is listened to while it lasts."""
+"""Listens to whatever tells of changes to the state in force, and notifies the keeper."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import DesiredState
 from placewire.agent.drivers.database_events import DatabaseEvents
 from placewire.agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
 from placewire.agent.drivers.kernel_events import KernelEvents
+from placewire.agent.keep.keeper import Keeper
 
 log = logging.getLogger(__name__)
 
 
-class Noticing(Protocol):
-    def notice(self, *, switch_restarted: bool = False) -> None: ...
-
-
 class Watching:
-    """`follow` is called in the loop's thread, whenever another state may be in force."""
+    """`follow` is to be called in the loop's thread whenever another state may be in force."""
 
-    def __init__(self, config: AgentConfig, keeper: Noticing) -> None:
+    def __init__(self, config: AgentConfig, keeper: Keeper) -> None:
         self._config = config
         self._keeper = keeper
         self._followed: DesiredState | None = None
@@ -31,8 +27,8 @@ class Watching:
         self._flows: list[asyncio.Task[None]] = []
 
     def follow(self, desired: DesiredState | None) -> None:
-        """None: nothing is in force, and nothing is listened to. Never raises: what cannot be
-        listened to is looked at now and then all the same, and the lease comes first."""
+        """None: nothing is in force, and nothing is listened to. Never raises, so that the lease is
+        looked after in any case: the keeper looks now and then without being told."""
         if desired is self._followed:
             return
         try:
@@ -40,7 +36,7 @@ class Watching:
             if desired is not None:
                 self._open(desired)
         except Exception:
-            log.exception("not all changes will be told at once")
+            log.exception("not every change of others will be noticed at once")
         finally:
             self._followed = desired
 
@@ -70,4 +66,4 @@ class Watching:
                 lambda: self._keeper.notice(switch_restarted=True),
             )
         except FlowsUnwatchedError as error:
-            log.error("%s; its flows are looked at now and then only: %s", bridge, error)
+            log.error("%s: its flows are only looked at now and then: %s", bridge, error)

@@ -1,4 +1,4 @@
-"""Puts one agent together from its configuration."""
+"""Builds an agent's keeper, server facts and metrics from its configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
 
 
 def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[], str]:
-    """Makes the metrics' text anew at each call; that may raise EffectError."""
+    """Returns a function that makes the metrics' text anew; a call of it may raise EffectError."""
     info = {
         "server": config.server,
         "version": version("placewire"),
@@ -57,11 +57,11 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
 
 
 def addresses_towards(url: str) -> frozenset[str]:
-    """This server's address on the way to the controller; empty while there is no way."""
+    """This server's address on the way to the controller; empty while there is no route."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: only chooses a route.
+            # Only chooses a route; nothing is sent.
             probe.connect((parts.hostname or "", parts.port or 443))
         except OSError:
             return frozenset()

@@ -1,4 +1,4 @@
-"""The link to the controller: dials out, mutual TLS, long poll; never dies of a lost controller."""
+"""The link to the controller: dials out (mutual TLS, long poll), and dials again after a loss."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from placewire.agent.connection.identity import keep, new_key, require_room, sec
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from placewire.agent.contract.messages import POLL_SECONDS, Hello, Poll, Previewed, Reply, Welcome
-from placewire.agent.contract.state import ApplyReport, Refusal
+from placewire.agent.contract.state import ApplyReport, Refusal, refuse
 from placewire.agent.service import Service
 from placewire.frozen import Frozen
 
 log = logging.getLogger(__name__)
 
-# The DNS name in the controller's certificate, whatever address it is dialled at.
+# The DNS name in the controller's certificate, whatever address the agent dials.
 CONTROLLER_NAME = "controller"
-# Between attempts; jittered, so that a hundred agents do not come back in one moment.
+# Between attempts; random, so that a hundred agents do not come back in one moment.
 RECONNECT_SECONDS = (0.1, 0.6)
-# Whoever listens and does not welcome us in time has too much to do, and what it began for us was
-# done for nothing: each such attempt doubles the pause, so often at most.
+# A controller that listens and does not welcome us in time has too much to do, and began in vain:
+# each such attempt doubles the pause, up to so many times.
 MOST_DOUBLINGS = 4
 # After an answer that a retry will not change: a wrong version, an unknown server.
 REFUSED_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
-# Of a hello, which may need a connection and its handshake, beside those of all other agents.
+# For a hello, which may take a connection and a handshake beside those of all other agents.
 HELLO_SECONDS = 10.0
 LOOK_AT_CERTIFICATE_SECONDS = 3600.0
 REMEMBERED_REPLIES = 256
-# States of a large server with thousands of queues are a few megabytes.
+# The state of a large server with thousands of queues takes a few megabytes.
 LARGEST_ANSWER_BYTES = 64 * 2**20
-# Of why a controller refuses, in bytes.
+# How much is shown of a controller's reason to refuse, in bytes.
 LONGEST_SAID = 2000
 
 
@@ -60,8 +60,8 @@ def tls_context(config: AgentConfig) -> ssl.SSLContext:
 
 
 class ControllerConnection:
-    """hello: made anew for each connection, in a thread (it looks at the network). linked: set from
-    a controller's welcome until its connection breaks."""
+    """hello: called for each connection, in a thread, as it looks at the network. linked: set from
+    a controller's welcome until the connection breaks."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class ControllerConnection:
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
         self.linked = asyncio.Event()
-        # Hellos in a row that were not answered in time.
+        # How many hellos in a row were not answered in time.
         self._late = 0
-        # Why there was no controller when that was last told.
+        # The last logged reason why there is no controller.
         self._alone = ""
         self._looked_at_certificate = 0.0
 
     async def run(self) -> None:
-        """Until cancelled. Requests under way go on while the controller is away."""
+        """Runs until cancelled. Requests under way go on while the controller is away."""
         connector = aiohttp.TCPConnector(ssl=self._context)
         async with aiohttp.ClientSession(connector=connector) as http:
             while True:
@@ -100,21 +100,19 @@ class ControllerConnection:
                     self._say_alone(error)
                     pause += REFUSED_SECONDS if _is_tls(error) else 0.0
                 except Exception:
-                    # A fault that passes (Open vSwitch restarts) or a mistake of ours: neither
-                    # may end the daemon, whose timer undoes what must not last.
+                    # Neither a fault that passes (Open vSwitch restarts) nor a mistake of ours may
+                    # end the daemon, whose timer undoes what must not last.
                     log.exception("the link failed; trying again")
                     pause += REFUSED_SECONDS
                 finally:
                     self.linked.clear()
-                await asyncio.sleep(pause + self._pause())
-
-    def _pause(self) -> float:
-        return random.uniform(*RECONNECT_SECONDS) * 2.0 ** min(self._late, MOST_DOUBLINGS)
+                pause += random.uniform(*RECONNECT_SECONDS) * 2 ** min(self._late, MOST_DOUBLINGS)
+                await asyncio.sleep(pause)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
         """Polls until something goes wrong."""
-        # No controller listens most of the time; looking at the whole network to greet nobody
-        # took 7 % of a core. One that was late is there, and need not be asked for that as well.
+        # Most of the time no controller listens, and looking at the whole network to greet nobody
+        # took 7 % of a core. A controller that was late does listen, and is not asked again.
         if not self._late:
             await self._require_listener()
         hello = await asyncio.to_thread(self._hello)
@@ -139,12 +137,12 @@ class ControllerConnection:
             self._take_all(http, document)
 
     async def _renew_if_due(self, http: aiohttp.ClientSession) -> None:
-        """From half of its life on, looked at now and then; connections that are made from then on
-        have the new one. What goes wrong here is told, and tried again: the old one still holds."""
+        """Renews the certificate from half of its life on; new connections use the new one. What
+        goes wrong is logged, and tried again later: the old certificate is still valid."""
         self._looked_at_certificate = time.monotonic()
         file = Path(self._config.certificate_file)
         if self._config.key_file != self._config.certificate_file:
-            return  # brought by hand: whoever brought it renews it
+            return  # The certificate was brought by hand: whoever brought it renews it.
         try:
             if await asyncio.to_thread(seconds_to_half_life, file) > 0:
                 return
@@ -160,30 +158,30 @@ class ControllerConnection:
         else:
             log.info("the certificate was renewed")
 
-    def _take_all(self, http: aiohttp.ClientSession, document: Any) -> None:
-        """Raises ControllerRefusedError where that is no list of requests."""
-        for envelope in _envelopes(document):
-            self._take(http, envelope["id"], envelope.get("body"))
-
     def _say_alone(self, error: Exception) -> None:
-        """Once, not at every attempt: an agent is alone most of its life. One that is not believed
-        is another matter than none."""
+        """Logs a reason once, not at every attempt: an agent is alone most of its life. An
+        untrusted controller is another reason than no controller."""
         why = f"{type(error).__name__}: {error}" if _is_tls(error) else "nobody answers"
         if why != self._alone:
             if _is_tls(error):
-                log.warning("not spoken to: %s", error)
+                log.warning("no trusted connection to the controller: %s", error)
             else:
-                log.info("no controller: %s", error)
+                log.info("no controller answers: %s", error)
         self._alone = why
 
     async def _require_listener(self) -> None:
         """Raises OSError or TimeoutError where nobody listens."""
         url = URL(self._url)
-        # Not wait_for: until Python 3.12 it forgets that it was cancelled where what it waits for
-        # ends in the same moment, and the agent would go on after SIGTERM.
+        # Not wait_for: before Python 3.12 it loses a cancellation that comes in the moment in which
+        # what it waits for ends, and the agent would go on after SIGTERM.
         async with asyncio.timeout(ANSWER_SECONDS):
             _, writer = await asyncio.open_connection(url.host, url.port)
         writer.close()
+
+    def _take_all(self, http: aiohttp.ClientSession, document: Any) -> None:
+        """Raises ControllerRefusedError where `document` is no list of requests."""
+        for envelope in _envelopes(document):
+            self._take(http, envelope["id"], envelope.get("body"))
 
     def _take(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
         """Starts a request once, however often it is delivered."""
@@ -193,50 +191,45 @@ class ControllerConnection:
             task.add_done_callback(lambda _: self._tasks.pop(identifier, None))
 
     async def _handle(self, http: aiohttp.ClientSession, identifier: str, body: Any) -> None:
-        """Does what is asked, once, and tells it until a controller has taken it."""
+        """Does what a request asks, once, and replies until a controller has the reply."""
         answer = self._replies.get(identifier)
         if answer is None:
             answer = await self._answer(body)
             for refusal in _refusals(answer):
-                log.warning("refused: %s: %s; %s", refusal.where, refusal.what, refusal.remedy)
+                log.warning("refused: %s", refusal.sentence)
             self._replies[identifier] = answer
             if len(self._replies) > REMEMBERED_REPLIES:
                 self._replies.popitem(last=False)
         while not await self._tell(http, identifier, answer):
             await self.linked.wait()
             if http.closed:
-                return  # Who dials anew is asked again, and answers from what it did.
+                return  # The controller asks again over the next link, and gets the same answer.
             await asyncio.sleep(random.uniform(*RECONNECT_SECONDS))
 
     async def _tell(self, http: aiohttp.ClientSession, identifier: str, answer: Frozen) -> bool:
-        """Whether it need not be told again."""
+        """Sends a reply; returns False where it must be sent again."""
+        if isinstance(answer, Refusal):
+            reply = Reply(session=self._session_id, id=identifier, refusal=answer)
+        else:
+            result = answer.model_dump(mode="json")
+            reply = Reply(session=self._session_id, id=identifier, result=result)
         try:
-            reply = self._reply(identifier, answer)
             await self._post(http, "/v1/replies", reply, ANSWER_SECONDS)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.info("reply %s: %s", identifier, error)
+            log.info("reply %s could not be sent: %s", identifier, error)
             return False
         except ControllerRefusedError as error:
-            log.warning("reply %s is not wanted: %s", identifier, error)
+            log.warning("the controller refuses reply %s: %s", identifier, error)
         return True
 
     async def _answer(self, body: Any) -> Frozen:
         try:
             return await self._service.answer(body)
         except Exception as error:
-            # A mistake of ours must reach the one who asked, and must not end the daemon.
-            log.exception("request failed")
-            return Refusal(
-                what=f"the agent failed: {type(error).__name__}: {error}",
-                where="agent",
-                remedy="see the agent's log, and report it",
-            )
-
-    def _reply(self, identifier: str, answer: Frozen) -> Reply:
-        if isinstance(answer, Refusal):
-            return Reply(session=self._session_id, id=identifier, refusal=answer)
-        result = answer.model_dump(mode="json")
-        return Reply(session=self._session_id, id=identifier, result=result)
+            # A mistake of ours must be told to the controller, and must not end the daemon.
+            log.exception("a request failed")
+            what = f"the agent failed: {type(error).__name__}: {error}"
+            return refuse("agent", what, "see the agent's log, and report it")
 
     async def _post(
         self, http: aiohttp.ClientSession, path: str, message: Frozen, seconds: float
@@ -258,7 +251,7 @@ class ControllerConnection:
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """Raises ControllerRefusedError where there is no end to it."""
+    """The whole content. Raises ControllerRefusedError where it is too large."""
     data = bytearray()
     async for part in content.iter_any():
         data += part
@@ -268,7 +261,7 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
 
 
 def _is_tls(error: Exception) -> bool:
-    """Somebody is there, and one of us does not believe the other."""
+    """Whether somebody answers, but one side does not trust the other's certificate."""
     causes = (error, error.__cause__, getattr(error, "os_error", None))
     return any(isinstance(one, ssl.SSLError | aiohttp.ClientSSLError) for one in causes)
 
@@ -280,15 +273,13 @@ def _refusals(answer: Frozen) -> tuple[Refusal, ...]:
 
 
 def _envelopes(document: Any) -> list[dict[str, Any]]:
-    """Each body is judged by itself, so that one unknown request does not hide the others."""
+    """Bodies are judged later, so that an unknown one does not hide the others. Raises
+    ControllerRefusedError."""
     envelopes = document.get("envelopes") if isinstance(document, dict) else None
+    # An id must be such that it can be sent back unchanged.
     if not isinstance(envelopes, list) or not all(
-        isinstance(e, dict) and _is_identifier(e.get("id")) for e in envelopes
+        isinstance(e, dict) and isinstance(e.get("id"), str) and e["id"].isascii()
+        for e in envelopes
     ):
         raise ControllerRefusedError("its list of requests is not understood")
     return envelopes
-
-
-def _is_identifier(value: Any) -> bool:
-    """What can be sent back as it came."""
-    return isinstance(value, str) and value.isascii()

@@ -1,4 +1,4 @@
-"""`agent enrol HOST:PORT`: this server's first certificate, for a token on standard input."""
+"""`agent enrol`: gets this server's first certificate from a controller that waits, for a token."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ _LONGEST_ANSWER_BYTES = 64 * 1024
 
 
 class EnrolmentError(Exception):
-    """Says what went wrong and what to do; never the token."""
+    """The message says what went wrong and what to do, and never has the token."""
 
 
 def enrol(config: AgentConfig, place: str, token_text: str) -> None:
-    """Writes the authority's certificate and this server's own, to where the configuration has
-    them. Raises EnrolmentError, OSError."""
+    """Writes the certificates of the authority and this server. Raises EnrolmentError, OSError."""
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
         raise EnrolmentError(f"{place!r}: give HOST:PORT, where `controller enrol` waits")
@@ -50,14 +49,14 @@ def enrol(config: AgentConfig, place: str, token_text: str) -> None:
     where = (host.strip("[]"), int(port))
     authority_pem = _authority(where, token)
     key, state = new_key(config.server), Path(config.state_dir)
-    # Before the token is spent: whether what it buys can be kept.
+    # Before the token is spent: can the certificate be kept?
     try:
         write_private(Path(config.authority_file), authority_pem.encode(), like=state, mode=0o644)
         require_room(Path(config.certificate_file), key.key_pem, like=state)
     except OSError as error:
         raise EnrolmentError(
-            f"{error.filename or state}: {error.strerror}; nothing was asked for yet, the token is "
-            "still good: run this as root where the agent is installed"
+            f"{error.filename or state}: {error.strerror}; the token is not used yet: run this as "
+            "root on a server where the agent is installed"
         ) from error
     answer = _certificate(where, authority_pem, key.request_pem, token)
     try:
@@ -67,8 +66,8 @@ def enrol(config: AgentConfig, place: str, token_text: str) -> None:
 
 
 def _authority(where: tuple[str, int], token: Token) -> str:
-    """Fetched from whoever answers there, and believed only if it is the one that the token
-    names."""
+    """The authority's certificate, fetched without a check of who answers there, and believed only
+    where it is the one that the token names."""
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     status, text = _ask(where, unverified, "GET", "/v1/authority")
@@ -82,7 +81,7 @@ def _authority(where: tuple[str, int], token: Token) -> str:
             f"{where[0]} is not the controller that made this token: its authority is another. "
             "Nothing was sent to it"
         )
-    # Only what was compared is trusted, and not what else may stand in that text.
+    # Only the compared bytes are trusted, not what else the text may contain.
     return ssl.DER_cert_to_PEM_cert(der)
 
 
@@ -112,7 +111,7 @@ def _ask(
         response = connection.getresponse()
         return response.status, response.read(_LONGEST_ANSWER_BYTES).decode(errors="replace")
     except ssl.SSLError as error:
-        raise EnrolmentError(f"{where[0]}: no safe connection: {error.reason}") from error
+        raise EnrolmentError(f"{where[0]}: no trusted connection: {error.reason}") from error
     except (OSError, OverflowError, http.client.HTTPException) as error:
         raise EnrolmentError(
             f"{where[0]} port {where[1]}: {error}; is `controller enrol` waiting there?"

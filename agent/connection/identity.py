@@ -1,11 +1,11 @@
-"""This server's key and certificate, as one PEM file: written whole or not at all."""
+"""This server's key and certificate in one PEM file: makes, writes and checks them."""
 
 from __future__ import annotations
 
 import datetime
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -16,16 +16,15 @@ from cryptography.x509.oid import NameOID
 from placewire.agent.contract.config import AgentConfig
 
 
-@dataclass(frozen=True)
-class NewKey:
-    """A key that has no certificate yet, and the request for one."""
+class NewKey(NamedTuple):
+    """A key without a certificate, and the request for its certificate."""
 
     key_pem: bytes
     request_pem: str
 
 
 def new_key(server: str) -> NewKey:
-    """EC P-256. The request names the server; what it may do, the authority decides."""
+    """EC P-256. The request only names the server; the authority decides what the server may do."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
@@ -38,8 +37,8 @@ def new_key(server: str) -> NewKey:
 
 
 def keep(file: Path, key_pem: bytes, chain_pem: str, *, like: Path) -> None:
-    """Mode 0600, of the owner of `like`. Raises OSError, and ValueError where the certificate is
-    not this key's."""
+    """Writes key and chain to `file`, with mode 0600 and the owner of `like`. Raises OSError, and
+    ValueError where the certificate is not this key's."""
     certificate = x509.load_pem_x509_certificate(chain_pem.encode())
     key = serialization.load_pem_private_key(key_pem, password=None)
     if key.public_key() != certificate.public_key():
@@ -48,14 +47,15 @@ def keep(file: Path, key_pem: bytes, chain_pem: str, *, like: Path) -> None:
 
 
 def require_room(file: Path, key_pem: bytes, *, like: Path) -> None:
-    """Writes the key beside the file, and removes it again. Raises OSError where the file could not
-    be written either."""
+    """Writes the key to another file in the folder of `file`, and removes it again. Raises OSError
+    where `file` could not be written either."""
     trial = file.with_name(file.name + ".key")
     write_private(trial, key_pem, like=like)
     trial.unlink()
 
 
 def write_private(file: Path, content: bytes, *, like: Path, mode: int = 0o600) -> None:
+    """Writes the file as a whole or not at all, with the owner of `like`. Raises OSError."""
     fresh, owner = file.with_name(file.name + ".new"), like.stat()
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -69,8 +69,7 @@ def write_private(file: Path, content: bytes, *, like: Path, mode: int = 0o600) 
 
 
 def seconds_to_half_life(file: Path) -> float:
-    """Until half of the certificate's life is over; negative afterwards. Raises OSError,
-    ValueError."""
+    """Seconds until half of its life is over, or negative. Raises OSError, ValueError."""
     certificate = _certificate_in(file)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     half = begin + (end - begin) / 2
@@ -78,10 +77,10 @@ def seconds_to_half_life(file: Path) -> float:
 
 
 def require_serving(config: AgentConfig, authority_sha256: str | None) -> datetime.datetime:
-    """Until when this server's certificate opens the link, as far as the server can know.
+    """Returns until when this server's certificate opens the link, as far as the server can know.
 
-    authority_sha256: of the controller's authority in DER; None: the one that the server has.
-    Raises ValueError saying why it does not, and OSError.
+    authority_sha256: digest of the controller's authority in DER; None: of the one that the server
+    has. Raises OSError, and ValueError with the reason where the certificate is not valid.
     """
     certificate = _certificate_in(Path(config.certificate_file))
     authority = x509.load_pem_x509_certificate(Path(config.authority_file).read_bytes())
@@ -104,6 +103,6 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
 
 
 def _certificate_in(file: Path) -> x509.Certificate:
-    """The first of a file that may have a key before it. Raises OSError, ValueError."""
+    """The file's first certificate; a key may stand before it. Raises OSError, ValueError."""
     text = file.read_bytes()
     return x509.load_pem_x509_certificate(text[max(0, text.find(b"-----BEGIN CERT")) :])

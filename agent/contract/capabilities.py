@@ -1,6 +1,6 @@
-"""What a server can do, as its agent found it: datapath, the kernel's traffic control, NICs.
+"""What a server can do, as its agent found out: datapath, the kernel's traffic control, NICs.
 
-The compile picks from it what steers traffic into queues; the agent refuses what it rules out.
+The compiler chooses by it what steers traffic; the agent refuses what the server cannot do.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Literal
 from placewire.agent.contract.state import NicFacts
 from placewire.frozen import Frozen
 
-# What is asked of the kernel. Of the leaves only what would keep a queue short is of interest.
+# The kinds that the agent asks the kernel for; of leaf disciplines, those that keep queues short.
 CLASSFUL_QDISC = "htb"
 LEAF_QDISCS = ("fq_codel", "fq", "sfq", "pfifo", "bfifo")
 CLASSIFIER = "u32"
 CLASSIFIERS = (CLASSIFIER, "flower")
 
-# What one NIC's software HTB was seen to carry, and where it was seen to fail: published
-# measurements put it between 25 and 40 Gbit/s. Open vSwitch never asks a NIC to do it in hardware.
+# The rate that one NIC's software HTB surely carries. Published measurements put its limit between
+# 25 and 40 Gbit/s. Open vSwitch never asks a NIC to do HTB in hardware.
 SOFTWARE_HTB_BITS_PER_SECOND = 25_000_000_000
 
 Steering = Literal["set_queue", "u32"]
 
 
 class TrafficControl(Frozen):
-    """Kinds that the kernel took, in a network namespace that was made to ask and is gone.
+    """The kinds that the kernel accepted in a network namespace made for the question.
 
-    known: False where no such namespace may be made; then nothing is held against the kernel.
+    known: False where no such namespace may be made; the kernel is then assumed to have every kind.
     """
 
     known: bool = False
@@ -38,16 +38,16 @@ class TrafficControl(Frozen):
 
 
 class Device(Frozen):
-    """As its driver calls it; `cpu` for the whole processor, with all memory of the server."""
+    """name: as its driver calls it; `cpu` is the whole processor, with all memory of the server."""
 
     name: str
     memory_bytes: int
 
 
 class Capabilities(Frozen):
-    """set_queue_honoured: the kernel datapath does what a flow's set_queue says, the userspace
-    datapath ignores it (Open vSwitch 3.1). offloading: NICs that can do traffic control in hardware
-    (hw-tc-offload is on)."""
+    """set_queue_honoured: whether the datapath obeys a flow's set_queue. The kernel datapath does;
+    the userspace datapath ignores it (Open vSwitch 3.1). offloading: NICs that can do traffic
+    control in hardware (hw-tc-offload is on)."""
 
     datapath: Literal["system", "netdev", "none"]
     set_queue_honoured: bool
@@ -61,7 +61,7 @@ class Capabilities(Frozen):
 
     @property
     def steering(self) -> Steering | None:
-        """What leads traffic into its queue here; None: nothing could."""
+        """What steers traffic into its queue on this server; None where nothing can."""
         if self.datapath == "none" or self.traffic_control.lacks(CLASSFUL_QDISC):
             return None
         if self.set_queue_honoured:

@@ -1,4 +1,4 @@
-"""The agent's own configuration: one YAML or JSON file per server, by provisioning or a lab."""
+"""The agent's configuration: one YAML or JSON file per server, written by provisioning or a lab."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class AgentConfig(Frozen):
         description="`https://host:port` that the agent dials; the controller's `--listen`"
     )
     certificate_file: str = Field(
-        description="this server's certificate and the authority's behind it, PEM"
+        description="this server's certificate, followed by the authority's, PEM"
     )
     key_file: str = Field(
-        description="its private key; where it is the same file as `certificate_file`, the agent "
-        "renews both by itself"
+        description="this server's private key, PEM; where it is the same file as "
+        "`certificate_file`, the agent renews both by itself"
     )
     authority_file: str = Field(description="the certificate of the controller's authority, PEM")
     state_dir: str = Field(
-        description="the lease, what was there before, the audit log; the agent's alone"
+        description="folder of the lease, of what the agent must put back, and of the audit log; "
+        "nothing else may use it"
     )
     ovsdb_remote: str = Field(
         "unix:/var/run/openvswitch/db.sock", description="where ovsdb-server answers"
@@ -36,14 +37,15 @@ class AgentConfig(Frozen):
     )
     datapath: Literal["auto", "system", "netdev"] = Field(
         "auto",
-        description="of the bridges; `auto`: `netdev` where the kernel has no openvswitch module",
+        description="datapath of the bridges; `auto`: `system`, or `netdev` where the kernel has "
+        "no openvswitch module",
     )
     protected: tuple[str, ...] = Field(
-        (), description="interfaces that may never be touched, the management NIC among them"
+        (), description="interfaces that the agent never touches; list the management NIC here"
     )
     metrics_socket: str | None = Field(
-        None, description="where metrics are asked for; none: `metrics.sock` in `state_dir`"
+        None, description="Unix socket that serves metrics; none: `metrics.sock` in `state_dir`"
     )
     metrics_tcp_port: TcpPort | None = Field(
-        None, description="a port of the loopback for the same; none: no port"
+        None, description="TCP port on the loopback that serves metrics too; none: no port"
     )

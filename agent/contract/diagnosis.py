@@ -1,4 +1,4 @@
-"""What stands in the way on a server, as `agent doctor` finds it."""
+"""What `agent doctor` found on a server: findings, and when they were made."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Finding(Frozen):
-    """error: Placewire cannot work, or holds no promise. warning: a plan is refused, or somebody
-    may interfere. note: good to know. remedy: a command, or what to do; "" where nothing is due."""
+    """error: Placewire cannot work, or cannot keep its promises. warning: a plan will be refused,
+    or another program may interfere. note: good to know. remedy: what to do; "" for nothing."""
 
     severity: Severity
     what: str
@@ -21,7 +21,7 @@ class Finding(Frozen):
 
 
 class Diagnosis(Frozen):
-    """findings: the worst first. version: of the agent's package. clock_unix: its clock then."""
+    """findings: the worst first. version: of the agent. clock_unix: the server's clock then."""
 
     findings: tuple[Finding, ...]
     version: str

@@ -1,11 +1,11 @@
-"""How an agent gets its certificate: once with a token, then again and again with the one it has.
+"""How an agent gets its certificate: the first with a token, each later one with the one before.
 
-  GET  /v1/authority      the authority's certificate (PEM), trusted only if the token says so
+  GET  /v1/authority      the authority's certificate (PEM), trusted only if the token names it
   POST /v1/certificate    CertificateRequest -> CertificateAnswer
 
-The first is served while `controller enrol` waits, at a port of its own and without an agent's
-certificate; the second there with a token, and at the link with the certificate that is to be
-renewed. A private key never leaves its server.
+While `controller enrol` waits, it serves both at a port of its own, where the agent needs no
+certificate but a token. An agent that has a certificate renews it with a POST over the normal link
+to the controller. A private key never leaves its server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_REQUEST_BYTES = 16 * 1024
 
 
 class CertificateRequest(Frozen):
-    """request_pem: a PKCS #10 request for the server's own name. token: the first time."""
+    """request_pem: a PKCS #10 request for the server's own name. token: only the first time."""
 
     request_pem: str
     token: str | None = None
@@ -33,8 +33,8 @@ class CertificateAnswer(Frozen):
 
 @dataclass(frozen=True)
 class Token:
-    """For one server, once. authority_sha256: of the authority's certificate in DER, by which an
-    agent that knows nobody yet knows its controller."""
+    """Lets one server enrol once. authority_sha256: digest of the authority's certificate in DER,
+    by which an agent without any certificate recognises its controller."""
 
     server: str
     authority_sha256: str
@@ -45,12 +45,12 @@ class Token:
         return ".".join((_MARK, self.server, self.authority_sha256, self.secret))
 
     def __repr__(self) -> str:
-        """Without the secret, which must not come into a log."""
+        """Leaves the secret out, so that it is never logged."""
         return f"Token(server={self.server!r})"
 
 
 def parse_token(text: str) -> Token:
-    """Raises ValueError, without what was given."""
+    """Raises ValueError; its message does not repeat the text, which may hold a secret."""
     parts = text.strip().split(".")
     if len(parts) != 4 or parts[0] != _MARK or not all(parts):
         raise ValueError("this is no enrolment token; `controller enrol SERVER` makes one")

@@ -1,13 +1,13 @@
-"""The entries of a server's network state: one type per collection, each with an identity key.
+"""The entries of a server's network state: one type per collection, each with a key.
 
-Rates here are wire bits per second, as HTB counts them (Ethernet header included). `nic` is the
+Rates are wire bits per second, as HTB counts them (Ethernet header included). `nic` is the
 physical interface's name; interfaces are kernel names; addresses are "a.b.c.d/len".
 
-Ownership marks (nothing without one is ever changed or removed):
+Placewire never changes or removes anything that lacks one of its marks:
   OVSDB rows       external_ids:placewire = plan name
   OpenFlow flows   cookie & COOKIE_MASK == COOKIE
-  rules, routes    protocol PROTOCOL, tables TABLE_BASE.., rule priorities RULE_PRIORITY_BASE..
-  classifiers      tc filter preference in [CLASSIFIER_PREFERENCE_BASE, +1000) on an owned NIC
+  rules, routes    protocol PROTOCOL; tables TABLES, rule priorities RULE_PRIORITIES
+  classifiers      tc filter preference in CLASSIFIER_PREFERENCES on a NIC that Placewire took over
 """
 
 from __future__ import annotations
@@ -23,73 +23,76 @@ COOKIE = 0x50_57_00_00_00_00_00_00
 COOKIE_MASK = 0xFF_FF_00_00_00_00_00_00
 PROTOCOL = 80
 TABLE_BASE = 8000
-TABLE_COUNT = 256
+TABLES = range(TABLE_BASE, TABLE_BASE + 256)
 RULE_PRIORITY_BASE = 18000
-RULE_PRIORITY_COUNT = 1000
+RULE_PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + 1000)
 FLOW_PRIORITY = 20480
-# Short packets: those that are one are found before all others, and before them their length.
+# Higher, so that a packet's length is checked first, and short packets are matched next.
 SHORT_FLOW_PRIORITY = FLOW_PRIORITY + 1
 LENGTH_FLOW_PRIORITY = FLOW_PRIORITY + 2
-CLASSIFIER_PREFERENCE_BASE = 20480
+CLASSIFIER_PREFERENCES = range(20480, 21480)
 BRIDGE_PREFIX = "pw-"
-_LONGEST_NAME = 15
+# IFNAMSIZ is 16 with the terminating zero.
+LONGEST_INTERFACE_NAME = 15
 _DIGEST_CHARACTERS = 5
 
 # Queue 0 takes everything that nothing else claims; queue 1 takes acknowledgements and other
-# short packets; pairs follow from FIRST_PAIR_QUEUE.
+# short packets; the queues of pairs begin at FIRST_PAIR_QUEUE.
 DEFAULT_QUEUE = 0
 ACKNOWLEDGEMENT_QUEUE = 1
 FIRST_PAIR_QUEUE = 2
 LAST_QUEUE = 61439
-# A TCP packet shorter than this that does not end a piece of data (PSH) is acknowledgement or
-# control.
+# A shorter TCP packet that does not end a piece of data (no PSH) is acknowledgement or control.
 SHORT_PACKET_BYTES = 128
 
 DatapathType = Literal["system", "netdev"]
 
 
-class Bridge(Frozen):
-    """An Open vSwitch bridge over one NIC; its internal interface (same name) holds the address."""
+class _Entry(Frozen):
+    """key: names the entry within its collection; made of fields by `key_format`."""
+
+    collection: ClassVar[str]
+    key_format: ClassVar[str]
+
+    @property
+    def key(self) -> str:
+        return self.key_format.format_map(vars(self))
+
+
+class Bridge(_Entry):
+    """An Open vSwitch bridge over one NIC; its interface of the same name holds the address."""
 
     collection: ClassVar[str] = "bridges"
+    key_format: ClassVar[str] = "{name}"
     name: str
     nic: str
     datapath: DatapathType
     mtu_bytes: Integer = 1500
 
-    @property
-    def key(self) -> str:
-        return self.name
 
-
-class Address(Frozen):
-    """An IPv4 address on an interface. An address that moves off a NIC is wanted on the bridge."""
+class Address(_Entry):
+    """An IPv4 address of an interface; of the bridge, for an address that moves off a NIC."""
 
     collection: ClassVar[str] = "addresses"
+    key_format: ClassVar[str] = "{interface} {address}"
     interface: str
     address: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.interface} {self.address}"
 
-
-class Shaper(Frozen):
+class Shaper(_Entry):
     """The root of a NIC's queues: an HTB QoS of this rate."""
 
     collection: ClassVar[str] = "shapers"
+    key_format: ClassVar[str] = "{nic}"
     nic: str
     max_bits_per_second: Integer
 
-    @property
-    def key(self) -> str:
-        return self.nic
 
-
-class Queue(Frozen):
-    """One HTB class. burst_bits bounds what goes out at once beyond min (and max) rate."""
+class Queue(_Entry):
+    """One HTB class. burst_bits: how much may go out at once beyond its min (and max) rate."""
 
     collection: ClassVar[str] = "queues"
+    key_format: ClassVar[str] = "{nic} queue {queue_id}"
     nic: str
     queue_id: Integer
     min_bits_per_second: Integer
@@ -97,14 +100,10 @@ class Queue(Frozen):
     burst_bits: Integer
     purpose: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.nic} queue {self.queue_id}"
 
-
-class Flow(Frozen):
-    """Traffic from this server to `destination` leaves through this queue, forwarded normally; or
-    every short packet of TCP where destination is None, wherever it goes."""
+class Flow(_Entry):
+    """Sends this server's traffic to `destination` through one queue and forwards it normally.
+    destination None: every short TCP packet, wherever it goes."""
 
     collection: ClassVar[str] = "flows"
     bridge: str
@@ -117,9 +116,8 @@ class Flow(Frozen):
         return f"{self.bridge} {to}"
 
 
-class Classifier(Frozen):
-    """A tc filter where the datapath does not honour set_queue: to `destination`, or every short
-    packet where destination is None."""
+class Classifier(_Entry):
+    """Does what a Flow does, as a tc filter, where the datapath does not obey set_queue."""
 
     collection: ClassVar[str] = "classifiers"
     nic: str
@@ -131,67 +129,54 @@ class Classifier(Frozen):
         return f"{self.nic} {'short packets' if self.destination is None else self.destination}"
 
 
-class Rule(Frozen):
+class Rule(_Entry):
     collection: ClassVar[str] = "rules"
+    key_format: ClassVar[str] = "{priority} from {source}"
     priority: Integer
     source: str
     table: Integer
 
-    @property
-    def key(self) -> str:
-        return f"{self.priority} from {self.source}"
 
-
-class Route(Frozen):
+class Route(_Entry):
     collection: ClassVar[str] = "routes"
+    key_format: ClassVar[str] = "table {table} {destination}"
     table: Integer
     destination: str
     interface: str
     source: str
     gateway: str | None = None
 
-    @property
-    def key(self) -> str:
-        return f"table {self.table} {self.destination}"
 
-
-class Sysctl(Frozen):
-    """name in dots, e.g. net.ipv4.conf.pw-nic0.rp_filter"""
+class Sysctl(_Entry):
+    """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter."""
 
     collection: ClassVar[str] = "sysctls"
+    key_format: ClassVar[str] = "{name}"
     name: str
     value: str
 
-    @property
-    def key(self) -> str:
-        return self.name
 
-
-class UnusedRow(Frozen):
-    """A row of ours in Open vSwitch's database that no port uses, as where somebody deletes our
-    bridge: the database keeps it for ever. Never part of a desired state."""
+class UnusedRow(_Entry):
+    """A row of Placewire's in Open vSwitch's database that no port uses, for example after somebody
+    deleted its bridge. The database never drops it. Never part of a desired state."""
 
     collection: ClassVar[str] = "unused rows"
+    key_format: ClassVar[str] = "{table} {uuid}"
     table: Literal["QoS", "Queue"]
     uuid: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.table} {self.uuid}"
-
 
 Entry = Bridge | Address | Shaper | Queue | Flow | Classifier | Rule | Route | Sysctl | UnusedRow
-# Of a desired state.
+# The collections of a desired state, in the order in which entries can be added.
 COLLECTIONS: tuple[type[Entry], ...] = (
     Bridge, Address, Sysctl, Shaper, Queue, Flow, Classifier, Route, Rule,
 )  # fmt: skip
 
 
 def bridge_name(nic: str) -> str:
-    """The bridge that takes a NIC over. At most 15 characters, the kernel's limit: where the NIC's
-    name would make it longer, it ends in a digest of that name."""
+    """The name of a NIC's bridge. Too long a one is cut, and ends in a digest of the NIC's name."""
     whole = BRIDGE_PREFIX + nic
-    if len(whole) <= _LONGEST_NAME:
+    if len(whole) <= LONGEST_INTERFACE_NAME:
         return whole
     digest = hashlib.sha256(nic.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    return f"{whole[: _LONGEST_NAME - 1 - len(digest)]}-{digest}"
+    return f"{whole[: LONGEST_INTERFACE_NAME - 1 - _DIGEST_CHARACTERS]}-{digest}"

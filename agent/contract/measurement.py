@@ -1,4 +1,4 @@
-"""Bandwidth measurement: what the controller asks of agents and what they answer.
+"""Types of a bandwidth measurement: what the controller asks of agents, and what they answer.
 
 Rates are payload bits per second: what iperf3's receiver counts.
 """
@@ -10,10 +10,10 @@ from placewire.frozen import Frozen
 
 
 class Transfer(Frozen):
-    """One iperf3 stream: from this source address to a server's address on one rail.
+    """One iperf3 stream from a source address to a server's address on one rail.
 
-    paced: it sends what was promised, not as much as it can. So where it shares a receiver with
-    another: what each of two greedy streams gets there is TCP's doing and not the network's.
+    paced: whether it sends at the promised rate instead of as fast as it can. Streams that share a
+    receiver are paced, because TCP and not the network would decide what each greedy one gets.
     """
 
     source: str
@@ -27,10 +27,10 @@ class Transfer(Frozen):
 
 
 class TransferResult(Frozen):
-    """error is set where iperf3 failed; the rates are then 0.
+    """error: set where iperf3 failed; the rate is then 0.
 
-    start_unix, end_unix: from the start of the client to its end, slow start included, by the
-    sending agent's clock; 0 where none was started.
+    start_unix, end_unix: when the client started and ended, slow start included, by the sending
+    agent's clock; 0 where no client was started.
     """
 
     source: str
@@ -45,8 +45,8 @@ class TransferResult(Frozen):
 
 
 class LinkMeasurement(Frozen):
-    """Promised against measured for one (source, destination, rail); at_most is what the transfer
-    may get beyond its promise, where its queue may borrow."""
+    """Promised and measured rate of one (source, destination, rail). at_most_bits_per_second: how
+    much the transfer may get where its queue borrows beyond its promise."""
 
     source: str
     destination: str

@@ -1,10 +1,11 @@
 """The messages between the controller and an agent.
 
-The agent dials out (HTTPS, mutual TLS):
+The agent dials the controller (HTTPS, mutual TLS):
   POST /v1/hello      Hello     -> Welcome      once per connection attempt
-  POST /v1/poll       Poll      -> Envelope[]   long poll, at most POLL_SECONDS
+  POST /v1/poll       Poll      -> Envelopes    long poll, at most POLL_SECONDS
   POST /v1/replies    Reply                     as requests finish, in any order
-A request names what it is by `request`; its reply carries the same id and either result or refusal.
+The key `request` says which request a message is; its reply has the same id, and a result or a
+refusal. `-> X` in the docstring of a request names the type of its result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from placewire.agent.contract.numbers import (
     UnixSeconds,
 )
 from placewire.agent.contract.state import (
-    ApplyReport,
     Change,
     DesiredState,
     DriftState,
@@ -42,9 +42,8 @@ POLL_SECONDS = 10.0
 
 
 class Hello(Frozen):
-    """management: this server's address on the way to the controller; None: there is no way now.
-    protected: interfaces that its configuration forbids to touch. instance: another one at each
-    start of an agent."""
+    """instance: different at each start of an agent. management: the server's address on the way to
+    the controller; None: there is no route now. protected: interfaces that must not be touched."""
 
     version: int = PROTOCOL_VERSION
     server: str
@@ -76,7 +75,7 @@ class Observation(Frozen):
 
 
 class Preview(Frozen):
-    """The changes that staging `desired` would make; touches nothing. -> Previewed"""
+    """Tell what staging `desired` would change or refuse; touches nothing. -> Previewed"""
 
     request: Literal["preview"] = "preview"
     desired: DesiredState
@@ -89,8 +88,7 @@ class Previewed(Frozen):
 
 
 class Stage(Frozen):
-    """Apply `desired` under a lease, and read it back; after a failure bring the baseline back.
-    -> ApplyReport"""
+    """Apply `desired` under a lease; on failure bring the baseline back. -> ApplyReport"""
 
     request: Literal["stage"] = "stage"
     desired: DesiredState
@@ -106,7 +104,7 @@ class Renew(Frozen):
 
 
 class Commit(Frozen):
-    """The decision was to keep it; lease_seconds None: without expiry. -> LeaseState"""
+    """Commit the generation in force; lease_seconds None: without expiry. -> LeaseState"""
 
     request: Literal["commit"] = "commit"
     generation: Generation
@@ -114,14 +112,14 @@ class Commit(Frozen):
 
 
 class Restore(Frozen):
-    """End the lease now: bring back its baseline. -> ApplyReport"""
+    """End the lease now and bring its baseline back. -> ApplyReport"""
 
     request: Literal["restore"] = "restore"
     generation: Generation
 
 
 class Destroy(Frozen):
-    """Remove all that this plan made and put back what was there before. Refused where another
+    """Remove all that this plan made, and put back what was there before it. Refused where another
     plan's state is in force. -> ApplyReport"""
 
     request: Literal["destroy"] = "destroy"
@@ -129,15 +127,14 @@ class Destroy(Frozen):
 
 
 class ReadBack(Frozen):
-    """Read back what the network really does, and compare it with the state in force.
-    -> ReadBackResult"""
+    """Read the network back, and compare it with the state in force. -> ReadBackResult"""
 
     request: Literal["read_back"] = "read_back"
     generation: Generation
 
 
 class ReadBackResult(Frozen):
-    """deviations and problems are read when asked; drift is what was seen up to now."""
+    """deviations and problems: as just read back. drift: what the agent has seen up to now."""
 
     deviations: tuple[Change, ...]
     problems: tuple[str, ...]
@@ -145,7 +142,7 @@ class ReadBackResult(Frozen):
 
 
 class StartServers(Frozen):
-    """Listen for these transfers (this server is their destination). -> Listening"""
+    """Listen for these transfers, whose destination is this server. -> Listening"""
 
     request: Literal["start_servers"] = "start_servers"
     transfers: tuple[Transfer, ...]
@@ -153,17 +150,16 @@ class StartServers(Frozen):
 
 
 class Listening(Frozen):
-    """clock_unix: the agent's clock when it answered, so that a start that is given in the
-    controller's clock can be translated to it."""
+    """clock_unix: the agent's clock as it answers; the controller gives start times by it."""
 
     tcp_ports: tuple[int, ...]
     clock_unix: float = 0.0
 
 
 class RunTransfers(Frozen):
-    """Send all of these at once (this server is their source). -> TransferResults
+    """Send all these transfers at once, from this server. -> TransferResults
 
-    start_unix: begin then, so that every server's transfers overlap.
+    start_unix: when to begin, by this agent's clock, so that the transfers of all servers overlap.
     """
 
     request: Literal["run_transfers"] = "run_transfers"
@@ -194,7 +190,7 @@ class Counters(Frozen):
 
 
 class FindNeighbours(Frozen):
-    """Ask for these addresses (ARP) on the wire of each of these bridges of ours. -> Neighbours"""
+    """Ask by ARP for these addresses on the wire of each bridge in `interfaces`. -> Neighbours"""
 
     request: Literal["find_neighbours"] = "find_neighbours"
     interfaces: tuple[str, ...] = Field(max_length=64)
@@ -206,28 +202,16 @@ class Neighbours(Frozen):
 
 
 class Diagnose(Frozen):
-    """Look for what stands in the way; changes nothing. -> Diagnosis"""
+    """Look for problems on this server; changes nothing. -> Diagnosis"""
 
     request: Literal["diagnose"] = "diagnose"
 
 
 Request = Annotated[
-    Observe
-    | Preview
-    | Stage
-    | Renew
-    | Commit
-    | Restore
-    | Destroy
-    | ReadBack
-    | StartServers
-    | RunTransfers
-    | StopServers
-    | ReadCounters
-    | FindNeighbours
-    | Diagnose,
+    Observe | Preview | Stage | Renew | Commit | Restore | Destroy | ReadBack | StartServers
+    | RunTransfers | StopServers | ReadCounters | FindNeighbours | Diagnose,
     Field(discriminator="request"),
-]
+]  # fmt: skip
 
 
 class Envelope(Frozen):
@@ -240,18 +224,9 @@ class Envelopes(Frozen):
 
 
 class Reply(Frozen):
-    """result: the reply type named at the request, as JSON; refusal: why it could not be done."""
+    """result: what the request asks for, as JSON. refusal: why the request was not done."""
 
     session: str
     id: str
     result: dict[str, Any] | None = None
     refusal: Refusal | None = None
-
-
-__all__ = [
-    "ApplyReport", "Capabilities", "Commit", "Counters", "Destroy", "Envelope", "Envelopes",
-    "FindNeighbours", "Hello", "Listening", "Neighbours", "Observation", "Observe", "Poll",
-    "Preview", "Previewed", "ReadBack", "ReadBackResult", "ReadCounters", "Renew", "Reply",
-    "Request", "Restore", "RunTransfers", "Stage", "StartServers", "StopServers",
-    "TransferResults", "Welcome",
-]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Numbers that every part of an agent can count with, and that come back from disk as they were.
+"""Bounded numbers for messages and files: every part of an agent can compute with them.
 
-JSON has no bounds: an endless lease would never run out, one that is no number could not be
-compared, and an integer of 400 digits is no float. What is outside is refused as a whole message.
+JSON has no bounds: an infinite lease would never run out, NaN cannot be compared, and an integer of
+400 digits has no float. A message with a number outside these bounds is refused as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field
 
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Generation = Annotated[int, Field(ge=0, lt=2**63)]
-# A lease outlives a controller; what should stay for good is committed without one.
+# A lease outlives a controller; a state that should stay for good is committed without a lease.
 LONGEST_LEASE_SECONDS = 366 * 86_400.0
 LeaseSeconds = Annotated[float, Field(ge=0, le=LONGEST_LEASE_SECONDS)]
 LONGEST_MEASUREMENT_SECONDS = 86_400.0

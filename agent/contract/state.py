@@ -26,7 +26,7 @@ DriftPolicy = Literal["heal", "report"]
 
 
 class Collections(Frozen):
-    """The collections that desired and observed states share."""
+    """The collections of entries that desired and observed states share."""
 
     bridges: tuple[Bridge, ...] = ()
     addresses: tuple[Address, ...] = ()
@@ -44,12 +44,10 @@ class Collections(Frozen):
 
 
 class DesiredState(Collections):
-    """generation only goes up on a server; plan_digest names the decision that this is part of.
-
-    take_over lists the NICs whose own address may move to their bridge; an address found on any
-    other of our NICs is refused. drift: what becomes of what others change of it while it is in
-    force: put right again, or only told.
-    """
+    """generation: only goes up on a server. plan_digest: names the decision that this state is part
+    of. take_over: the NICs whose own address may move to their bridge; the agent refuses a state
+    where another NIC of it holds an address. drift: whether the agent heals what other programs
+    change while this state is in force, or only reports it."""
 
     server: str
     plan_name: str
@@ -60,23 +58,24 @@ class DesiredState(Collections):
 
     @property
     def content_digest(self) -> str:
-        """What the state says, without its generation."""
+        """A digest of the state without its generation."""
         text = self.model_dump_json(exclude={"generation"})
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 class NicFacts(Frozen):
-    """One NIC as found; bridge: the bridge it is a port of, ours or another's.
+    """One NIC as the agent found it.
 
     addresses: its own, of global scope, IPv6 included (so that taking it over can be refused).
-    address_commands: the same, as `ip address add` accepts them; "dynamic" where a lease ends.
-    routes: through it, none of ours and none that the kernel adds itself, as `ip route` accepts.
-    root_qdisc: kind of a queueing discipline that someone set; None: the kernel's default.
-    carrier: whether the other end of the link is there; None: not known, as while the NIC is down.
-    promiscuous: set so by a program, as ovs-vswitchd's userspace datapath does.
-    left_by_switch: its queueing discipline is the HTB that Open vSwitch makes, and it is nobody's
-    port: ovs-vswitchd leaves it where a port goes before its QoS.
-    least_mtu_bytes, largest_mtu_bytes: what its driver takes; None: it does not say.
+    bridge: the bridge that it is a port of, whoever made that bridge.
+    address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire.
+    routes: those through it, as `ip route` accepts them, without Placewire's and the kernel's own.
+    root_qdisc: kind of a queueing discipline that somebody set; None: the kernel's default.
+    carrier: whether the cable's other end is there; None: not known, for example while it is down.
+    promiscuous: whether a program set it so, as ovs-vswitchd's userspace datapath does.
+    left_by_switch: it is no bridge's port, and its queueing discipline is an HTB made by
+    ovs-vswitchd, which leaves it behind where a port is removed before its QoS.
+    least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
     """
 
     name: str
@@ -99,10 +98,9 @@ class NicFacts(Frozen):
 
 
 class ForeignEntry(Frozen):
-    """Something that is not ours inside a range that we use: a collision is refused, never fixed.
-
-    key as our entry of that collection would have it, without what distinguishes owners.
-    """
+    """Something of another program in a place that Placewire uses. The agent refuses a state that
+    collides with it. key: the key of the entry of Placewire's in whose place it is (see
+    reconcile/foreign.py for the exceptions)."""
 
     collection: str
     key: str
@@ -110,8 +108,8 @@ class ForeignEntry(Frozen):
 
 
 class EffectiveQueue(Frozen):
-    """An HTB class as the kernel has it (tc), not as OVSDB was asked for it. least_burst_bytes:
-    what Open vSwitch raises a smaller burst to, by the NIC's own MTU."""
+    """An HTB class as the kernel has it (tc), whatever OVSDB says. least_burst_bytes: Open vSwitch
+    raises a smaller burst to this, which depends on the NIC's MTU."""
 
     nic: str
     queue_id: int
@@ -122,15 +120,14 @@ class EffectiveQueue(Frozen):
 
 
 class ObservedState(Collections):
-    """Our entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys, never assumed.
+    """Placewire's entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys.
 
-    bridges holds those of the database, and interfaces that an Open vSwitch left which was killed
-    (no NIC), where the ledger says that they are ours. sysctls holds those that a desired state or
-    the ledger names. addresses holds those on our bridges' interfaces; a NIC's own are in nics.
-    bridges_down are those of our bridges whose interface is down, as ovs-vswitchd leaves it that
-    makes it anew. bridge_routes are others', over our bridges, as `ip route` accepts them.
-    unused_rows go with the next change. problems lists what is ours but broken, e.g. a bridge whose
-    MTU is above its NIC's.
+    bridges: Placewire's in the database, and (with nic "") interfaces that the ledger names and
+    that a killed ovs-vswitchd left behind. addresses: those of the bridges' interfaces; a NIC's own
+    are in nics. sysctls: those that a desired state or the ledger names. bridges_down: bridges
+    whose interface is down, as ovs-vswitchd leaves it when it makes the interface anew.
+    bridge_routes: other programs' routes over the bridges, as `ip route` accepts them. unused_rows:
+    the next change removes them. problems: what is broken, e.g. a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -143,25 +140,25 @@ class ObservedState(Collections):
 
 
 class TakenOver(Frozen):
-    """What a NIC held before its address moved: put back when its bridge goes."""
+    """What a NIC held before its addresses moved to a bridge; put back when the bridge goes."""
 
     nic: str
     addresses: tuple[str, ...]  # as `ip address add` accepts them
     routes: tuple[str, ...] = ()  # as `ip route` prints and accepts them
     was_up: bool = True
     was_promiscuous: bool = False
-    bridge: str = ""  # of ours, that took it over
+    bridge: str = ""  # Placewire's bridge, which took the NIC over
 
 
 class Ledger(Frozen):
-    """Foreign values that we changed, as they were before; on disk before anything is touched."""
+    """Values of others that Placewire changes, as they were; on disk before anything is touched."""
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
 
 
 class Change(Frozen):
-    """before is None on add, after is None on remove. In JSON an entry is its plain object."""
+    """before, after: the entry as JSON; before is None on add, after is None on remove."""
 
     action: Literal["add", "replace", "remove"]
     collection: str
@@ -169,30 +166,41 @@ class Change(Frozen):
     before: str | None
     after: str | None
 
+    @property
+    def due_sentence(self) -> str:
+        return f"{self.action} {self.collection} {self.key} is due"
+
 
 class Refusal(Frozen):
-    """What cannot be done: what, where (server, NIC, queue, path), and what to do about it."""
+    """what: the reason; where: server, NIC, queue or path; remedy: what to do about it."""
 
     what: str
     where: str
     remedy: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.where}: {self.what}; {self.remedy}"
+
+
+def refuse(where: str, what: str, remedy: str) -> Refusal:
+    return Refusal(what=what, where=where, remedy=remedy)
 
 
 LeasePhase = Literal["idle", "applying", "staged", "committed", "restoring", "failed"]
 
 
 class LeaseState(Frozen):
-    """The one thing that carries undoing.
+    """The lease, on which all undoing depends.
 
-    idle        nothing of ours is in force
-    applying    a change is under way (found on disk after a crash: undo it)
-    staged      generation is in force until expires_unix, then the baseline comes back
-    committed   in force; expires_unix None means kept until told otherwise
+    idle        nothing of Placewire's is in force
+    applying    a change is under way; an agent that finds this on disk at its start undoes it
+    staged      the generation is in force until expires_unix, then the baseline comes back
+    committed   in force; expires_unix None: until the agent is told otherwise
     restoring   the baseline is being brought back
     failed      restoring failed; detail says what is left
 
-    generation is that of what is in force; highest_generation the highest that was ever seen:
-    a later stage must be above it.
+    generation: of the state in force. highest_generation: ever seen; a stage must be above it.
     """
 
     phase: LeasePhase
@@ -211,7 +219,7 @@ class LeaseState(Frozen):
 
     @property
     def is_in_force(self) -> bool:
-        """Whether the agent holds the server to this generation, for now or for good."""
+        """Whether the agent holds the server to this generation, under a lease or for good."""
         return self.phase in ("staged", "committed")
 
     @property
@@ -220,12 +228,12 @@ class LeaseState(Frozen):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it stays in force until the agent is told otherwise."""
+        """Whether the state stays in force until the agent is told otherwise."""
         return self.is_committed and self.expires_unix is None
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether a change is under way, or was interrupted, or could not be undone."""
+        """Whether a change is under way, was interrupted, or could not be undone."""
         return self.phase in ("applying", "restoring", "failed")
 
     @property
@@ -235,11 +243,11 @@ class LeaseState(Frozen):
 
 
 class DriftState(Frozen):
-    """What the agent has seen, since it started, of changes that others made to what is in force.
+    """The changes of other programs to the state in force that the agent has seen since its start.
 
-    drifts      how often it found something changed; heals: how often it put that right
-    since_unix  when it was first seen as it is now; None: at the last look all was as wanted
-    notes       what is not put right, and why, one sentence each
+    drifts      how often it found a change; heals: how often it put changes back
+    since_unix  when it first saw what differs now; None: nothing differed when it last looked
+    notes       what is not put back, and why, one sentence each
     """
 
     policy: DriftPolicy
@@ -251,8 +259,7 @@ class DriftState(Frozen):
 
 
 class ApplyReport(Frozen):
-    """succeeded: the network was read back, and it is as the request asked.
-    wall_seconds: from the request to this report."""
+    """succeeded: the network was read back and is as asked. wall_seconds: since the request."""
 
     server: str
     generation: int

@@ -1,7 +1,7 @@
-"""Findings about NICs: what would have a plan refused that names one as it is. Pure.
+"""Finds reasons why a plan that names a NIC would be refused. Pure.
 
-The agent's own refusals are asked, about a plan that takes the NIC over with the addresses it has,
-so that this says what a preview would say.
+Each NIC is put to the agent's own checks, in a plan that takes it over with the addresses that it
+has, so that the findings are those of a preview.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from ipaddress import IPv4Interface
 from itertools import combinations
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
+from placewire.agent.contract.entries import Address, Bridge, bridge_name
 from placewire.agent.contract.state import DesiredState, NicFacts
 from placewire.agent.doctor.facts import Facts
-from placewire.agent.reconcile.refusals_nics import (
-    LONGEST_INTERFACE_NAME,
-    address_refusals,
-    bridge_refusals,
-)
+from placewire.agent.reconcile.refusals_nics import address_refusals, bridge_refusals
 
 
 def nic_findings(facts: Facts) -> Iterator[Finding]:
@@ -31,22 +27,16 @@ def nic_findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
-    bridge = f"{BRIDGE_PREFIX}{nic.name}"[:LONGEST_INTERFACE_NAME]
+    name, datapath = bridge_name(nic.name), facts.switch.datapath
+    addresses = (Address(interface=name, address=a) for a in nic.addresses if ":" not in a)
     wanted = DesiredState(
         server=facts.server, plan_name="", plan_digest="", generation=0,
         take_over=(nic.name,),
-        bridges=(
-            Bridge(
-                name=bridge, nic=nic.name, datapath=facts.switch.datapath, mtu_bytes=nic.mtu_bytes
-            ),
-        ),
-        addresses=tuple(
-            Address(interface=bridge, address=a) for a in nic.addresses if ":" not in a
-        ),
+        bridges=(Bridge(name=name, nic=nic.name, datapath=datapath, mtu_bytes=nic.mtu_bytes),),
+        addresses=tuple(addresses),
     )  # fmt: skip
-    datapath, taken = facts.switch.datapath, facts.own.taken_over
     found = (
-        *bridge_refusals(wanted, facts.observed, datapath, facts.protected, taken),
+        *bridge_refusals(wanted, facts.observed, datapath, facts.protected, facts.own.taken_over),
         *address_refusals(wanted, facts.observed, facts.protected),
     )
     # Containers have such ports by the dozen; nobody means to plan with them.
@@ -71,7 +61,7 @@ def _same_subnet(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 severity="warning", what=f"{first} overlaps with {second} of {other}",
                 where=f"NIC {one}",
-                why="traffic is led to a rail by its destination: one subnet per rail",
+                why="a packet's destination decides its rail, so each rail needs its own subnet",
                 remedy=f"give {one} or {other} an address in a subnet of its own",
             )  # fmt: skip
 
@@ -81,7 +71,7 @@ def _management(facts: Facts) -> Iterator[Finding]:
     if facts.own.controller_url and not ways:
         yield Finding(
             severity="warning", what=f"there is no route to {facts.own.controller_url}",
-            where="controller", why="the agent dials it", remedy="ip route get ADDRESS",
+            where="controller", why="the agent must reach it", remedy="ip route get ADDRESS",
         )  # fmt: skip
     for nic in facts.observed.nics:
         carried = ways & {address.split("/")[0] for address in nic.addresses}
@@ -89,6 +79,6 @@ def _management(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 severity="note", what=f"carries {carried.pop()}, the way to the controller",
                 where=f"NIC {nic.name}",
-                why="it is never taken over; `protected` says so also while there is no way",
+                why="it is never taken over; `protected` holds also while there is no route",
                 remedy=f"add {nic.name} to `protected` in the agent's configuration",
             )  # fmt: skip

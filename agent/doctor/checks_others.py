@@ -1,4 +1,4 @@
-"""Findings about programs and settings of others that reach into what we need. Pure."""
+"""Finds other programs and settings that interfere with what Placewire needs. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.entries import TABLES
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
 
-# From here on an ARP request for an address of ours may stay unanswered (kernel, ip-sysctl).
+# From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
 
 
 class _Service(NamedTuple):
-    """{nics}: those that it manages, or all that a plan could name."""
+    """{nics} in the remedy: the NICs that the service manages, or all that a plan could name."""
 
     why: str
     remedy: str
@@ -23,27 +23,25 @@ class _Service(NamedTuple):
 
 SERVICES = {
     "NetworkManager": _Service(
-        "it gives addresses and routes back that moved to a bridge, and takes ours away",
+        "it gives a NIC back the addresses and routes that moved to a bridge, and removes ours",
         "[keyfile] unmanaged-devices={unmanaged};interface-name:pw-* in "
         "/etc/NetworkManager/conf.d/placewire.conf, then nmcli general reload",
     ),
     "systemd-network": _Service(
-        "it removes routes and rules that it did not make, unless told not to, and gives addresses "
-        "back that moved to a bridge",
+        "it removes routes and rules that it did not make, unless told not to, and gives a NIC "
+        "back the addresses that moved to a bridge",
         "[Network] ManageForeignRoutes=no, ManageForeignRoutingPolicyRules=no in "
         "/etc/systemd/networkd.conf.d/placewire.conf; Unmanaged=yes in a .network file for "
         "{nics}",
     ),
-    "dhclient": _Service("it sets addresses and routes anew", "give {nics} fixed addresses"),
-    "dhcpcd": _Service("it sets addresses and routes anew", "denyinterfaces {nics} pw-*"),
-    "connmand": _Service("it sets addresses and routes anew", "blacklist {nics} in its main.conf"),
+    "dhclient": _Service("it sets addresses and routes again", "give {nics} fixed addresses"),
+    "dhcpcd": _Service("it sets addresses and routes again", "denyinterfaces {nics} pw-*"),
+    "connmand": _Service("it sets addresses and routes again", "blacklist {nics} in its main.conf"),
     "firewalld": _Service(
-        "it drops what arrives on interfaces that no zone allows",
+        "it drops packets that arrive on interfaces that no zone allows",
         "firewall-cmd --permanent --zone=trusted --add-interface=pw-NIC, for each NIC of the plan",
     ),
-    "lldpad": _Service(
-        "DCB replaces a NIC's queueing discipline", "systemctl disable --now lldpad"
-    ),
+    "lldpad": _Service("DCB sets a NIC's queueing discipline", "systemctl disable --now lldpad"),
 }  # fmt: skip
 
 
@@ -81,12 +79,12 @@ def _filters(facts: Facts) -> Iterator[Finding]:
     if facts.others.ufw_enabled:
         yield Finding(
             severity="warning", what="is enabled", where="ufw",
-            why="it drops what no rule allows in, on our bridges too",
+            why="it drops packets that no rule allows, on our bridges too",
             remedy="ufw allow in on pw-NIC, for each NIC of the plan",
         )  # fmt: skip
     for chain in facts.others.dropping:
         yield Finding(
-            severity="warning", what="drops what none of its rules accepts",
+            severity="warning", what="drops packets that none of its rules accepts",
             where=f"nftables {chain}",
             why="measurements and jobs use TCP ports that are chosen as they start",
             remedy=f"nft insert rule {chain} {'o' if ' output' in chain.lower() else 'i'}ifname "
@@ -100,30 +98,30 @@ def _sysctls(facts: Facts) -> Iterator[Finding]:
     if arp.isdigit() and int(arp) >= _SILENT_ARP:
         yield Finding(
             severity="warning", what=f"is {arp}", where="net.ipv4.conf.all.arp_ignore",
-            why="the larger of this and a bridge's own counts: neighbours get no answer",
+            why="the larger of this value and a bridge's own counts: neighbours get no answer",
             remedy="sysctl -w net.ipv4.conf.all.arp_ignore=0 (we set 1 on our bridges)",
         )  # fmt: skip
     if values.get("net.ipv4.conf.all.rp_filter") == "1":
         yield Finding(
             severity="note", what="is 1 (strict)", where="net.ipv4.conf.all.rp_filter",
-            why="our bridges get 2 (loose), and the larger counts; others' interfaces stay strict",
+            why="our bridges get 2 (loose), and the larger counts; other interfaces stay strict",
             remedy="",
         )  # fmt: skip
 
 
 def _tables(facts: Facts) -> Iterator[Finding]:
     for number, name in facts.others.named_tables:
-        if TABLE_BASE <= number < TABLE_BASE + TABLE_COUNT:
+        if number in TABLES:
             yield Finding(
                 severity="warning", what=f"is called {name}", where=f"routing table {number}",
-                why=f"tables {TABLE_BASE} to {TABLE_BASE + TABLE_COUNT - 1} are ours: somebody "
-                "else means to use one",
+                why=f"tables {TABLES.start} to {TABLES.stop - 1} are ours, but another program "
+                "means to use one",
                 remedy="give it another number in /etc/iproute2/rt_tables",
             )  # fmt: skip
 
 
 _PLACES = {
-    "bridges": ("a name that only our bridges have", "rename or remove it"),
+    "bridges": ("only our bridges may have such a name", "rename or remove it"),
     "ports": ("removing our bridge would take it away", "ovs-vsctl del-port BRIDGE PORT"),
     "shapers": ("our queues would replace it", "ovs-vsctl clear port {key} qos"),
     "flows": ("our flow would have its match and priority", "give it another priority"),

@@ -1,4 +1,4 @@
-"""Findings about the agent itself: its state on disk, its files, and what it left behind. Pure."""
+"""Finds problems of the agent itself: its state, its files, and what it left behind. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import ObservedState
 from placewire.agent.doctor.facts import Facts
 
-# The audit log and those put aside are 36 MiB at most; the state is a few hundred KiB.
+# The audit logs take 36 MiB at most; the state takes a few hundred KiB.
 COMFORTABLE_BYTES = 64 * 1024 * 1024
 LEAST_BYTES = 4 * 1024 * 1024
 _MEBIBYTE = 1024 * 1024
@@ -20,14 +20,14 @@ def own_findings(facts: Facts) -> Iterator[Finding]:
     for path in own.unreadable_files:
         yield Finding(
             severity="error", what=f"{facts.agent_user} cannot read it", where=path,
-            why="without it the agent cannot prove itself to the controller",
-            remedy=f"controller authority issue {facts.server} --out DIR, and bring it here; or "
-            "correct its owner",
+            why="without it the agent cannot identify itself to the controller",
+            remedy=f"controller authority issue {facts.server} --out DIR, and bring the files "
+            "here; or correct its owner",
         )  # fmt: skip
     if own.clock_synchronised is False:
         yield Finding(
             severity="warning", what="is not synchronised", where="clock",
-            why="certificates are checked against it, and logs of servers are compared by it",
+            why="certificates are checked against it, and people compare servers' logs by it",
             remedy="timedatectl set-ntp true, or install chrony",
         )  # fmt: skip
     yield from _disk(facts)
@@ -41,14 +41,14 @@ def _disk(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             severity="error" if own.free_bytes < LEAST_BYTES else "warning",
             what=f"has {own.free_bytes / _MEBIBYTE:.1f} MiB left", where=own.state_dir,
-            why="nothing is changed before it is on disk: on a full one every plan is refused",
+            why="every change is written to disk first: with a full disk, every plan is refused",
             remedy=f"df -h {own.state_dir}",
         )  # fmt: skip
     if own.state_unreadable is not None:
         yield Finding(
             severity="error", what=own.state_unreadable, where=own.state_dir,
             why="the agent cannot know what was there before",
-            remedy=f"chown -R {facts.agent_user} {own.state_dir}, if it is a matter of permissions",
+            remedy=f"chown -R {facts.agent_user} {own.state_dir}, if permissions are the cause",
         )  # fmt: skip
 
 
@@ -61,33 +61,33 @@ def _lease(facts: Facts) -> Iterator[Finding]:
             severity="error", what=f"restoring failed: {lease.detail}",
             where=f"generation {lease.generation}",
             why="the network is not as it was before",
-            remedy="take that out of the way; the agent tries again by itself",
+            remedy="remove the cause; the agent tries again by itself",
         )  # fmt: skip
     elif not lease.is_idle and not facts.own.agent_running:
         yield Finding(
             severity="error", what=f"generation {lease.generation} is {lease.phase}, and no agent "
-            "runs", where="agent", why="a lease that runs out is not undone",
+            "runs", where="agent", why="nothing restores the network when a lease runs out",
             remedy="systemctl start placewire-agent, or agent restore",
         )  # fmt: skip
 
 
 def _left(facts: Facts) -> Iterator[Finding]:
-    """Ours, by its mark, and in force by nobody's decision."""
+    """Finds what has our mark, but belongs to no state in force."""
     observed, lease = facts.observed, facts.own.lease
     for problem in observed.problems:
         yield Finding(
             severity="warning", what=problem, where="ours",
-            why="what a plan promised may not hold", remedy="agent status shows what is due",
+            why="a plan's promises may not hold", remedy="agent status shows what is due",
         )  # fmt: skip
     for row in observed.unused_rows:
         yield Finding(
             severity="warning", what=f"row {row.key} has our mark, and no port uses it",
-            where="ours", why="Open vSwitch keeps it for ever; the next change removes it",
+            where="ours", why="Open vSwitch never drops it; the next change removes it",
             remedy=f"ovs-vsctl destroy {row.table} {row.uuid}",
         )  # fmt: skip
     if lease is None or not lease.is_idle:
         return
-    # In an order in which all can be obeyed: routes go with their bridge.
+    # In an order in which every remedy can be obeyed: routes go with their bridge.
     left = [
         *(
             (f"rule {r.key}", f"ip rule del priority {r.priority} from {r.source}")
@@ -108,7 +108,7 @@ def _left(facts: Facts) -> Iterator[Finding]:
 
 
 def _without_bridge(bridge: Bridge, observed: ObservedState) -> str:
-    """The addresses were the NIC's own, or are known to nobody else."""
+    """The commands; they give its addresses to the NIC, because nothing else may know them."""
     held = [a.address for a in observed.addresses if a.interface == bridge.name and bridge.nic]
     back = "".join(f"; ip address add {address} dev {bridge.nic}" for address in held)
     return f"ovs-vsctl del-br {bridge.name}{back}"

@@ -1,4 +1,4 @@
-"""Findings about Open vSwitch and the kernel's part of shaping. Pure."""
+"""Finds problems with Open vSwitch, the kernel's traffic control and the speed of NICs. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.reconcile.refusals_queues import LARGEST_32_BIT_RATE
 
-# What all queues of a port need together on the userspace datapath, which sends through one socket:
-# with the kernel's usual 208 KiB a slow queue fills it, and the others drop (measured).
+# The userspace datapath sends all queues through one socket, which needs a buffer of this size:
+# with the kernel's usual 208 KiB a slow queue fills it, and the other queues drop (measured).
 SEND_BUFFER_BYTES = 8 * 1024 * 1024
 
 
@@ -23,13 +23,13 @@ def switch_findings(facts: Facts) -> Iterator[Finding]:
     for tool in facts.missing_tools:
         yield Finding(
             severity="error", what=f"{tool} is not installed", where="tools",
-            why="the agent reads and changes the network with it",
+            why="the agent needs it to read and change the network",
             remedy="apt-get install openvswitch-switch iproute2 ethtool iperf3 util-linux",
         )  # fmt: skip
     if switch.version is None:
         yield Finding(
             severity="error", what="Open vSwitch is not installed", where="Open vSwitch",
-            why="bridges, queues and flows are its",
+            why="it provides bridges, queues and flows",
             remedy="apt-get install openvswitch-switch",
         )  # fmt: skip
         return
@@ -37,13 +37,13 @@ def switch_findings(facts: Facts) -> Iterator[Finding]:
     if switch.unreadable is not None and all(s.there for s in switch.sockets):
         yield Finding(
             severity="error", what=f"it cannot be read: {switch.unreadable}",
-            where="Open vSwitch", why="what cannot be read back cannot be verified",
+            where="Open vSwitch", why="the agent changes nothing that it cannot read back",
             remedy="systemctl status openvswitch-switch",
         )  # fmt: skip
     if switch.hardware_offload:
         yield Finding(
             severity="warning", what="other_config:hw-offload is on", where="Open vSwitch",
-            why="flows that the NIC forwards by itself pass by the queues",
+            why="flows that the NIC forwards by itself bypass the queues",
             remedy="ovs-vsctl remove Open_vSwitch . other_config hw-offload, then restart it",
         )  # fmt: skip
     if switch.datapath == "netdev":
@@ -72,8 +72,8 @@ def _sockets(facts: Facts) -> Iterator[Finding]:
 def _userspace_datapath(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         severity="note", what="the userspace datapath is used", where="Open vSwitch",
-        why="it carries about 1 Gbit/s, and u32 classifiers lead traffic into queues in place of "
-        "set_queue, which it ignores",
+        why="it carries about 1 Gbit/s, and ignores set_queue: u32 classifiers steer traffic into "
+        "queues instead",
         remedy="a kernel with the openvswitch module (modprobe openvswitch), datapath: auto",
     )  # fmt: skip
     if not facts.switch.tun:
@@ -98,19 +98,19 @@ def kernel_findings(facts: Facts) -> Iterator[Finding]:
     where = f"kernel {facts.kernel_version}"
     if not kernel.known:
         yield Finding(
-            severity="note", what="what it has of traffic control could not be asked", where=where,
-            why="that takes a network namespace, which may not be made here",
+            severity="note", what="its traffic control could not be queried", where=where,
+            why="the query takes a network namespace, which may not be made here",
             remedy="run this as root",
         )  # fmt: skip
     if kernel.lacks(CLASSFUL_QDISC):
         yield Finding(
-            severity="error", what="has no HTB", where=where, why="every promised rate is a class "
-            "of it", remedy="modprobe sch_htb, or a kernel with CONFIG_NET_SCH_HTB",
+            severity="error", what="has no HTB", where=where, why="every promised rate is an HTB "
+            "class", remedy="modprobe sch_htb, or a kernel with CONFIG_NET_SCH_HTB",
         )  # fmt: skip
     if kernel.lacks(CLASSIFIER) and facts.switch.datapath == "netdev":
         yield Finding(
             severity="error", what="has no u32 classifier", where=where,
-            why="the userspace datapath ignores set_queue: nothing would lead traffic into queues",
+            why="the userspace datapath ignores set_queue: nothing would steer traffic into queues",
             remedy="modprobe cls_u32, or a kernel with CONFIG_NET_CLS_U32",
         )  # fmt: skip
 
@@ -128,17 +128,17 @@ def speed_findings(facts: Facts) -> Iterator[Finding]:
                 remedy="Open vSwitch 3.2 or newer, or plan at most 34 Gbit/s of it",
             )  # fmt: skip
         elif speed > SOFTWARE_HTB_BITS_PER_SECOND:
-            able = "it could offload HTB, " if nic.name in facts.offloading else ""
+            able = "this NIC could offload it, but " if nic.name in facts.offloading else ""
             yield Finding(
                 severity="warning", what="is faster than software HTB surely carries",
                 where=f"NIC {nic.name}",
-                why=f"25 to 40 Gbit/s of a NIC is what it carries; {able}and Open vSwitch asks no "
-                "NIC to: rates may be missed, which the measurement shows",
+                why=f"software HTB carries 25 to 40 Gbit/s of a NIC; {able}Open vSwitch asks no "
+                "NIC to offload HTB. Rates may be missed, which the measurement shows",
                 remedy="plan at most 25 Gbit/s of it, or several NICs",
             )  # fmt: skip
         if nic.rdma:
             yield Finding(
                 severity="note", what="can do RDMA", where=f"NIC {nic.name}",
-                why="RDMA passes by every queue: our jobs use sockets, and what others send by "
-                "RDMA is held by nothing", remedy="",
+                why="RDMA bypasses every queue: our jobs use sockets, but nothing limits what "
+                "others send by RDMA", remedy="",
             )  # fmt: skip

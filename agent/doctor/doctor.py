@@ -1,4 +1,4 @@
-"""`agent doctor`: looks, and says what stands in the way. Changes nothing."""
+"""`agent doctor`: looks for problems on this server and says what to do; changes nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from placewire.agent.doctor.show import document, print_findings
 
 
 def diagnose(config: AgentConfig) -> Diagnosis:
-    """What `doctor` finds, for the controller. Raises EffectError as it does."""
+    """What `doctor` finds, for the controller. Raises EffectError as `doctor` does."""
     found = findings(gather(config))
     return Diagnosis(findings=found, version=version("placewire"), clock_unix=time.time())
 
 
 def doctor(config: AgentConfig, *, as_json: bool) -> int:
-    """0: nothing but notes; 1: warnings; 2: errors. Raises EffectError where not even the
-    interfaces can be read."""
+    """Returns the exit code. Raises EffectError where not even the interfaces can be read."""
     facts = gather(config)
     found = findings(facts)
     if as_json:

@@ -1,4 +1,4 @@
-"""What `agent doctor` looks at, as it was found. Frozen: findings follow from nothing else."""
+"""The facts that `agent doctor` gathers on a server; its findings follow from these alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from placewire.agent.contract.entries import Sysctl
 from placewire.agent.contract.state import LeaseState, NicFacts, ObservedState
 from placewire.frozen import Frozen
 
-# Drivers of interfaces that no cable is behind. Namespaces and labs have veth for NICs.
+# Drivers of interfaces without a cable. veth is not listed: it is a NIC in namespaces and labs.
 _NO_NICS = ("bridge", "dummy", "ifb", "openvswitch", "tun", "wireguard")
 
 
 class SocketFacts(Frozen):
-    """writable: for `Facts.agent_user`; None where it could not be told."""
+    """writable: whether `Facts.agent_user` may write it; None: not known."""
 
     path: str
     there: bool
@@ -23,9 +23,9 @@ class SocketFacts(Frozen):
 
 
 class SwitchFacts(Frozen):
-    """version: None where it is not installed. unreadable: why it could not be read, or None.
-    hardware_offload: other_config:hw-offload. tun: /dev/net/tun, which the userspace datapath needs
-    for its own interfaces. send_buffer_bytes: net.core.wmem_default, None where it is not shown."""
+    """version: None where Open vSwitch is not installed. unreadable: why it could not be read.
+    hardware_offload: other_config:hw-offload. tun: whether /dev/net/tun exists, which the userspace
+    datapath needs for its interfaces. send_buffer_bytes: net.core.wmem_default, None: not shown."""
 
     version: str | None
     unreadable: str | None
@@ -39,11 +39,11 @@ class SwitchFacts(Frozen):
 class OtherFacts(Frozen):
     """Programs that may own NICs, routes or filters.
 
-    services: of those that we know, the ones that run in this network namespace, by process name.
-    managed: by service, its NICs; a service that is not in it did not say.
-    networkd_keeps_foreign: ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no.
-    dropping: base chains of nftables at input or output that drop what no rule accepts.
-    named_tables: of /etc/iproute2/rt_tables.
+    services: process names of the services in checks_others.SERVICES that run in this network
+    namespace. managed: (service, NICs that it manages); a service that did not say is left out.
+    networkd_keeps_foreign: ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are set.
+    dropping: nftables' base chains at input or output that drop what no rule accepts.
+    named_tables: those of /etc/iproute2/rt_tables.
     """
 
     services: tuple[str, ...] = ()
@@ -56,9 +56,9 @@ class OtherFacts(Frozen):
 
 
 class OwnFacts(Frozen):
-    """state_unreadable: why the lease on disk could not be read, or None. taken_over: NICs of which
-    it holds what they were before. agent_running: a daemon holds the state directory.
-    unreadable_files: of those that the configuration names."""
+    """state_unreadable: why the state on disk could not be read, or None. taken_over: NICs in its
+    ledger. agent_running: whether a daemon holds the state directory. unreadable_files: those that
+    the configuration names and the agent's user cannot read."""
 
     state_dir: str
     lease: LeaseState | None
@@ -73,8 +73,8 @@ class OwnFacts(Frozen):
 
 
 class Facts(Frozen):
-    """agent_user: whom the agent runs as here. observed: what it reads back; without Open vSwitch,
-    the NICs alone."""
+    """agent_user: the user that the agent runs as. observed: what the agent reads back; only the
+    NICs where Open vSwitch cannot be read."""
 
     server: str
     agent_user: str
@@ -90,7 +90,7 @@ class Facts(Frozen):
 
     @property
     def candidates(self) -> tuple[NicFacts, ...]:
-        """NICs that a plan could name: not protected, and not the way to the controller."""
+        """The NICs that a plan could name: neither protected nor the way to the controller."""
         ways = set(self.own.way_to_controller)
         return tuple(
             nic

@@ -1,4 +1,4 @@
-"""All findings about one server, worst first. Pure."""
+"""Makes all findings about one server, the worst first. Pure."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 
 def exit_code(found: tuple[Finding, ...]) -> int:
-    """Of the worst."""
+    """The exit code of the worst finding."""
     return max((_EXIT_CODES[one.severity] for one in found), default=0)

@@ -1,4 +1,4 @@
-"""Looks at one server for `agent doctor`. Reads only; what cannot be read is said, or left out."""
+"""Gathers the facts of one server for `agent doctor`: reads only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import shutil
 from pathlib import Path
 
 from placewire.agent.contract.config import AgentConfig
-from placewire.agent.contract.state import ObservedState
 from placewire.agent.doctor.facts import Facts, OwnFacts, SwitchFacts
 from placewire.agent.doctor.gather_others import other_facts
-from placewire.agent.doctor.sockets import socket_facts
-from placewire.agent.drivers import abilities, interfaces
+from placewire.agent.doctor.sockets import mode_allows, socket_facts
+from placewire.agent.drivers import abilities
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.drivers.sysctl import read_sysctls
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.store import StoreError, read_kept
 from placewire.agent.wiring import addresses_towards
 
@@ -35,7 +33,7 @@ def gather(config: AgentConfig) -> Facts:
     """Raises EffectError where not even the interfaces can be read."""
     user = _agent_user()
     server = Server(config)
-    unreadable, observed = _observe(server)
+    observed, unreadable = server.observe_what_answers()
     names = [nic.name for nic in observed.nics]
     return Facts(
         server=config.server,
@@ -61,18 +59,11 @@ def gather(config: AgentConfig) -> Facts:
 
 
 def _agent_user() -> pwd.struct_passwd:
-    """Whom the unit runs the agent as; where there is no such user, whoever asks."""
+    """The user of the agent's systemd unit; the current one where that user does not exist."""
     try:
         return pwd.getpwnam(UNIT_USER)
     except KeyError:
         return pwd.getpwuid(os.geteuid())
-
-
-def _observe(server: Server) -> tuple[str | None, ObservedState]:
-    try:
-        return None, server.observe(Unmarked())
-    except EffectError as error:
-        return str(error), ObservedState(nics=interfaces.InterfaceView().nics({}, ()))
 
 
 def _version() -> str | None:
@@ -93,19 +84,17 @@ def _hardware_offload(config: AgentConfig) -> bool:
 
 def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
     directory = Path(config.state_dir)
-    lease, problem = None, None
-    taken: tuple[str, ...] = ()
+    kept, problem = None, None
     try:
         kept = read_kept(directory)
-        lease, taken = kept.lease, tuple(nic.nic for nic in kept.ledger.nics)
     except (OSError, StoreError) as error:
         problem = str(error)
     named = (config.certificate_file, config.key_file, config.authority_file)
     return OwnFacts(
         state_dir=config.state_dir,
-        lease=lease,
+        lease=kept.lease if kept else None,
         state_unreadable=problem,
-        taken_over=taken,
+        taken_over=tuple(taken.nic for taken in kept.ledger.nics) if kept else (),
         free_bytes=_free_bytes(directory),
         agent_running=_agent_running(directory),
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),
@@ -121,8 +110,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _agent_running(directory: Path) -> bool:
-    """By the process that its lock names: taking the lock to see would keep an agent from
-    starting."""
+    """By the process that the lock names: taking the lock could keep an agent from starting."""
     try:
         number = (directory / "agent.lock").read_text().strip()
         command = Path(f"/proc/{number}/cmdline").read_bytes()
@@ -132,7 +120,7 @@ def _agent_running(directory: Path) -> bool:
 
 
 def _readable(path: Path, user: pwd.struct_passwd) -> bool:
-    """By its mode; for whoever asks, as the kernel says."""
+    """By the kernel's word for the current user; by the file's mode for another one."""
     if user.pw_uid == os.geteuid():
         return os.access(path, os.R_OK)
     try:
@@ -140,8 +128,7 @@ def _readable(path: Path, user: pwd.struct_passwd) -> bool:
     except OSError:
         return False
     groups = os.getgrouplist(user.pw_name, user.pw_gid)
-    bits = 0o400 if status.st_uid == user.pw_uid else 0o040 if status.st_gid in groups else 0o004
-    return bool(status.st_mode & bits)
+    return mode_allows(0o4, status.st_mode, (status.st_uid, status.st_gid), user.pw_uid, groups)
 
 
 def _clock_synchronised() -> bool | None:

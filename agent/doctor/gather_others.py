@@ -1,4 +1,4 @@
-"""Which programs and settings of others are there: services, firewalls, named tables, sysctls."""
+"""Gathers other programs and settings: services, firewalls, named routing tables, sysctls."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def other_facts() -> OtherFacts:
 
 
 def _services() -> tuple[str, ...]:
-    """Of those that we know, by process name, in this network namespace. Whose namespace may not be
-    looked at counts as here."""
+    """Known services in this network namespace, or in one that this user may not look at."""
     here = Path("/proc/self/ns/net").stat().st_ino
     found = set()
     for process in Path("/proc").iterdir():
@@ -53,41 +52,39 @@ def _services() -> tuple[str, ...]:
         except PermissionError:
             found.add(name)
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # The process has ended meanwhile.
     return tuple(sorted(found))
 
 
 def _managed(services: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What the services themselves say; one that does not answer is left out."""
-    asked = {
-        "NetworkManager": (["nmcli", "-t", "-f", "DEVICE,STATE", "device"], nmcli_managed),
-        "systemd-network": (
-            ["networkctl", "list", "--no-legend", "--no-pager"],
-            networkctl_managed,
-        ),
-    }
-    for service, (command, names) in asked.items():
+    """(service, NICs that it manages) of each service that answers."""
+    asked = (
+        ("NetworkManager", "nmcli -t -f DEVICE,STATE device", nmcli_managed),
+        ("systemd-network", "networkctl list --no-legend --no-pager", networkctl_managed),
+    )
+    for service, command, names in asked:
         if service in services:
             try:
-                yield service, names(run(command))
+                yield service, names(run(command.split()))
             except EffectError:
                 continue
 
 
 def nmcli_managed(text: str) -> tuple[str, ...]:
-    """`nmcli -t -f DEVICE,STATE device`."""
+    """text: of `nmcli -t -f DEVICE,STATE device`."""
     pairs = (line.rpartition(":") for line in text.splitlines())
     return tuple(name for name, _, state in pairs if state != "unmanaged")
 
 
 def networkctl_managed(text: str) -> tuple[str, ...]:
-    """`networkctl list`: number, name, type, operational state, set-up state."""
+    """text: of `networkctl list`: number, name, type, operational state, set-up state."""
     rows = (line.split() for line in text.splitlines())
     return tuple(row[1] for row in rows if len(row) >= 5 and row[4] != "unmanaged")
 
 
 def keeps_foreign(texts: list[str]) -> bool:
-    """Whether systemd-networkd leaves routes and rules of others alone; later files win."""
+    """Whether systemd-networkd, with these configuration files, leaves others' routes and rules
+    alone; later files win."""
     values: dict[str, str] = {}
     for text in texts:
         values.update(re.findall(r"^\s*(ManageForeign\w+)\s*=\s*(\S+)", text, re.MULTILINE))
@@ -96,7 +93,7 @@ def keeps_foreign(texts: list[str]) -> bool:
 
 
 def named_tables(text: str) -> list[tuple[int, str]]:
-    """Of one rt_tables file."""
+    """(number, name). text: of an rt_tables file."""
     rows = (line.partition("#")[0].split() for line in text.splitlines())
     return [(int(row[0]), row[1]) for row in rows if len(row) == 2 and row[0].isdigit()]
 
@@ -105,12 +102,12 @@ def _dropping() -> tuple[str, ...]:
     try:
         return dropping_chains(json.loads(run(["nft", "-j", "list", "ruleset"])))
     except (EffectError, ValueError):
-        return ()  # No nft here, or it may not be asked.
+        return ()  # nft is not installed, or this user may not ask it.
 
 
 def dropping_chains(ruleset: dict[str, Any]) -> tuple[str, ...]:
-    """`nft -j list ruleset` -> base chains at input and output that end in drop, as `nft` names
-    them: "inet filter input"."""
+    """The base chains at input and output that end in drop, as `nft` names them: "inet filter
+    input". ruleset: of `nft -j list ruleset`."""
     chains = (entry["chain"] for entry in ruleset.get("nftables", []) if "chain" in entry)
     return tuple(
         f"{chain['family']} {chain['table']} {chain['name']}"
@@ -120,7 +117,7 @@ def dropping_chains(ruleset: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _texts(*patterns: str) -> list[str]:
-    """Of the files that are there and may be read; a pattern's in order of their names."""
+    """The texts of the files that can be read, in the order of the patterns, then of the names."""
     found = []
     for pattern in patterns:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):

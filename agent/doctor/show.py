@@ -1,9 +1,10 @@
-"""Findings for people, within 100 columns, and as JSON."""
+"""Shows findings: as tables of at most 100 columns, or as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -21,7 +22,7 @@ _GIGABIT = 1e9
 
 
 def document(facts: Facts, found: Sequence[Finding]) -> str:
-    """JSON: the facts are what an agent would say of itself, and what this looked at."""
+    """The findings and the facts that they follow from, as JSON."""
     content = {
         "server": facts.server,
         "exit_code": exit_code(tuple(found)),
@@ -42,12 +43,8 @@ def print_findings(facts: Facts, found: Sequence[Finding]) -> None:
     console.print(_nic_table(facts))
     if found:
         console.print(_finding_table(found))
-    counts = [sum(one.severity == severity for one in found) for severity in ORDER]
-    console.print(
-        ", ".join(
-            f"{count} {name}{'s' * (count != 1)}" for name, count in zip(ORDER, counts, strict=True)
-        )
-    )
+    counts = Counter(one.severity for one in found)
+    console.print(", ".join(f"{counts[s]} {s}{'s' * (counts[s] != 1)}" for s in ORDER))
 
 
 def _nic_table(facts: Facts) -> Table:

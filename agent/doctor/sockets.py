@@ -1,4 +1,4 @@
-"""Open vSwitch's sockets, and whether the agent's user may write them."""
+"""Looks at Open vSwitch's sockets, and whether the agent's user may write them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _ACCESS_LIST = "system.posix_acl_access"
 def socket_facts(
     config: AgentConfig, bridges: Sequence[str], user: pwd.struct_passwd
 ) -> tuple[SocketFacts, ...]:
-    """The database's, and of our bridges the one that takes flows. A database that is reached over
-    TCP has none."""
+    """The database's socket (none where it is reached over TCP), and each bridge's for flows."""
     paths = [Path(config.openvswitch_run_dir) / f"{bridge}.mgmt" for bridge in bridges]
     if config.ovsdb_remote.startswith("unix:"):
         paths.insert(0, Path(config.ovsdb_remote.removeprefix("unix:")))
@@ -34,9 +33,8 @@ def _facts(path: Path, user: pwd.struct_passwd) -> SocketFacts:
         return SocketFacts(path=str(path), there=True, writable=False, owner="its folder is closed")
     owner = f"{_user(status.st_uid)}:{_group(status.st_gid)} {status.st_mode & 0o777:04o}"
     groups = os.getgrouplist(user.pw_name, user.pw_gid)
-    writable: bool | None = may_write(
-        status.st_mode, (status.st_uid, status.st_gid), user.pw_uid, groups
-    )
+    owned_by = (status.st_uid, status.st_gid)
+    writable: bool | None = mode_allows(0o2, status.st_mode, owned_by, user.pw_uid, groups)
     if user.pw_uid == os.geteuid():
         writable = os.access(path, os.W_OK)
     elif not writable and _ACCESS_LIST in os.listxattr(path):
@@ -44,13 +42,13 @@ def _facts(path: Path, user: pwd.struct_passwd) -> SocketFacts:
     return SocketFacts(path=str(path), there=True, writable=writable, owner=owner)
 
 
-def may_write(mode: int, owner: tuple[int, int], uid: int, groups: Sequence[int]) -> bool:
-    """By the mode alone, of what (user, group) owns. The first class that applies decides."""
-    if uid == 0:
-        return True
-    if uid == owner[0]:
-        return bool(mode & 0o200)
-    return bool(mode & (0o020 if owner[1] in groups else 0o002))
+def mode_allows(
+    wanted: int, mode: int, owner: tuple[int, int], uid: int, groups: Sequence[int]
+) -> bool:
+    """Whether a file's mode lets a user read (wanted: 0o4) or write (0o2) it. owner: (user, group)
+    of the file. The first class of users that applies decides."""
+    shift = 6 if uid == owner[0] else 3 if owner[1] in groups else 0
+    return uid == 0 or bool(mode >> shift & wanted)
 
 
 def _user(number: int) -> str:

@@ -1,8 +1,7 @@
-"""What the kernel's traffic control and the NICs can do, found without touching any of them.
+"""Finds out what the kernel's traffic control and the NICs can do, without touching any NIC.
 
 Kinds of queueing disciplines and classifiers are tried on the loopback interface of a network
-namespace that exists only while the question is asked: it goes with its last process, however that
-ends.
+namespace made for the question; the namespace goes with its last process, however that ends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from placewire.agent.contract.capabilities import (
 from placewire.agent.drivers.command import TIMEOUT_SECONDS, run
 from placewire.agent.reconcile.effects import EffectError
 
-# Root may make a network namespace; others may within a user namespace, where they are root.
+# Root may make a network namespace; another user may within a user namespace, where it is root.
 _NAMESPACES = (
     ("unshare", "--net"),
     ("unshare", "--user", "--map-root-user", "--net"),
@@ -30,8 +29,8 @@ _FAILED = re.compile(r"^Command failed -:(\d+)$", re.MULTILINE)
 
 
 def traffic_control() -> TrafficControl:
-    """Never raises: what cannot be asked is not known."""
-    kinds, lines = _questions()
+    """Never raises; where the kernel cannot be asked, the result is not `known`."""
+    kinds, lines = zip(*_questions(), strict=True)
     for namespace in _NAMESPACES:
         # `-force`: a line that fails does not keep the later ones from being tried.
         command = [*namespace, "tc", "-force", "-batch", "-"]
@@ -48,9 +47,9 @@ def traffic_control() -> TrafficControl:
     return TrafficControl()
 
 
-def _questions() -> tuple[list[str], list[str]]:
-    """A kind and a line of `tc -batch` each; the class has no kind of its own."""
-    questions = [
+def _questions() -> list[tuple[str, str]]:
+    """A kind, and the line of `tc -batch` that tries it; the class needs no kind of its own."""
+    return [
         (CLASSFUL_QDISC, f"qdisc add dev lo root handle 1: {CLASSFUL_QDISC} default 1"),
         ("", f"class add dev lo parent 1: classid 1:1 {CLASSFUL_QDISC} rate 1gbit quantum 60000"),
         *(
@@ -59,11 +58,10 @@ def _questions() -> tuple[list[str], list[str]]:
         ),
         *((kind, f"qdisc replace dev lo parent 1:1 {kind}") for kind in LEAF_QDISCS),
     ]
-    return [kind for kind, _ in questions], [line for _, line in questions]
 
 
 def _answers(kinds: Sequence[str], failed: set[int]) -> TrafficControl:
-    """failed: numbers of lines, from 1."""
+    """failed: numbers of the lines that failed, from 1."""
     taken = [kind for number, kind in enumerate(kinds, 1) if number not in failed]
     return TrafficControl(
         known=True,
@@ -73,7 +71,7 @@ def _answers(kinds: Sequence[str], failed: set[int]) -> TrafficControl:
 
 
 def offloading(interfaces: Iterable[str]) -> tuple[str, ...]:
-    """Those whose hw-tc-offload is on. What does not say is taken for one that is not."""
+    """The interfaces whose hw-tc-offload is on. One that does not say counts as off."""
     found = []
     for interface in interfaces:
         try:

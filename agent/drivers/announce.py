@@ -1,12 +1,13 @@
-"""Gratuitous ARP: tells neighbours at once under which MAC address an address is found now.
+"""Gratuitous ARP: tells neighbours at once which MAC address an IP address has now.
 
-Without it they would keep sending to the former one until their entries age, half a minute or more.
+Without it, neighbours would send to the former MAC address until their entries age, half a minute
+or more.
 
-The kernel sends it for us: told to use a neighbour that it does not know yet, it asks for it, and
-asked for an address of our own it asks in that address's name (an announcement, RFC 5227, section
-3). So this takes CAP_NET_ADMIN only, where a socket that sends ARP would take CAP_NET_RAW. Of
-several addresses in one subnet the kernel asks in the name of the first: of the others neighbours
-learn when they ask.
+The kernel sends it for us. Told to use a neighbour that it does not know, the kernel asks for it by
+ARP; where the neighbour is our own address, it asks in that address's name, which is an
+announcement (RFC 5227, section 3). This needs CAP_NET_ADMIN only; a socket that sends ARP would
+need CAP_NET_RAW. For several addresses in one subnet the kernel asks in the name of the first;
+neighbours learn of the others when they ask.
 """
 
 from __future__ import annotations
@@ -26,20 +27,25 @@ _FLAG_USE = 0x01
 
 
 def announce(interface: str, addresses: Iterable[str]) -> None:
-    """addresses: of the interface, as a.b.c.d. What fails is logged: neighbours then find out by
-    themselves."""
+    """addresses: as a.b.c.d. A failure is only logged: neighbours then learn by themselves."""
     with IPRoute() as netlink:
         for index in netlink.link_lookup(ifname=interface):
             for address in addresses:
-                _announce(netlink, interface, index, address)
+                try:
+                    ask(netlink, index, address)
+                except NetlinkError as error:
+                    log.warning("%s: %s could not be announced: %s", interface, address, error)
+                    continue
+                # It was sent. Nobody answers for our own address, and the kernel would ask again.
+                forget(netlink, index, address)
 
 
-def _announce(netlink: IPRoute, interface: str, index: int, address: str) -> None:
-    try:
-        netlink.neigh("replace", dst=address, ifindex=index, state=_STATE_NONE, flags=_FLAG_USE)
-    except NetlinkError as error:
-        log.warning("%s: neighbours could not be told of %s: %s", interface, address, error)
-        return
-    # It was sent; nobody answers for our own address, and it would be asked for twice more.
+def ask(netlink: IPRoute, index: int, address: str) -> None:
+    """Has the kernel ask for an address by ARP through interface `index`. Raises NetlinkError."""
+    netlink.neigh("replace", dst=address, ifindex=index, state=_STATE_NONE, flags=_FLAG_USE)
+
+
+def forget(netlink: IPRoute, index: int, address: str) -> None:
+    """Removes the kernel's entry for an address, where it has one."""
     with contextlib.suppress(NetlinkError):
         netlink.neigh("del", dst=address, ifindex=index)

@@ -1,4 +1,4 @@
-"""Running one of the system's tools: bounded in time, its complaint kept."""
+"""Runs a tool of the system with a time limit; an error has what the tool said."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT_SECONDS = 20.0
 
 
 def run(command: Sequence[str], stdin: str | None = None) -> str:
-    """Standard output. Raises EffectError with what the tool said."""
+    """Returns the tool's standard output. Raises EffectError."""
     try:
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
@@ -19,7 +19,7 @@ def run(command: Sequence[str], stdin: str | None = None) -> str:
     except FileNotFoundError as error:
         raise EffectError(f"{command[0]} is not installed on this server") from error
     except PermissionError as error:
-        # Also where it is in none of PATH's folders, and one of them may not be searched.
+        # Also raised where the tool is in no folder of PATH and one of them may not be searched.
         raise EffectError(f"{command[0]} is not there, or this user may not run it") from error
     except subprocess.TimeoutExpired as error:
         raise EffectError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error

@@ -1,6 +1,6 @@
-"""What ovsdb-server tells of our rows, and that it is there again.
+"""Notifies when ovsdb-server tells of a change to our rows, or is back after an absence.
 
-A thread of its own, because the IDL waits in its own way; while nothing happens it sleeps.
+This takes a thread, because the IDL waits in its own way; it sleeps while nothing happens.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 import ovs.poller
-from ovs.db import idl
 
 from placewire.agent.contract.entries import BRIDGE_PREFIX, OWNER_KEY
-from placewire.agent.drivers.ovsdb_connection import schema
+from placewire.agent.drivers.ovsdb_connection import open_idl
 from placewire.agent.reconcile.effects import EffectError
 
 log = logging.getLogger(__name__)
 
-# Only what is ours or can be in our way; no counters, and nothing that every change touches.
+# Columns of what is ours or can be in our way: no counters, and none that every change touches.
 COLUMNS = {
     "Bridge": ["name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode"],
     "Port": ["name", "qos", "external_ids"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],
 }
-# Until the first connection; later ones are the IDL's own.
+# Between attempts at the first connection; the IDL makes later ones by itself.
 CONNECT_PAUSE_SECONDS = 2.0
 
 
@@ -47,31 +46,26 @@ class DatabaseEvents:
 
     def stop(self) -> None:
         """Does not wait for the thread, which may be connecting."""
-        # In this order: once it sees that it is to stop, the thread closes the pipe.
+        # In this order, because the thread closes the pipe once it sees that it is to stop.
         os.write(self._wake_write, b"x")
         self._stopping.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._follow(self._connect())
+                self._follow()
             except EffectError:
                 self._stopping.wait(CONNECT_PAUSE_SECONDS)
             except Exception:
-                log.exception("the database's events are lost; connecting again")
+                log.exception("the connection to ovsdb-server failed; connecting again")
                 self._stopping.wait(CONNECT_PAUSE_SECONDS)
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _connect(self) -> Any:
-        helper = idl.SchemaHelper(schema_json=schema(self._remote))
-        for table, columns in COLUMNS.items():
-            helper.register_columns(table, columns)
-        connection = idl.Idl(self._remote, helper)
+    def _follow(self) -> None:
+        """Runs until `stop`. Raises EffectError where it cannot connect."""
+        connection = open_idl(self._remote, COLUMNS)
         connection.notify = self._row_changed
-        return connection
-
-    def _follow(self, connection: Any) -> None:
         try:
             while not self._stopping.is_set():
                 connection.run()
@@ -83,13 +77,13 @@ class DatabaseEvents:
             connection.close()
 
     def _row_changed(self, _: str, row: Any, updates: Any = None) -> None:
-        """updates: former values of the columns that changed. At the first connection, and after
-        ovsdb-server was away, all rows are new."""
+        """updates: former values of the columns that changed. All rows count as new at the first
+        connection, and after ovsdb-server was away."""
         if concerns(row) or (updates is not None and concerns(updates)):
             self._notice()
 
 
 def concerns(row: Any) -> bool:
-    """Of ours, or a bridge where ours would be."""
+    """Whether the row is ours, or has a name that only our bridges should have."""
     marked = OWNER_KEY in (getattr(row, "external_ids", None) or {})
     return marked or str(getattr(row, "name", "")).startswith(BRIDGE_PREFIX)

@@ -1,4 +1,4 @@
-"""What this server computes with: its GPUs, or where it has none, its processor."""
+"""Lists the devices that this server computes with: its GPUs, or its processor without any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,
 
 
 def devices() -> tuple[Device, ...]:
-    """In their drivers' order. GPUs without a driver that answers are not known."""
+    """In their driver's order. GPUs are found only where their driver answers."""
     try:
         return parse_gpus(run(_QUERY)) or (processor(),)
     except (EffectError, ValueError):
@@ -21,7 +21,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def parse_gpus(text: str) -> tuple[Device, ...]:
-    """text: a line `name, MiB` of each. Raises ValueError."""
+    """text: a line `name, MiB` for each GPU. Raises ValueError."""
     rows = [line.rpartition(",") for line in text.splitlines() if line.strip()]
     return tuple(
         Device(name=name.strip(), memory_bytes=int(memory) * _MEBIBYTE) for name, _, memory in rows

@@ -1,4 +1,4 @@
-"""What `ethtool` knows of an interface: driver and speed by its ioctl, offloads by its command."""
+"""Reads an interface's driver and speed by ethtool's ioctl; sets offloads by its command."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ def driver(interface: str) -> str | None:
 
 
 def speed_bits_per_second(interface: str) -> int | None:
-    """None where the link is down or does not say."""
+    """None where the link is down or the driver does not say."""
     data = _ask(interface, _GET_SETTINGS, _SETTINGS_BYTES)
     if data is None:
         return None
-    (low,) = struct.unpack_from("=H", data, 12)
-    (high,) = struct.unpack_from("=H", data, 28)
+    low, high = struct.unpack_from("=H14xH", data, 12)
     megabits = high << 16 | low
     return None if megabits in _UNKNOWN_SPEED_MEGABITS else megabits * 1_000_000
 
 
 def switch_offloads_off(interface: str) -> None:
-    """The userspace datapath forwards frames as they are: an unfilled checksum would be dropped by
-    the receiver, and a 64 kB segment by the next link."""
+    """The userspace datapath forwards frames as they are: the receiver would drop a frame without
+    its checksum, and the next link a segment of 64 kB."""
     run(["ethtool", "-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
 
 

@@ -1,9 +1,8 @@
-"""What Open vSwitch tells of a bridge's flows, and of its own end.
+"""Notifies when a bridge's flows change, and when ovs-vswitchd ends or is there again.
 
-Each flow of ours is a canary: a monitor on the bridge's management socket (OpenFlow 1.0 with
-Nicira's flow monitor, nicira-ext.h) tells when one comes, goes or changes, and the connection ends
-with ovs-vswitchd, which after a `kill -9` comes back without any flow. Nothing is asked while
-nothing happens.
+A monitor on the bridge's management socket (OpenFlow 1.0 with Nicira's flow monitor, nicira-ext.h)
+tells of every flow that comes, goes or changes. The connection ends with ovs-vswitchd, which comes
+back without any flow after a `kill -9`. Nothing is asked while nothing happens.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _VERSION = 1
 _HELLO, _ERROR, _ECHO_REQUEST, _ECHO_REPLY, _STATS_REQUEST, _STATS_REPLY = 0, 1, 2, 3, 16, 17
 _MONITOR = struct.Struct("!HHIIxxxx IHHHBxxxxx")
 _VENDOR_STATS, _NICIRA, _FLOW_MONITOR = 0xFFFF, 0x2320, 2
-# Flows added, deleted and modified, whoever did it; not those that are there.
+# Changes by anybody; not the flows that are there at the start.
 _ADDED_DELETED_MODIFIED = 2 | 4 | 8
 _ANY_PORT, _ALL_TABLES = 0xFFFF, 0xFF
 _REQUEST_NUMBER = 1
-# Between attempts to connect while ovs-vswitchd is away.
+# The first and the longest pause between attempts to connect while ovs-vswitchd is away.
 RECONNECT_SECONDS = (0.25, 5.0)
 
 
@@ -34,10 +33,8 @@ class FlowsUnwatchedError(Exception):
 async def follow_flows(
     run_dir: str, bridge: str, notice: Callable[[], None], restarted: Callable[[], None]
 ) -> None:
-    """Until cancelled. notice: its flows changed. restarted: ovs-vswitchd went, or is there again.
-
-    Raises FlowsUnwatchedError.
-    """
+    """Runs until cancelled. notice: called when flows changed. restarted: called when ovs-vswitchd
+    went, and when it is there again. Raises FlowsUnwatchedError."""
     path = str(Path(run_dir) / f"{bridge}.mgmt")
     pause, away = RECONNECT_SECONDS[0], False
     while True:
@@ -60,7 +57,7 @@ async def follow_flows(
 async def _follow(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, notice: Callable[[], None]
 ) -> None:
-    """Raises EOFError or OSError when the connection ends."""
+    """Raises EOFError or OSError when the connection ends, and FlowsUnwatchedError."""
     writer.write(_message(_HELLO, b"", 0))
     writer.write(_message(_STATS_REQUEST, monitor_request(), _REQUEST_NUMBER))
     while True:
@@ -69,7 +66,7 @@ async def _follow(
         if kind == _ECHO_REQUEST:
             writer.write(_message(_ECHO_REPLY, body, number))
         elif kind == _ERROR:
-            raise FlowsUnwatchedError(f"Open vSwitch refuses to tell of flows: {body.hex()}")
+            raise FlowsUnwatchedError(f"Open vSwitch refuses the flow monitor: {body.hex()}")
         elif kind == _STATS_REPLY and number != _REQUEST_NUMBER:
             notice()
 

@@ -1,4 +1,4 @@
-"""Interfaces: facts of NICs, addresses, and the move of a NIC's own to its bridge and back."""
+"""Reads facts of NICs, changes addresses, and moves a NIC's own to its bridge and back."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
-# What `ip route` prints and does not accept.
+# Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
-# Of what kind a bridge's own interface is, in the kernel's words.
+# The datapath that makes a bridge's own interface of this kind, in the kernel's words.
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
 
 class InterfaceView:
-    """All interfaces as `ip` and `tc` show them, read once."""
+    """All interfaces as `ip` and `tc` show them; read once."""
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
@@ -46,11 +46,11 @@ class InterfaceView:
         return self._links.keys()
 
     def mtu_bytes(self, interface: str) -> int:
-        """0 where there is no such interface."""
+        """0 where the interface does not exist."""
         return int(self._links[interface]["mtu"]) if interface in self._links else 0
 
     def mac(self, interface: str) -> str:
-        """Raises EffectError where there is no such interface."""
+        """Raises EffectError where the interface does not exist."""
         if interface not in self._links:
             raise EffectError(f"NIC {interface} is gone")
         return str(self._links[interface]["address"])
@@ -59,13 +59,13 @@ class InterfaceView:
         return interface in self._links and "UP" in self._links[interface]["flags"]
 
     def addresses(self, interface: str) -> list[str]:
-        """Of global scope, as a.b.c.d/len; IPv6 too."""
+        """Those of global scope, IPv6 too, as a.b.c.d/len."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
 
     def left_by_switch(self, ours: Collection[str], internal: Collection[str]) -> list[Bridge]:
-        """Interfaces as ovs-vswitchd makes them for a bridge, of these names of ours, and not
-        among those that the database has. A killed one leaves them, and the next removes none that
-        has lost its bridge meanwhile."""
+        """The interfaces named in `ours` that ovs-vswitchd made for a bridge and that are not
+        `internal`, the database's. A killed ovs-vswitchd leaves them behind, and the next one
+        removes none whose bridge is gone meanwhile."""
         return [
             Bridge(name=name, nic="", datapath=_DATAPATH_OF[kind], mtu_bytes=self.mtu_bytes(name))
             for name in sorted(set(ours) - set(internal))
@@ -76,20 +76,20 @@ class InterfaceView:
         return str(self._links.get(interface, {}).get("linkinfo", {}).get("info_kind", ""))
 
     def has_htb_of_switch(self, nic: str) -> bool:
-        """As Open vSwitch makes it for a port with queues: by its handle and its root class."""
+        """Whether the NIC has an HTB with Open vSwitch's handle and root class."""
         qdisc = self._qdiscs.get(nic)
         if qdisc is None or (qdisc["kind"], qdisc["handle"]) != ("htb", "1:"):
             return False
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
 
     def foreign_routes(self, interface: str) -> tuple[str, ...]:
-        """Of others, through it, as `ip route` accepts them."""
+        """Other programs' routes through the interface, as `ip route` accepts them."""
         return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
 
     def nics(
         self, bridge_of_port: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
-        """Everything that could be a NIC: no loopback, no interface that Open vSwitch made."""
+        """All interfaces that could be a NIC: not the loopback, and not Open vSwitch's own."""
         return tuple(
             self._facts(name, bridge_of_port)
             for name, link in sorted(self._links.items())
@@ -129,7 +129,7 @@ class InterfaceView:
 
 
 def _has_rdma(name: str) -> bool:
-    """Its own adapter's, or RDMA in software over it (rxe, siw), which names its parent."""
+    """Whether its adapter has RDMA, or RDMA in software (rxe, siw) names it as the parent."""
     if Path(f"/sys/class/net/{name}/device/infiniband").exists():
         return True
     parents = Path("/sys/class/infiniband").glob("*/parent")
@@ -140,32 +140,22 @@ def _address_command(entry: Mapping[str, Any]) -> str:
     words = [f"{entry['local']}/{entry['prefixlen']}"]
     if "address" in entry:
         words = [entry["local"], "peer", f"{entry['address']}/{entry['prefixlen']}"]
-    if "broadcast" in entry:
-        words += ["broadcast", entry["broadcast"]]
-    words += ["scope", entry["scope"]]
-    if "label" in entry:
-        words += ["label", entry["label"]]
-    if "metric" in entry:
-        words += ["metric", str(entry["metric"])]
-    if entry.get("noprefixroute"):
-        words.append("noprefixroute")
-    if entry.get("dynamic"):
-        words.append("dynamic")
+    for key in ("broadcast", "scope", "label", "metric"):
+        if key in entry:
+            words += [key, str(entry[key])]
+    words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
     return " ".join(words)
 
 
 def read_foreign_routes() -> list[str]:
-    """IPv4 routes that neither the kernel made nor we, as `ip route` accepts them; those that
-    need no gateway first, so that they can be added in this order."""
+    """IPv4 routes that neither the kernel made nor we, as `ip route` accepts them. Those without a
+    gateway come first, so that all can be added in this order."""
+    excluded = {("proto", "kernel"), ("table", "local"), ("proto", str(PROTOCOL))}
     lines = []
     for line in run(["ip", "-o", "-4", "route", "show", "table", "all"]).splitlines():
         words = [word for word in line.replace("\\", " ").split() if word not in _ROUTE_STATES]
-        pairs = list(pairwise(words))
-        if not words or {("proto", "kernel"), ("table", "local"), ("proto", str(PROTOCOL))} & set(
-            pairs
-        ):
-            continue
-        lines.append(" ".join(words))
+        if words and excluded.isdisjoint(pairwise(words)):
+            lines.append(" ".join(words))
     return sorted(lines, key=lambda line: " via " in line)
 
 
@@ -197,8 +187,8 @@ def bring_up(interfaces: Sequence[str]) -> None:
 
 
 def remove_left_by_switch(bridges: Sequence[str]) -> None:
-    """A tap that a process uses is refused by the kernel: then ovs-vswitchd is back, and has it.
-    Raises EffectError."""
+    """Removes the interfaces that a killed ovs-vswitchd left of these bridges. Raises EffectError,
+    also where ovs-vswitchd is back and uses the tap: the kernel then refuses."""
     for bridge in InterfaceView().left_by_switch(bridges, ()):
         if bridge.datapath == "netdev":
             run(["ip", "tuntap", "del", "dev", bridge.name, "mode", "tap"])
@@ -207,7 +197,7 @@ def remove_left_by_switch(bridges: Sequence[str]) -> None:
 
 
 def move_nic(step: NicStep) -> None:
-    """Raises EffectError with all that could not be moved, after having moved the rest."""
+    """Moves all that can be moved, then raises EffectError with what could not."""
     actions = _to_bridge(step) if step.direction == "to bridge" else _back(step)
     failures = []
     for action in actions:
@@ -222,8 +212,8 @@ def move_nic(step: NicStep) -> None:
 
 
 def _to_bridge(step: NicStep) -> list[list[str]]:
-    """The bridge has the addresses already. A gateway route stays when its address goes, so it is
-    removed by name."""
+    """The commands; the bridge has the addresses already. Routes are deleted by name, because a
+    gateway route stays when its address goes."""
     nic, held = step.held.nic, step.held
     there = read_foreign_routes()
     return [

@@ -1,8 +1,8 @@
-"""What the kernel tells of changes to interfaces, addresses, routes, rules, queues and sysctls.
+"""Notifies when the kernel tells of a change to interfaces, addresses, routes, rules or queues.
 
-Messages are only looked at for whether they concern us: a router's thousands of routes, or a host's
-containers, must cost next to nothing. What changed is read back later, as a whole. Structures are
-those of linux/rtnetlink.h; of sysctls the kernel tells a few only (rp_filter is one).
+A message is only checked for whether it concerns us, because a router's thousands of routes or a
+host's containers must cost next to nothing; everything is read back later. The structures are those
+of linux/rtnetlink.h. The kernel tells of a few sysctls too (rp_filter is one).
 """
 
 from __future__ import annotations
@@ -14,53 +14,32 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 
-from pyroute2.netlink.rtnl import (
-    RTM_DELADDR,
-    RTM_DELLINK,
-    RTM_DELQDISC,
-    RTM_DELROUTE,
-    RTM_DELRULE,
-    RTM_DELTCLASS,
-    RTM_DELTFILTER,
-    RTM_NEWADDR,
-    RTM_NEWLINK,
-    RTM_NEWQDISC,
-    RTM_NEWROUTE,
-    RTM_NEWRULE,
-    RTM_NEWTCLASS,
-    RTM_NEWTFILTER,
-    RTMGRP_IPV4_IFADDR,
-    RTMGRP_IPV4_ROUTE,
-    RTMGRP_IPV4_RULE,
-    RTMGRP_LINK,
-    RTMGRP_TC,
-)
+from pyroute2.netlink import rtnl
 
-from placewire.agent.contract.entries import PROTOCOL, TABLE_BASE, TABLE_COUNT
+from placewire.agent.contract.entries import PROTOCOL, TABLES
 
 _GROUP_IPV4_NETCONF = 1 << 23
 _GROUPS = (
-    RTMGRP_LINK | RTMGRP_TC | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV4_RULE
-    | _GROUP_IPV4_NETCONF
+    rtnl.RTMGRP_LINK | rtnl.RTMGRP_TC | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV4_ROUTE
+    | rtnl.RTMGRP_IPV4_RULE | _GROUP_IPV4_NETCONF
 )  # fmt: skip
 _NEW_NETCONF = 80
-_LINKS = (RTM_NEWLINK, RTM_DELLINK)
-_ADDRESSES = (RTM_NEWADDR, RTM_DELADDR)
-_ROUTES = (RTM_NEWROUTE, RTM_DELROUTE)
-_RULES = (RTM_NEWRULE, RTM_DELRULE)
+_LINKS = (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK)
+_ADDRESSES = (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)
+_ROUTES = (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE)
+_RULES = (rtnl.RTM_NEWRULE, rtnl.RTM_DELRULE)
 _QUEUES = (
-    RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_DELTCLASS, RTM_NEWTFILTER, RTM_DELTFILTER
+    rtnl.RTM_NEWQDISC, rtnl.RTM_DELQDISC, rtnl.RTM_NEWTCLASS, rtnl.RTM_DELTCLASS,
+    rtnl.RTM_NEWTFILTER, rtnl.RTM_DELTFILTER,
 )  # fmt: skip
 _HEADER = struct.Struct("=IHHII")
 _IFLA_IFNAME, _RTA_OIF, _RTA_TABLE, _NETCONFA_IFINDEX = 3, 4, 15, 1
-_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
 _BUFFER_BYTES = 65_536
 _QUEUED_BYTES = 1 << 20
 
 
 class KernelEvents:
-    """Calls `notice` in the loop's thread, from `open` to `close`. One network namespace: that of
-    the process."""
+    """Calls `notice` in the loop's thread, from `open` to `close`, for this network namespace."""
 
     def __init__(self, notice: Callable[[], None]) -> None:
         self._notice = notice
@@ -96,44 +75,39 @@ class KernelEvents:
                 raise
             self._notice()  # Messages were lost, ours perhaps among them.
             return
-        # All of them: what this learns of interfaces must not end at the first that concerns us.
+        # All messages are looked at, because `concerns` learns of new interfaces.
         concern = [self.concerns(kind, body) for kind, body in messages(data)]
         if any(concern):
             self._notice()
 
     def concerns(self, kind: int, body: bytes) -> bool:
-        """Whether it is about an interface, a table or a rule of ours; learns the numbers of
-        interfaces that come."""
+        """Whether a message is about something of ours. Learns the indexes of new interfaces."""
         if kind in _RULES:
             return True
-        if kind in _LINKS:
+        if kind in (*_LINKS, *_ADDRESSES, *_QUEUES):
             (index,) = struct.unpack_from("=i", body, 4)
-            name = (
-                attributes(body, 16).get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace")
-            )
-            if name in self._names:
-                self._indexes.add(index)
-            return index in self._indexes or name in self._names
-        if kind in _ADDRESSES or kind in _QUEUES:
-            (index,) = struct.unpack_from("=i", body, 4)
+            if kind in _LINKS:
+                name = attributes(body, 16).get(_IFLA_IFNAME, b"").rstrip(b"\0")
+                if name.decode(errors="replace") in self._names:
+                    self._indexes.add(index)
             return index in self._indexes
         if kind in _ROUTES:
             found = attributes(body, 12)
             table = _number(found.get(_RTA_TABLE)) or body[4]
             return (
                 body[5] == PROTOCOL
-                or table in _TABLES
+                or table in TABLES
                 or _number(found.get(_RTA_OIF)) in self._indexes
             )
         if kind == _NEW_NETCONF:
-            # -1 is `all`, -2 `default`.
+            # -1 stands for `all`, -2 for `default`.
             index = _number(attributes(body, 4).get(_NETCONFA_IFINDEX))
             return index in self._indexes or index < 0
         return False
 
 
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, what follows the header) of each message of a datagram."""
+    """(type, body) of each message of a datagram."""
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind, *_ = _HEADER.unpack_from(data, at)

@@ -1,19 +1,19 @@
-"""Our flows on our bridges, by `ovs-ofctl`: one bundle per bridge, marked by cookie.
+"""Reads and changes our flows with `ovs-ofctl`: one bundle per bridge, flows marked by cookie.
 
-There is no OpenFlow client in the Python bindings. A bundle of adds and strict deletes keeps
+Open vSwitch's Python bindings have no OpenFlow client. A bundle of adds and strict deletes keeps
 foreign flows, which `replace-flows` would remove.
 
 An add alone overwrites a flow of the same match and priority, whosever it is, and Open vSwitch
-checks overlaps only where there is none of the very same match. So each add comes with a trial in
-the same bundle: first ours is deleted, then a flow of a match that is never the same (it looks at
-metadata, which is 0 in every packet) is added with that check, and deleted again. Where somebody's
-flow of the same priority would match any of these packets, the whole bundle is refused and nothing
-of it done. There is no moment in between: the switch takes a bundle in as one.
+checks for overlaps only where no flow has the very same match. So each add comes with a trial in
+the same bundle: our flow is deleted, then a flow whose match is never the same (it also looks at
+metadata, which is 0 in every packet) is added with that check, and deleted again. Where a foreign
+flow of the same priority would match any of these packets, the switch refuses the whole bundle and
+does nothing of it. The switch takes a bundle in as one, so there is no moment in between.
 
-OpenFlow has no match for a packet's length, and a tc filter is not asked about a packet that
-set_queue has given its class. So short packets take two flows: the first has the length of every
-packet checked that could be an acknowledgement, notes that in register 0 and starts again; the
-second takes those that were found to be short. The register's bits: 0 longer, 1 checked.
+OpenFlow cannot match a packet's length, and tc filters are not asked about a packet that has its
+class from set_queue. So two flows handle short packets. The first checks the length of every packet
+that could be an acknowledgement, notes the result in register 0 and starts the lookup again; the
+second takes the packets found to be short. Bits of the register: 0 the packet is long, 1 checked.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _COOKIE = re.compile(r"cookie=(0x[0-9a-f]+|0)")
 _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
-# With its Ethernet header.
+# Its Ethernet header included.
 _LONGEST_SHORT_BYTES = SHORT_PACKET_BYTES - 1 + 14
-# Without PSH: the short end of a piece of data must stay behind the data before it
+# Not with PSH: the short end of a piece of data must stay behind the data before it
 # (agent/drivers/traffic_control.py says why).
 _LENGTH_MATCH = f"table=0,priority={LENGTH_FLOW_PRIORITY},in_port=LOCAL,tcp,tcp_flags=-psh,reg0=0/2"
 _CHECK = f"check_pkt_larger({_LONGEST_SHORT_BYTES})->NXM_NX_REG0[0]"
@@ -57,35 +57,32 @@ _SHORT_PRIORITIES = (SHORT_FLOW_PRIORITY, LENGTH_FLOW_PRIORITY)
 
 
 def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[ForeignEntry]]:
-    """Ours, and foreign ones that stand where ours would. Raises EffectError."""
+    """Our flows, and foreign ones in their place. Raises EffectError."""
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     for bridge in bridges:
-        text = run(
-            ["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", _management(run_dir, bridge)]
-        )
-        found, strangers = parse_flows(bridge, text)
+        found, strangers = parse_flows(bridge, _dump(_management(run_dir, bridge)))
         ours += found
         foreign += strangers
     return sorted(ours, key=lambda f: f.key), foreign
 
 
 def parse_flows(bridge: str, text: str) -> tuple[list[Flow], list[ForeignEntry]]:
-    """What `ovs-ofctl --no-stats dump-flows` says: ours, and foreign ones in their way."""
+    """Our flows, and foreign ones in their place. text: of `ovs-ofctl --no-stats dump-flows`."""
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     short: dict[int, str] = {}
     for line in text.splitlines():
         destination, priority, is_ours = _DESTINATION.search(line), _priority(line), _is_ours(line)
         if destination is None:
-            # The match of the two for short packets is the only one on a register.
+            # The two flows for short packets are the only ones that match a register.
             if priority not in _SHORT_PRIORITIES or "reg0=" not in line:
                 continue
             if is_ours:
                 short[priority] = line
                 continue
         elif is_ours:
-            # Ours without a queue was tampered with: shown with a queue that nobody can want.
+            # One of ours that lost its queue gets queue -1, which differs from every desired one.
             ours.append(Flow(bridge=bridge, destination=destination[1], queue_id=_queue_id(line)))
             continue
         elif priority != FLOW_PRIORITY:
@@ -100,14 +97,14 @@ def parse_flows(bridge: str, text: str) -> tuple[list[Flow], list[ForeignEntry]]
 
 
 def _queue_id(line: str) -> int:
-    """-1 where it sets none."""
+    """-1 where the flow sets no queue."""
     queue = _QUEUE.search(line)
     return int(queue[1]) if queue else -1
 
 
 def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
-    """One bundle per bridge: all of its steps or none. Raises EffectError, also where a flow of
-    others has come since it was looked, and names it."""
+    """Does all steps of a bridge or none of them. Raises EffectError, which names the flow where a
+    foreign one has come into the place of ours since the last read."""
     lines: dict[str, list[str]] = defaultdict(list)
     for step in steps:
         flow = step.entry
@@ -129,15 +126,13 @@ def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
 
 
 def _adding(flow: Flow) -> list[str]:
-    ours = f"cookie={COOKIE:#x}"
+    ours, rules = f"cookie={COOKIE:#x}", _rules(flow)
+    trials = [f"{match},{_TRIAL_MATCH}" for match, _ in rules]
     return [
         *_removing(flow),
-        *(
-            f"add check_overlap,{ours},{match},{_TRIAL_MATCH},actions=drop"
-            for match, _ in _rules(flow)
-        ),
-        *(_delete(f"{match},{_TRIAL_MATCH}") for match, _ in _rules(flow)),
-        *(f"add {ours},{match},actions={actions}" for match, actions in _rules(flow)),
+        *(f"add check_overlap,{ours},{trial},actions=drop" for trial in trials),
+        *(_delete(trial) for trial in trials),
+        *(f"add {ours},{match},actions={actions}" for match, actions in rules),
     ]
 
 
@@ -146,12 +141,12 @@ def _removing(flow: Flow) -> list[str]:
 
 
 def _delete(match: str) -> str:
-    """With the cookie, so that a foreign flow of the same match stays."""
+    """Names the cookie too, so that a foreign flow of the same match stays."""
     return f"delete_strict cookie={COOKIE:#x}/{COOKIE_MASK:#x},{match}"
 
 
 def _rules(flow: Flow) -> list[tuple[str, str]]:
-    """(match, actions)"""
+    """(match, actions) of each OpenFlow flow that this entry takes."""
     queue = f"set_queue:{flow.queue_id},NORMAL"
     if flow.destination is None:
         again = f"load:1->NXM_NX_REG0[1],{_CHECK},resubmit(,0)"
@@ -161,11 +156,13 @@ def _rules(flow: Flow) -> list[tuple[str, str]]:
 
 
 def _foreign_of_our_priorities(management: str) -> list[str]:
-    text = run(["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", management])
     ours = {FLOW_PRIORITY, *_SHORT_PRIORITIES}
-    return [
-        line.strip() for line in text.splitlines() if _priority(line) in ours and not _is_ours(line)
-    ]
+    lines = _dump(management).splitlines()
+    return [line.strip() for line in lines if _priority(line) in ours and not _is_ours(line)]
+
+
+def _dump(management: str) -> str:
+    return run(["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", management])
 
 
 def _priority(line: str) -> int:

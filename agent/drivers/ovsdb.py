@@ -1,7 +1,7 @@
-"""Bridges, shapers and queues in Open vSwitch's database.
+"""Writes bridges, shapers and queues to Open vSwitch's database.
 
-QoS and Queue rows are never collected as garbage: ours are marked, and deleted by us. A mark's
-value is the plan's name; what a row is for stands beside it.
+The database never drops QoS and Queue rows by itself: we mark ours, and delete them. A mark's value
+is the plan's name; further keys beside it say what a row is for.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from placewire.agent.reconcile.steps import EntryStep
 
 
 def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str) -> None:
-    """All in one transaction, each with its NIC as its port and the NIC's MAC address; a bridge
-    of ours that exists is completed. Raises EffectError.
-
-    bridges: with the MAC address of the NIC.
-    """
+    """Adds bridges in one transaction, each with its NIC as its port; a bridge of ours that exists
+    is completed. bridges: with the bridge's MAC address. Raises EffectError."""
     with connected(remote) as database:
 
         def change(transaction: Any) -> None:
@@ -33,18 +30,15 @@ def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: s
         there = {name: nic for name, nic, _ in SwitchView(database).bridges()}
         for bridge, _ in bridges:
             if there.get(bridge.name) != bridge.nic:
-                raise EffectError(f"bridge {bridge.name} was written and is not there")
+                raise EffectError(f"bridge {bridge.name} was written but is not in the database")
 
 
 def remove_bridges(remote: str, names: Sequence[str]) -> None:
-    """Raises EffectError where a bridge has got a port of others, or a port of ours their QoS:
-    these would go with it."""
+    """Removes those that are ours. Raises EffectError where a bridge has a foreign port, or a port
+    of ours a foreign QoS, which would go with the bridge."""
     with connected(remote) as database:
-        rows = [
-            row
-            for row in database.rows("Bridge")
-            if row.name in names and OWNER_KEY in row.external_ids
-        ]
+        named = (row for row in database.rows("Bridge") if row.name in names)
+        rows = [row for row in named if OWNER_KEY in row.external_ids]
         if not rows:
             return
 
@@ -61,14 +55,14 @@ def remove_bridges(remote: str, names: Sequence[str]) -> None:
 def _require_ports_ours(bridge: Any) -> None:
     for port in bridge.ports:
         if OWNER_KEY not in port.external_ids:
-            raise EffectError(f"bridge {bridge.name} has a port {port.name}, which is not ours")
+            raise EffectError(f"bridge {bridge.name} has a port {port.name} that is not ours")
         port.verify("qos")
         if any(OWNER_KEY not in qos.external_ids for qos in port.qos):
-            raise EffectError(f"port {port.name} has a QoS, which is not ours")
+            raise EffectError(f"port {port.name} has a QoS that is not ours")
 
 
 def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> None:
-    """Shapers and queues, all in one transaction; removed rows are deleted. Raises EffectError."""
+    """Changes shapers and queues in one transaction. Raises EffectError."""
     with connected(remote) as database:
         database.transact(
             lambda transaction: _write_queues(database, transaction, steps, plan_name),
@@ -78,7 +72,7 @@ def change_queues(remote: str, steps: Sequence[EntryStep], plan_name: str) -> No
 
 def write_classes_again(remote: str) -> None:
     """Makes ovs-vswitchd write all its classes to the kernel, as it does at every change of the
-    database. Writing what a row has already is none."""
+    database. Writing the value that a row has already would be no change."""
     with connected(remote) as database:
 
         def change(_: Any) -> None:
@@ -89,10 +83,10 @@ def write_classes_again(remote: str) -> None:
 
 
 def install_anew(remote: str, nics: Collection[str]) -> None:
-    """Makes ovs-vswitchd remove these NICs' HTB and build it again, from the rows as they are.
+    """Makes ovs-vswitchd remove these NICs' HTB and build it again from the rows as they are.
 
-    Two transactions: a port whose QoS keeps its type keeps its HTB, even with another row (Open
-    vSwitch 3.1). An end in between leaves a QoS that no port uses, which goes with the next change.
+    This takes two transactions: a port whose QoS keeps its type keeps its HTB, even with another
+    row (Open vSwitch 3.1). An agent that ends in between leaves an unused QoS to the next change.
     """
     with connected(remote) as database:
         shaped = {
@@ -113,7 +107,7 @@ def install_anew(remote: str, nics: Collection[str]) -> None:
 
 
 def remove_unused_rows(remote: str) -> None:
-    """Of QoS and Queue, those of ours that no port uses now. Raises EffectError."""
+    """Removes the QoS and Queue rows of ours that no port uses now. Raises EffectError."""
     with connected(remote) as database:
         unused = {row.uuid for row in SwitchView(database).unused_rows()}
         if not unused:
@@ -138,13 +132,12 @@ def _write_bridge(
         row = transaction.insert(database.tables["Bridge"])
         row.name = bridge.name
         row.other_config, row.external_ids = {"hwaddr": mac}, marks
-        # Standalone: a bridge with no controller forwards like a learning switch.
+        # A standalone bridge forwards like a learning switch where it has no controller.
         row.fail_mode = "standalone"
-        local = _new_port(database, transaction, bridge.name, plan_name, internal=True)
-        ports = [local]
+        ports = [_new_port(database, transaction, bridge.name, plan_name, internal=True)]
         database.switch.addvalue("bridges", row)
     else:
-        # So that a port that somebody adds meanwhile is not left out of what is written.
+        # Fails the transaction where somebody adds a port meanwhile, which would be overwritten.
         row.verify("ports")
         ports = list(row.ports)
         _set_keys(row, "other_config", {"hwaddr": mac})
@@ -197,16 +190,15 @@ def _write_queues(
                 port.qos = [qos]
             else:
                 _set_keys(qos, "other_config", {"max-rate": str(entry.max_bits_per_second)})
+    gone = {s.before.nic for s in steps if s.after is None and isinstance(s.before, Shaper)}
     for nic, qos in qos_of.items():
         changes = {
             s.entry.queue_id: s for s in steps if isinstance(s.entry, Queue) and s.entry.nic == nic
         }
-        gone = any(isinstance(s.before, Shaper) and s.after is None and s.before.nic == nic
-                   for s in steps)  # fmt: skip
-        if qos is None or not (changes or gone):
+        if qos is None or not (changes or nic in gone):
             continue
         _change_queue_map(transaction, tables, qos, changes, plan_name)
-        if gone:
+        if nic in gone:
             ports[nic].qos = []
             qos.delete()
 
@@ -227,7 +219,7 @@ def _change_queue_map(
         config = {
             "min-rate": str(queue.min_bits_per_second),
             "max-rate": str(queue.max_bits_per_second),
-            # In bits. It sets both burst and cburst: the defaults are too small above 1 Gbit/s.
+            # In bits; sets both burst and cburst, whose defaults are too small above 1 Gbit/s.
             "burst": str(queue.burst_bits),
         }
         marks = {
@@ -246,7 +238,7 @@ def _change_queue_map(
 
 
 def _set_keys(row: Any, column: str, values: dict[str, str]) -> None:
-    """Of an existing row; keys that others put there stay."""
+    """Sets keys of an existing row; keys that others put there stay."""
     present = getattr(row, column)
     for key, value in values.items():
         if present.get(key) != value:

@@ -1,4 +1,4 @@
-"""A connection to ovsdb-server, and transactions whose result is not taken on trust.
+"""Connects to ovsdb-server, and makes transactions whose result is not taken on trust.
 
 The IDL logs and drops a value of the wrong type while the commit reports success, and OVSDB accepts
 what ovs-vswitchd then does not do: callers read back what they wrote.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -23,7 +23,7 @@ from placewire.agent.reconcile.effects import EffectError
 
 parse_quickly()
 
-# No more than is used: what comes is made into rows in Python.
+# Only the columns that are used, because Python makes rows of all that comes.
 COLUMNS = {
     "Open_vSwitch": ["bridges", "next_cfg", "cur_cfg", "ovs_version"],
     "Bridge": ["name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode"],
@@ -33,7 +33,7 @@ COLUMNS = {
     "Queue": ["other_config", "external_ids"],
 }
 TIMEOUT_SECONDS = 10.0
-# For somebody to listen at all: a restart takes less, and a lease that ends must not wait for more.
+# How long to wait for a listener: a restart takes less, and a lease that ends must not wait longer.
 ABSENCE_SECONDS = 2.0
 
 
@@ -45,7 +45,7 @@ class Database:
 
     @property
     def tables(self) -> Any:
-        """As the IDL has them: where `Transaction.insert` puts a row."""
+        """The IDL's tables, which `Transaction.insert` takes."""
         return self._idl.tables
 
     def rows(self, table: str) -> list[Any]:
@@ -60,7 +60,7 @@ class Database:
         return rows[0]
 
     def transact(self, change: Callable[[Any], None], what: str) -> None:
-        """One transaction; returns when ovs-vswitchd has taken it in. Raises EffectError.
+        """Makes one transaction, and returns when ovs-vswitchd has taken it in. Raises EffectError.
 
         change: writes through rows and `transaction.insert`.
         """
@@ -68,91 +68,89 @@ class Database:
         transaction.add_comment(f"placewire agent: {what}")
         change(transaction)
         self.switch.increment("next_cfg")
-        status = self._commit(transaction)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (status := transaction.commit()) == idl.Transaction.INCOMPLETE:
+            self._step(deadline, "commit")
         if status == idl.Transaction.UNCHANGED:
             return
         if status != idl.Transaction.SUCCESS:
             reason = transaction.get_error() or idl.Transaction.status_to_string(status)
             raise EffectError(f"Open vSwitch database, {what}: {reason}")
-        self._wait_for_switch(transaction.get_increment_new_value(), what)
-
-    def _commit(self, transaction: Any) -> Any:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (status := transaction.commit()) == idl.Transaction.INCOMPLETE:
-            self._step(deadline, "commit")
-        return status
-
-    def _wait_for_switch(self, number: int, what: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        number, deadline = transaction.get_increment_new_value(), time.monotonic() + TIMEOUT_SECONDS
         while self.switch.cur_cfg < number:
             self._step(deadline, f"{what}: ovs-vswitchd does not take it in")
 
     def _step(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise EffectError(f"Open vSwitch database: {what}: no answer")
-        if self._idl.run():
-            return
-        poller = ovs.poller.Poller()
-        self._idl.wait(poller)
-        poller.timer_wait(100)
-        poller.block()
-        self._idl.run()
+        if not self._idl.run():
+            _wait(self._idl)
+            self._idl.run()
 
 
 @contextmanager
 def connected(remote: str) -> Iterator[Database]:
-    """Raises EffectError where nobody answers; soon, where nobody listens."""
+    """Raises EffectError where nobody answers; after ABSENCE_SECONDS where nobody listens."""
     _wait_for_listener(remote)
-    helper = idl.SchemaHelper(schema_json=schema(remote))
-    for table, columns in COLUMNS.items():
-        helper.register_columns(table, columns)
-    connection = idl.Idl(remote, helper)
+    connection = open_idl(remote, COLUMNS)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not connection.has_ever_connected():
             if time.monotonic() > deadline:
                 raise EffectError(f"{remote}: ovsdb-server sends no data")
             connection.run()
-            poller = ovs.poller.Poller()
-            connection.wait(poller)
-            poller.timer_wait(100)
-            poller.block()
+            _wait(connection)
         yield Database(connection)
     finally:
         connection.close()
 
 
+def open_idl(remote: str, columns: Mapping[str, Sequence[str]]) -> Any:
+    """An IDL connection that follows these columns of each table. Raises EffectError."""
+    helper = idl.SchemaHelper(schema_json=_schema(remote))
+    for table, names in columns.items():
+        helper.register_columns(table, names)
+    return idl.Idl(remote, helper)
+
+
+def _wait(connection: Any) -> None:
+    """Sleeps until the connection has something to do, 0.1 s at most."""
+    poller = ovs.poller.Poller()
+    connection.wait(poller)
+    poller.timer_wait(100)
+    poller.block()
+
+
 def _wait_for_listener(remote: str) -> None:
-    """The IDL says of a socket that refuses no more than of a slow server: nothing."""
+    """The IDL itself does not tell a socket that refuses from a slow server."""
     deadline = time.monotonic() + ABSENCE_SECONDS
     while True:
-        error, stream = ovs.stream.Stream.open_block(
-            ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
-        )
-        if not error:
-            stream.close()
+        try:
+            _open_stream(remote).close()
             return
-        if time.monotonic() > deadline:
-            raise _nobody_listens(remote, error)
+        except EffectError:
+            if time.monotonic() > deadline:
+                raise
         time.sleep(0.1)
 
 
-def _nobody_listens(remote: str, error: int) -> EffectError:
-    return EffectError(
-        f"{remote}: cannot connect to ovsdb-server ({os.strerror(error)}); is it running, and may "
-        "this user write its socket?"
-    )
-
-
-@cache
-def schema(remote: str) -> Any:
-    """Asked for once: columns that we use do not go away while a switch is upgraded."""
+def _open_stream(remote: str) -> Any:
+    """Raises EffectError where nobody listens."""
     error, stream = ovs.stream.Stream.open_block(
         ovs.stream.Stream.open(remote), timeout=int(TIMEOUT_SECONDS * 1000)
     )
     if error:
-        raise _nobody_listens(remote, error)
-    rpc = ovs.jsonrpc.Connection(stream)
+        raise EffectError(
+            f"{remote}: cannot connect to ovsdb-server ({os.strerror(error)}); is it running, and "
+            "may this user write its socket?"
+        )
+    return stream
+
+
+@cache
+def _schema(remote: str) -> Any:
+    """Asked for once: columns that we use do not go away while a switch is upgraded."""
+    rpc = ovs.jsonrpc.Connection(_open_stream(remote))
     try:
         request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
         error, reply = rpc.transact_block(request)

@@ -1,8 +1,8 @@
-"""What ovsdb-server sends, parsed by the standard library.
+"""Parses what ovsdb-server sends with `json`, in place of the slow parser of the package `ovs`.
 
-Without its C extension, which needs Open vSwitch's headers to be built, the package `ovs` reads
-JSON in Python, character by character: that was half of all that a busy agent computed. Here a
-regular expression finds where a message ends, and `json` parses it.
+Without its C extension, which needs Open vSwitch's headers to be built, `ovs` reads JSON in Python,
+character by character: half of all that a busy agent computed. Here a regular expression finds
+where a message ends, and `json` parses it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import ovs.json
 
-# A whole string, in which braces mean nothing; a brace; or the quote of a string that is cut off.
+# A whole string, in which braces mean nothing; or a brace; or the quote of a string cut off.
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[{}"]', re.DOTALL)
 
 
 class Parser:
-    """In place of ovs.json.Parser, for one message of JSON-RPC (RFC 7047), which is an object."""
+    """Takes the place of ovs.json.Parser. Parses one message of JSON-RPC (RFC 7047), an object."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -27,12 +27,12 @@ class Parser:
         self._done = False
 
     def feed(self, text: str) -> int:
-        """The next part of what was received. Returns how many of its characters are the message's:
-        all, until it is whole."""
+        """Takes the next part of what was received. Returns how many of its characters belong to
+        the message: all, until the message is whole."""
         before = len(self._text)
         self._text += text
         if not "{".startswith(self._text.lstrip()[:1]):
-            self._done = True  # `finish` says what is wrong
+            self._done = True  # `finish` says what is wrong.
             return len(text)
         for mark in _MARK.finditer(self._text, self._scanned):
             if mark[0] == '"':
@@ -50,7 +50,7 @@ class Parser:
         return self._done
 
     def finish(self) -> Any:
-        """The message; a string, which no message is, says what is wrong with it."""
+        """The message; or a string, which no message is, that says what is wrong with it."""
         try:
             return json.loads(self._text)
         except (ValueError, RecursionError) as error:
@@ -58,6 +58,6 @@ class Parser:
 
 
 def parse_quickly() -> None:
-    """From now on in this process. A C extension is left as it is."""
+    """Makes `ovs` use Parser in this process, unless it has its C extension."""
     if ovs.json.PARSER == ovs.json.PARSER_PY:
         ovs.json.Parser = Parser

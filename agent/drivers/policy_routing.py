@@ -1,4 +1,4 @@
-"""Our routing rules and routes: protocol 80, own tables, own priorities."""
+"""Reads and changes our routing rules and routes: protocol 80, own tables, own priorities."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from pyroute2 import IPRoute
 
 from placewire.agent.contract.entries import (
     PROTOCOL,
-    RULE_PRIORITY_BASE,
-    RULE_PRIORITY_COUNT,
-    TABLE_BASE,
-    TABLE_COUNT,
+    RULE_PRIORITIES,
+    TABLES,
     Route,
     Rule,
 )
@@ -22,8 +20,6 @@ from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
-_TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
-_PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
 
 
@@ -37,7 +33,7 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
             source = f"{message.get_attr('FRA_SRC') or '0.0.0.0'}/{message['src_len']}"
             if message.get_attr("FRA_PROTOCOL") == PROTOCOL:
                 ours.append(Rule(priority=priority, source=source, table=table))
-            elif priority in _PRIORITIES:
+            elif priority in RULE_PRIORITIES:
                 text = f"{priority}: from {source} lookup {table}"
                 foreign.append(ForeignEntry(collection="rules", key=str(priority), text=text))
     return sorted(ours, key=lambda rule: rule.key), foreign
@@ -51,7 +47,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
         for message in netlink.get_routes(family=AF_INET):
             table = message.get_attr("RTA_TABLE") or message["table"]
             mine = message["proto"] == PROTOCOL
-            if not mine and table not in _TABLES:
+            if not mine and table not in TABLES:
                 continue
             route = Route(
                 table=table,
@@ -69,8 +65,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
 
 
 def change_rules(steps: Sequence[EntryStep]) -> None:
-    """A rule has no identity of its own for the kernel: a changed one is added, then the former
-    is removed."""
+    """To the kernel, a rule has no identity: a changed one is added, then the former is removed."""
     with IPRoute() as netlink:
         for step in steps:
             if isinstance(step.after, Rule):
@@ -93,7 +88,7 @@ def _rule(netlink: Any, verb: str, rule: Rule) -> None:
 
 
 def change_routes(steps: Sequence[EntryStep]) -> None:
-    """A new one is refused by the kernel where somebody else's has come in its place meanwhile."""
+    """The kernel refuses a new route where a foreign one has come into its place meanwhile."""
     with IPRoute() as netlink:
         for step in steps:
             if isinstance(step.after, Route):
@@ -106,7 +101,7 @@ def _route(netlink: Any, verb: str, route: Route) -> None:
     indexes = netlink.link_lookup(ifname=route.interface)
     if not indexes:
         if verb == "del":
-            return  # It went with its interface.
+            return  # The route went with its interface.
         raise EffectError(f"route {route.key}: there is no interface {route.interface}")
     arguments = {
         "family": AF_INET,

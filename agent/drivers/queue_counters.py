@@ -1,4 +1,4 @@
-"""What the kernel has counted in each queue: one netlink request per NIC, nothing kept."""
+"""Reads what the kernel has counted in each queue: one netlink request per NIC, nothing kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewire.agent.reconcile.effects import UnreadableError
 
 
 class QueueCounters(NamedTuple):
-    """Since the class was made; Open vSwitch makes it anew with the queues of its NIC."""
+    """Counted since the class was made; Open vSwitch makes it anew with its NIC's queues."""
 
     nic: str
     queue_id: int
@@ -24,7 +24,7 @@ class QueueCounters(NamedTuple):
 
 
 def read_queue_counters(nics: Iterable[str]) -> list[QueueCounters]:
-    """Of the NICs that exist. Raises UnreadableError."""
+    """The counters of those NICs that exist. Raises UnreadableError."""
     found = []
     try:
         with IPRoute() as netlink:
@@ -33,7 +33,7 @@ def read_queue_counters(nics: Iterable[str]) -> list[QueueCounters]:
                     classes = netlink.get_classes(index=index)
                     found += [c for m in classes if (c := _counters(nic, m)) is not None]
     except (NetlinkError, OSError) as error:
-        raise UnreadableError(f"the queues' counters: {error}") from error
+        raise UnreadableError(f"the queues' counters cannot be read: {error}") from error
     return sorted(found, key=lambda counters: (counters.nic, counters.queue_id))
 
 

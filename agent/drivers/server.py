@@ -1,4 +1,4 @@
-"""One server's network as a whole: reads everything back, and executes steps in their order."""
+"""One server's network: reads everything back, and executes steps in their order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from placewire.agent.reconcile.unmarkable import Unmarked
 
 log = logging.getLogger(__name__)
 
-# Collections whose consecutive steps are one transaction.
+# Collections whose consecutive steps are one transaction together.
 _TOGETHER = {"shapers": "queues of the switch", "queues": "queues of the switch"}
 
 
@@ -62,37 +62,34 @@ class Server:
 
     @cached_property
     def traffic_control(self) -> TrafficControl:
-        """Asked once: a kernel does not change while it runs."""
+        """Asked for once, because a kernel does not change while it runs."""
         return abilities.traffic_control()
 
     def observe(self, sought: Unmarked) -> ObservedState:
-        """Raises UnreadableError where something cannot be read: an interface that went away in
-        between, a database that does not answer, a tool that says what nobody expected."""
+        """Raises UnreadableError where something cannot be read: an interface vanished in between,
+        the database does not answer, or a tool says something unexpected."""
         with _as_effect_error("reading the server's network", UnreadableError):
             return self._observe(sought)
+
+    def observe_what_answers(self) -> tuple[ObservedState, str | None]:
+        """Where Open vSwitch cannot be read: the NICs alone, and why. Raises EffectError."""
+        try:
+            return self.observe(Unmarked()), None
+        except UnreadableError as error:
+            return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
 
     def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
             switch = SwitchView(database)
-            shapers, queues = switch.shapers_and_queues()
-            unused_rows = switch.unused_rows()
-            found = switch.bridges()
-            foreign_on_ours = switch.foreign_on_ours()
         view = interfaces.InterfaceView()
         bridges = [
             Bridge(name=name, nic=nic, datapath=datapath, mtu_bytes=view.mtu_bytes(name))
-            for name, nic, datapath in found
+            for name, nic, datapath in switch.bridges()
         ]
+        shapers, queues = switch.shapers_and_queues()
         left = view.left_by_switch(sought.bridges, switch.internal_interfaces)
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
-        down = [name for name in live if not view.is_up(name)]
-        problems = [f"bridge {b.name} is down" for b in bridges if not view.is_up(b.name)]
-        problems += [
-            f"bridge {b.name} has MTU {b.mtu_bytes}, its NIC only {mtu_bytes}: frames are lost"
-            for b in bridges
-            if b.nic in view.names and (mtu_bytes := view.mtu_bytes(b.nic)) < b.mtu_bytes
-        ]
         flows, foreign_flows = openflow.read_flows(self._run_dir, live)
         classifiers, foreign_filters = traffic_control.read_classifiers(
             nic for nic in nics if nic in view.names
@@ -118,21 +115,21 @@ class Server:
             effective_queues=tuple(traffic_control.read_queues(nics)),
             foreign=(
                 *switch.foreign_bridges(),
-                *foreign_on_ours,
+                *switch.foreign_on_ours(),
                 *_foreign_interfaces(view.names, {b.name for b in (*bridges, *left)}),
                 *foreign_flows,
                 *foreign_filters,
                 *foreign_rules,
                 *foreign_routes,
             ),
-            bridges_down=tuple(down),
+            bridges_down=tuple(name for name in live if not view.is_up(name)),
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
-            unused_rows=tuple(unused_rows),
-            problems=tuple(problems),
+            unused_rows=tuple(switch.unused_rows()),
+            problems=tuple(_problems(bridges, view)),
         )
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """Consecutive steps of one kind are one transaction. Raises EffectError."""
+        """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
             change = batch[0].as_change()
@@ -140,13 +137,13 @@ class Server:
                 self._apply_batch(batch, plan_name)
 
     def capabilities(self) -> Capabilities:
-        """Where Open vSwitch does not answer, what can be said without it. Raises EffectError."""
+        """Where Open vSwitch does not answer: what can be said without it. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
-        try:
-            nics = self.observe(Unmarked()).nics
-        except UnreadableError as error:
-            log.warning("Open vSwitch: %s", error)
-            datapath, nics = "none", interfaces.InterfaceView().nics({}, ())
+        observed, unreadable = self.observe_what_answers()
+        nics = observed.nics
+        if unreadable is not None:
+            log.warning("Open vSwitch cannot be read: %s", unreadable)
+            datapath = "none"
         return Capabilities(
             datapath=datapath,
             set_queue_honoured=datapath == "system",
@@ -180,8 +177,8 @@ class Server:
             _KERNEL[first.collection](entries)
 
     def _make_effective(self, replaced: list[Entry]) -> None:
-        """Where the kernel's classes are still not as these queues: first the way that leaves
-        foreign filters alone, which does not help where the HTB is gone."""
+        """Makes the kernel's classes as these queues where they are not yet so. The first way
+        leaves foreign filters alone, but does not help where the HTB is gone."""
         nics = {entry.nic for entry in replaced if isinstance(entry, Shaper)}
         queues = [entry for entry in replaced if isinstance(entry, Queue) and entry.nic in nics]
         if queues and drifted_nics(queues, traffic_control.read_queues(nics)):
@@ -199,8 +196,7 @@ class Server:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
             interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
-        gone = [step.before.name for step in steps if step.before and not step.after
-                and isinstance(step.before, Bridge)]  # fmt: skip
+        gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
@@ -208,8 +204,8 @@ class Server:
 
 @contextmanager
 def _as_effect_error(what: str, kind: type[EffectError]) -> Iterator[None]:
-    """What the kernel, the database or a tool's output did not bear out, said with what was tried.
-    An EffectError says that already; one of another kind becomes `kind`."""
+    """Turns an unexpected error of the kernel, the database or a tool's output into a `kind`, which
+    says what was tried. An EffectError that is no `kind` becomes one too."""
     try:
         yield
     except EffectError as error:
@@ -239,12 +235,12 @@ def open_vswitch_version() -> str:
 
 
 def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
-    """The NIC's own on the kernel datapath, so that the network sees no new station.
+    """On the kernel datapath the NIC's own, so that the network sees no new station.
 
-    The userspace datapath copies what a NIC receives; the kernel's own IP stack sees it as well.
-    With one MAC on both, every packet is accepted twice (seen: each segment answered by a second,
-    duplicate acknowledgement, and a 30 Mbit/s queue that carried 7). With another MAC the NIC's
-    copy is for another host, and the kernel drops it.
+    The userspace datapath copies what a NIC receives, and the kernel's IP stack sees it as well.
+    With one MAC on both, every packet is accepted twice (measured: each segment was answered by a
+    duplicate acknowledgement too, and a 30 Mbit/s queue carried 7). With another MAC on the bridge,
+    the kernel drops the NIC's copy as one for another host.
     """
     if bridge.datapath == "system":
         return nic_mac
@@ -255,15 +251,25 @@ def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
 
 
 def _kind(step: Step) -> tuple[str, bool]:
-    return _TOGETHER.get(step.collection, step.collection), _is_removal(step)
+    is_removal = isinstance(step, EntryStep) and step.after is None
+    return _TOGETHER.get(step.collection, step.collection), is_removal
 
 
-def _is_removal(step: Step) -> bool:
-    return isinstance(step, EntryStep) and step.after is None
+def _problems(bridges: Sequence[Bridge], view: interfaces.InterfaceView) -> Iterator[str]:
+    for bridge in bridges:
+        if not view.is_up(bridge.name):
+            yield f"bridge {bridge.name} is down"
+    for bridge in bridges:
+        nic_mtu_bytes = view.mtu_bytes(bridge.nic)
+        if bridge.nic in view.names and nic_mtu_bytes < bridge.mtu_bytes:
+            yield (
+                f"bridge {bridge.name} has MTU {bridge.mtu_bytes}, its NIC only {nic_mtu_bytes}: "
+                "frames are lost"
+            )
 
 
 def _foreign_interfaces(names: Collection[str], ours: Collection[str]) -> list[ForeignEntry]:
-    """Interfaces that have a name as only our bridges should."""
+    """Foreign interfaces with a name that only our bridges should have."""
     return [
         ForeignEntry(collection="bridges", key=name, text=f"interface {name}")
         for name in names

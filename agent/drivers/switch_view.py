@@ -1,4 +1,4 @@
-"""What Open vSwitch's database says, as our entries, and what of others stands among them."""
+"""Reads our entries from Open vSwitch's database, and what of others is among them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PURPOSE_KEY = "placewire-purpose"
 
 
 class SwitchView:
-    """Read once: the rows as they were when the connection was opened."""
+    """The rows as they were when the connection was opened."""
 
     def __init__(self, database: Database) -> None:
         self._rows = database.rows
@@ -34,7 +34,7 @@ class SwitchView:
         }
 
     def bridges(self) -> list[tuple[str, str, DatapathType]]:
-        """(name, NIC or "" where it is no port, datapath) of ours."""
+        """(name, NIC, datapath) of each bridge of ours; the NIC is "" where it is not its port."""
         found = []
         for row in self._rows("Bridge"):
             if OWNER_KEY in row.external_ids:
@@ -54,26 +54,21 @@ class SwitchView:
     def foreign_on_ours(self) -> list[ForeignEntry]:
         """Ports of others on our bridges, and QoS of others on our ports."""
         ours = [row for row in self._rows("Bridge") if OWNER_KEY in row.external_ids]
-        ports = [(row.name, port) for row in ours for port in row.ports]
-        return [
-            *(
-                ForeignEntry(collection=PORTS, key=bridge, text=f"port {port.name}")
-                for bridge, port in ports
-                if OWNER_KEY not in port.external_ids
-            ),
-            *(
-                ForeignEntry(
-                    collection=SHAPERS, key=port.name, text=f"{qos.type} QoS of port {port.name}"
-                )
-                for _, port in ports
-                if OWNER_KEY in port.external_ids
-                for qos in port.qos
-                if OWNER_KEY not in qos.external_ids
-            ),
-        ]
+        ports: list[ForeignEntry] = []
+        shapers: list[ForeignEntry] = []
+        for bridge, port in ((row.name, port) for row in ours for port in row.ports):
+            if OWNER_KEY not in port.external_ids:
+                text = f"port {port.name}"
+                ports.append(ForeignEntry(collection=PORTS, key=bridge, text=text))
+                continue
+            for qos in port.qos:
+                if OWNER_KEY not in qos.external_ids:
+                    text = f"{qos.type} QoS of port {port.name}"
+                    shapers.append(ForeignEntry(collection=SHAPERS, key=port.name, text=text))
+        return [*ports, *shapers]
 
     def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue]]:
-        """Those in use by a port."""
+        """Those of ours that a port uses."""
         shapers, queues = [], []
         for port in self._rows("Port"):
             for qos in port.qos:
@@ -82,17 +77,15 @@ class SwitchView:
                 shapers.append(Shaper(nic=port.name, max_bits_per_second=_rate(qos, "max-rate")))
                 for queue_id, row in qos.queues.items():
                     queues.append(_queue(port.name, queue_id, row))
-        return sorted(shapers, key=lambda s: s.nic), sorted(queues, key=_queue_order)
+        queues.sort(key=lambda queue: (queue.nic, queue.queue_id))
+        return sorted(shapers, key=lambda shaper: shaper.nic), queues
 
     def unused_rows(self) -> list[UnusedRow]:
-        """Of ours. A queue that a QoS of others has is in use, whoever uses that."""
+        """Rows of ours that no port uses. A queue of a foreign QoS counts as used in any case."""
         used = {qos.uuid for port in self._rows("Port") for qos in port.qos}
-        kept = [
-            qos
-            for qos in self._rows("QoS")
-            if qos.uuid in used or OWNER_KEY not in qos.external_ids
-        ]
-        used |= {queue.uuid for qos in kept for queue in qos.queues.values()}
+        for qos in self._rows("QoS"):
+            if qos.uuid in used or OWNER_KEY not in qos.external_ids:
+                used |= {queue.uuid for queue in qos.queues.values()}
         tables: tuple[Literal["QoS", "Queue"], ...] = ("QoS", "Queue")
         return [
             UnusedRow(table=table, uuid=str(row.uuid))
@@ -116,7 +109,3 @@ def _queue(nic: str, queue_id: int, row: Any) -> Queue:
 def _rate(row: Any, key: str) -> int:
     text = row.other_config.get(key, "0")
     return int(text) if text.isdigit() else 0
-
-
-def _queue_order(queue: Queue) -> tuple[str, int]:
-    return queue.nic, queue.queue_id

@@ -1,4 +1,4 @@
-"""Kernel settings under /proc/sys, of the network namespace that the agent runs in."""
+"""Reads and changes kernel settings under /proc/sys, of the agent's network namespace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
 _ROOT = Path("/proc/sys")
-# Of net.ipv4.conf.INTERFACE.leaf only the interface may contain dots.
+# In net.ipv4.conf.INTERFACE.leaf, only the interface may contain dots.
 _PER_INTERFACE = (("net", "ipv4", "conf"), ("net", "ipv4", "neigh"))
 
 
@@ -22,7 +22,7 @@ def path_of(name: str) -> Path:
 
 
 def read_sysctls(names: Collection[str]) -> list[Sysctl]:
-    """Those that exist (an interface's come and go with it)."""
+    """The settings that exist; those of an interface come and go with it."""
     found = []
     for name in sorted(names):
         try:

@@ -1,20 +1,21 @@
-"""The kernel's side of shaping: HTB classes as they are, and our u32 classifiers on them.
+"""Reads the kernel's HTB classes, and reads and changes our u32 classifiers on them.
 
-Where the datapath ignores set_queue, a classifier on the HTB that Open vSwitch made for the NIC
-takes its place: queue n is class 1:(n+1).
+Classifiers take the place of set_queue where the datapath ignores it: queue n is class 1:(n+1).
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
 
 from placewire.agent.contract.entries import (
-    CLASSIFIER_PREFERENCE_BASE,
+    CLASSIFIER_PREFERENCES,
     SHORT_PACKET_BYTES,
     Classifier,
 )
@@ -22,22 +23,20 @@ from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
 from placewire.agent.drivers.command import run
 from placewire.agent.reconcile.steps import EntryStep
 
-# One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT of 6).
+# One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT is 6).
 _TICK_SECONDS = 64e-9
 # Major number of the HTB that Open vSwitch makes, in tc's notation.
 _HTB = "1"
-# Open vSwitch raises a class's burst to the NIC's MTU and this (3.1), whatever was asked.
+# Open vSwitch (3.1) raises a class's burst to the NIC's MTU plus this, whatever was asked.
 _BURST_BEYOND_MTU_BYTES = 64
-_SHORT_PREFERENCE = CLASSIFIER_PREFERENCE_BASE
-_DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCE_BASE + 1
-_PREFERENCES = range(CLASSIFIER_PREFERENCE_BASE, CLASSIFIER_PREFERENCE_BASE + 1000)
-# A mask on the total length finds packets below a power of two only.
+_SHORT_PREFERENCE, _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCES[:2]
+# A mask on the total length can only find packets below a power of two.
 _LENGTH_MASK = 0xFFFF & ~(SHORT_PACKET_BYTES - 1)
-# Words of 32 bits, as u32 compares them: (value, mask, offset in the IPv4 header and behind it).
-# The total length at offset 2 and the protocol, TCP, at offset 9; behind the header (20 bytes)
-# TCP's PSH flag, which the end of what was sent at once has, and acknowledgements have not. A short
-# end of data must stay behind the data before it: what overtakes looks like a loss, and is sent
-# again with all that was under way.
+# Words of 32 bits as u32 compares them: (value, mask, offset from the start of the IPv4 header).
+# They cover the total length at offset 2, the protocol (TCP) at offset 9, and behind the header (20
+# bytes) TCP's PSH flag, which the end of a piece of data has and an acknowledgement has not. The
+# short end of a piece of data must stay behind the data before it: if it overtakes, TCP takes the
+# gap for a loss, and sends all that was under way again.
 _SHORT_MATCHES: Sequence[tuple[int, int, int]] = (
     (0, _LENGTH_MASK, 0),
     (0x06 << 16, 0xFF << 16, 8),
@@ -68,7 +67,7 @@ def read_queues(nics: Iterable[str]) -> list[EffectiveQueue]:
 
 
 def queue_id_of(message: Any) -> int | None:
-    """Of a class, as netlink tells it; None: it is no queue of Open vSwitch's HTB."""
+    """The queue of a class as netlink shows it; None: it is no queue of Open vSwitch's HTB."""
     minor = message["handle"] & 0xFFFF
     # 1:fffe is the root that Open vSwitch puts above all queues.
     if message.get_attr("TCA_KIND") != "htb" or minor in (0, 0xFFFE):
@@ -93,32 +92,30 @@ def _effective(nic: str, message: Any, mtu_bytes: int) -> EffectiveQueue | None:
     )
 
 
+@dataclass
 class Filter:
     """One u32 filter in our preferences, as `tc filter show` prints it."""
 
-    def __init__(self, preference: int, handle: str, class_id: int) -> None:
-        self.preference = preference
-        self.handle = handle
-        self.class_id = class_id
-        self.matches: set[tuple[int, int, int]] = set()
+    preference: int
+    handle: str
+    class_id: int
+    matches: set[tuple[int, int, int]] = field(default_factory=set)
 
     def classifier(self, nic: str) -> Classifier | None:
-        """None: not one that we would have written."""
+        """None: it is not as we would have written it."""
         queue_id = (self.class_id & 0xFFFF) - 1
         if self.preference == _SHORT_PREFERENCE and self.matches == set(_SHORT_MATCHES):
             return Classifier(nic=nic, destination=None, queue_id=queue_id)
         if self.preference == _DESTINATION_PREFERENCE and len(self.matches) == 1:
             ((value, mask, at),) = self.matches
             if at == _DESTINATION_OFFSET:
-                length = mask.bit_count()
-                network = IPv4Network((value, length))
-                text = str(network).removesuffix("/32")
+                text = str(IPv4Network((value, mask.bit_count()))).removesuffix("/32")
                 return Classifier(nic=nic, destination=text, queue_id=queue_id)
         return None
 
 
 def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[ForeignEntry]]:
-    """Ours, and what of others is in our preferences. NICs without an HTB have none."""
+    """Our classifiers, and foreign filters in our preferences. NICs without an HTB have none."""
     ours: list[Classifier] = []
     foreign: list[ForeignEntry] = []
     for nic in nics:
@@ -137,8 +134,8 @@ def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[Foreig
 
 
 class _Filters(NamedTuple):
-    """strangers: lines of those in our preferences that are no u32 filters. empty: preferences of
-    ours that hold a hash table and nothing in it."""
+    """filters: u32 filters in our preferences. strangers: lines of other filters there. empty: the
+    preferences of ours that hold a hash table with nothing in it."""
 
     filters: Sequence[Filter]
     strangers: Sequence[str]
@@ -151,7 +148,7 @@ def _filters(nic: str) -> _Filters:
     tables: set[int] = set()
     current: Filter | None = None
     for line in run(["tc", "filter", "show", "dev", nic]).splitlines():
-        if (header := _HEADER.match(line)) and int(header["pref"]) in _PREFERENCES:
+        if (header := _HEADER.match(line)) and int(header["pref"]) in CLASSIFIER_PREFERENCES:
             class_id = int(header["major"], 16) << 16 | int(header["minor"], 16)
             current = Filter(int(header["pref"]), header["handle"], class_id)
             filters.append(current)
@@ -159,7 +156,7 @@ def _filters(nic: str) -> _Filters:
             current.matches.add((int(match["value"], 16), int(match["mask"], 16), int(match["at"])))
         elif any_filter := _ANY.match(line):
             current = None
-            if int(any_filter["pref"]) in _PREFERENCES:
+            if int(any_filter["pref"]) in CLASSIFIER_PREFERENCES:
                 if any_filter["kind"] == "u32":
                     tables.add(int(any_filter["pref"]))
                 else:
@@ -168,9 +165,12 @@ def _filters(nic: str) -> _Filters:
 
 
 def change_classifiers(steps: Sequence[EntryStep]) -> None:
-    """Of each NIC: replaced ones are added anew first, then the former are removed. Raises
-    EffectError."""
-    for nic, changes in _by_nic(steps).items():
+    """Adds all new and changed ones of a NIC, then removes the former ones. Raises EffectError."""
+    by_nic: dict[str, list[EntryStep]] = defaultdict(list)
+    for step in steps:
+        assert isinstance(step.entry, Classifier)
+        by_nic[step.entry.nic].append(step)
+    for nic, changes in by_nic.items():
         gone = {step.before for step in changes if step.before is not None}
         former = [f for f in _filters(nic).filters if f.classifier(nic) in gone] if gone else []
         _tc(
@@ -178,17 +178,9 @@ def change_classifiers(steps: Sequence[EntryStep]) -> None:
             *(_removing(nic, item.preference, f"handle {item.handle} u32") for item in former),
         )
         if former:
-            # The kernel removes the last of a qdisc by itself, and no empty one beside others.
+            # The kernel itself removes a qdisc's last preference, but no empty one beside others.
             empty = {item.preference for item in former}.intersection(_filters(nic).empty)
             _tc(*(_removing(nic, preference) for preference in sorted(empty)))
-
-
-def _by_nic(steps: Sequence[EntryStep]) -> dict[str, list[EntryStep]]:
-    found: dict[str, list[EntryStep]] = {}
-    for step in steps:
-        assert isinstance(step.entry, Classifier)
-        found.setdefault(step.entry.nic, []).append(step)
-    return found
 
 
 def _adding(classifier: Classifier) -> str:
@@ -210,6 +202,6 @@ def _removing(nic: str, preference: int, which: str = "") -> str:
 
 
 def _tc(*commands: str) -> None:
-    """All in one process, up to the first that fails. Raises EffectError."""
+    """Runs all commands in one process, up to the first that fails. Raises EffectError."""
     if commands:
         run(["tc", "-batch", "-"], stdin="\n".join(commands) + "\n")

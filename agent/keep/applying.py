@@ -1,4 +1,4 @@
-"""Applies the difference between a state and the network, and reads it back until it shows."""
+"""Applies the difference between a state and the network, and reads back until it shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NotAsAppliedError
-from placewire.agent.reconcile.drift import Drift, find_drift, told_in_the_way
+from placewire.agent.reconcile.drift import Drift, find_drift
 from placewire.agent.reconcile.steps import Step
 
 READ_BACK_PAUSE_SECONDS = 0.1
@@ -21,11 +21,11 @@ def apply_whole(
     event: str,
     observed: ObservedState | None = None,
 ) -> tuple[Step, ...]:
-    """The steps that made the network as `desired` says (None: as it was before Placewire).
-    Raises EffectError, NotAsAppliedError.
+    """Makes the network as `desired` says (None: as it was before Placewire), and returns the steps
+    that this took. Raises EffectError, NotAsAppliedError.
 
-    event: the name that the audit log has for it. A stage that cannot be written to the audit log
-    is not done; every other event is. observed: the network, where it was read a moment ago.
+    event: its name in the audit log. A stage that cannot be written to the audit log is not done;
+    every other event is. observed: the network, where it was read a moment ago.
     """
     if observed is None:
         observed = context.observe(desired, ledger)
@@ -39,9 +39,8 @@ def apply_whole(
 def apply_all_but(
     context: Context, desired: DesiredState, ledger: Ledger, leave: Collection[str]
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
-    """Heals the state in force, except for the subjects in `leave` (see drift.subject_of). Returns
-    the steps done, and what other programs' settings keep from being healed.
-    Raises EffectError, NotAsAppliedError."""
+    """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
+    other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
     steps = _drift(context, desired, ledger, leave).steps
     _apply(context, steps, desired, "heal")
     left = _read_back(context, desired, ledger, leave)
@@ -62,8 +61,7 @@ def _apply(
 def _read_back(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
 ) -> Drift:
-    """What still differs after ovs-vswitchd had time to program the kernel, which it does after it
-    has answered a transaction."""
+    """What still differs after a wait: ovs-vswitchd programs the kernel after its answer."""
     deadline = time.monotonic() + context.read_back_seconds
     while True:
         left = _drift(context, desired, ledger, leave)
@@ -81,4 +79,4 @@ def _drift(
 def _text_of(left: Drift) -> str:
     due = left.due_sentences()
     wrong = ["read back and not as wanted: " + "; ".join(due)] if due else []
-    return "; ".join([*told_in_the_way(left.in_the_way), *wrong])
+    return "; ".join([*(refusal.sentence for refusal in left.in_the_way), *wrong])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
@@ -13,33 +14,28 @@ from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
 
 
+@dataclass
 class Context:
     """Operations that change the network hold the keeper's change lock.
 
-    facts: asked anew for each check, as the way to the controller may change.
+    facts: called for each check, as the way to the controller may change.
     elapsed: seconds of a clock that nobody sets.
-    read_back_seconds: how long a read-back may take until it shows what was applied.
+    read_back_seconds: how long to wait until a read-back shows what was applied.
     read_seconds: how long the last reading of the network took.
-    in_force_is_whole: False while parts of the state in force may be missing: from a start until
-    the first read-back, and after a change that failed and left that state in force.
+    in_force_is_whole: False while parts of the state in force may be missing: from the agent's
+    start to the first read-back, and after a change that failed and left that state in force.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        memory: Memory,
-        facts: Callable[[], ServerFacts],
-        elapsed: Callable[[], float],
-        read_back_seconds: float,
-    ) -> None:
-        self.network = network
-        self.memory = memory
-        self.facts = facts
-        self.elapsed = elapsed
-        self.read_back_seconds = read_back_seconds
-        self.retry = Retry(elapsed)
-        self.read_seconds = 0.0
-        self.in_force_is_whole = True
+    network: Network
+    memory: Memory
+    facts: Callable[[], ServerFacts]
+    elapsed: Callable[[], float]
+    read_back_seconds: float
+    read_seconds: float = 0.0
+    in_force_is_whole: bool = True
+
+    def __post_init__(self) -> None:
+        self.retry = Retry(self.elapsed)
 
     def observe(self, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
         """Raises UnreadableError."""
@@ -49,4 +45,4 @@ class Context:
         return observed
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
-        return Refusal(what=what, where=f"server {self.facts().server}", remedy=remedy)
+        return refuse(f"server {self.facts().server}", what, remedy)

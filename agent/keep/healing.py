@@ -1,24 +1,18 @@
-"""Looks for drift (what others changed of the state in force), and heals or reports it."""
+"""Looks for drift (other programs' changes to the state in force), and heals or reports it."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from placewire.agent.contract.state import DesiredState, DriftState, Ledger
+from placewire.agent.contract.state import DesiredState, DriftState, Ledger, Refusal
 from placewire.agent.keep.applying import apply_all_but
 from placewire.agent.keep.context import Context
-from placewire.agent.keep.outcome import (
-    KEEPS_TRYING,
-    NOTHING_DONE,
-    Outcome,
-    changes_of,
-    text_of,
-)
+from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
-from placewire.agent.reconcile.drift import Drift, find_drift, switch_is_away, told_in_the_way
+from placewire.agent.reconcile.drift import Drift, find_drift, switch_is_away
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.reconcile.next_look import NextLook
@@ -31,15 +25,13 @@ PUT_IT_RIGHT = "put it right, or apply the plan again"
 
 
 class Healing:
-    """`notice` may be called by any thread; the rest by whoever holds the change lock.
-
-    clock: seconds since 1970, for what people are told.
-    """
+    """Any thread may call `notice` and `seconds_until_look`; the rest is for whoever holds the
+    change lock. clock: seconds since 1970, for what people are told."""
 
     def __init__(self, context: Context, clock: Callable[[], float]) -> None:
         self._context, self._clock = context, clock
         self._memory, self._elapsed = context.memory, context.elapsed
-        self._lock = threading.Lock()  # of _next_look and _contests
+        self._lock = threading.Lock()  # Guards _next_look and _contests.
         self._next_look = NextLook(looked_at=context.elapsed())
         self._contests = Contests()
         self._retry = Retry(context.elapsed)
@@ -49,18 +41,16 @@ class Healing:
         self.state = DriftState(policy="heal")
 
     def notice(self, *, switch_restarted: bool = False) -> None:
-        """Something may have changed. After a restart of the switch nobody counts as fighting over
-        what the switch lost."""
+        """Something may have changed. switch_restarted: forgets who fought over which object."""
         with self._lock:
             self._next_look = self._next_look.noticed(self._elapsed())
             if switch_restarted:
                 self._contests = Contests()
 
     def begin_anew(self) -> None:
-        """The state in force has just been read back, and found as it should be."""
+        """The state in force has just been read back and found as it should be."""
         with self._lock:
-            read_seconds = self._context.read_seconds
-            self._next_look = self._next_look.rested(self._elapsed(), read_seconds)
+            self._next_look = self._next_look.rested(self._elapsed(), self._context.read_seconds)
             self._contests = Contests()
         self._all_right()
 
@@ -69,7 +59,7 @@ class Healing:
             return max(0.0, self._next_look.due_at - self._elapsed())
 
     def look(self, desired: DesiredState, ledger: Ledger) -> Outcome:
-        """Reads the network, and heals what others changed as far as that may be done now."""
+        """Reads the network, and heals what others changed as far as is allowed now."""
         began = read = self._elapsed()
         outcome = NOTHING_DONE
         again_in: float | None = RETRY_SECONDS
@@ -99,12 +89,12 @@ class Healing:
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
-        news = self._see(drift)
+        news, said = self._see(drift), "; ".join(drift.sentences())
         if desired.drift == "report":
             if news:
-                self._memory.note("drift", drift.steps, "; ".join(drift.sentences()))
-            said = f"left so, as the plan says (drift: report): {'; '.join(drift.sentences())}"
-            return self._not_right((said,), PUT_IT_RIGHT), None
+                self._memory.note("drift", drift.steps, said)
+            note = f"left so, as the plan says (drift: report): {said}"
+            return self._not_right((note,), PUT_IT_RIGHT), None
         if away:
             return self._not_right((SWITCH_IS_AWAY,)), RETRY_SECONDS
         paused = self._contests.left_alone(drift.subjects, self._elapsed())
@@ -114,9 +104,8 @@ class Healing:
             outcome, again_in = self._heal(desired, ledger, drift, frozenset(paused), fought)
         else:
             if news:
-                self._memory.note("drift", drift.steps, "; ".join(drift.sentences()))
-            outcome = self._not_right((*told_in_the_way(todo.in_the_way), *fought))
-            again_in = None
+                self._memory.note("drift", drift.steps, said)
+            outcome, again_in = self._not_right((*_sentences(todo.in_the_way), *fought)), None
         return outcome, _soonest(again_in, *paused.values())
 
     def _heal(
@@ -127,7 +116,7 @@ class Healing:
         leave: frozenset[str],
         notes: tuple[str, ...],
     ) -> tuple[Outcome, float | None]:
-        """Heals all but the subjects in `leave`; notes: why these are left."""
+        """Heals all but the subjects in `leave`; notes: why those are left."""
         todo = drift.without(leave)
         pause = self._retry.seconds_until_next()
         if todo.due_sentences() == self._failed and pause > 0:
@@ -137,9 +126,12 @@ class Healing:
             steps, in_the_way = apply_all_but(self._context, desired, ledger, leave)
         except Exception as error:
             self._retry.failed(error)
-            return self._could_not(todo, text_of(error)), self._retry.seconds_until_next()
+            what, self._failed = text_of(error), todo.due_sentences()
+            if (what,) != self.state.notes:
+                self._memory.note("failed", (), detail=what)
+            return self._not_right((what,)), self._retry.seconds_until_next()
         self._healed(todo)
-        if notes := (*told_in_the_way(in_the_way), *notes):
+        if notes := (*_sentences(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
             return self._not_right(notes)._replace(changes=changes_of(steps)), None
         return Outcome(changes_of(steps)), None
@@ -151,15 +143,8 @@ class Healing:
         self._all_right()
         changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
         self.state = self.state.model_copy(update=changes)
-        log.warning(
-            "others changed the state in force; put back: %s", "; ".join(todo.due_sentences())
-        )
-
-    def _could_not(self, todo: Drift, what: str) -> Outcome:
-        self._failed = todo.due_sentences()
-        if (what,) != self.state.notes:
-            self._memory.note("failed", (), detail=what)
-        return self._not_right((what,))
+        said = "; ".join(todo.due_sentences())
+        log.warning("others changed the state in force; put back: %s", said)
 
     def _fought_over(self, subject: str) -> str:
         if self._contests.is_given_up(subject):
@@ -167,7 +152,7 @@ class Healing:
         return f"{subject}: {FOUGHT_OVER}, and put back after a pause"
 
     def _see(self, drift: Drift) -> bool:
-        """Whether this drift is another than the one seen last."""
+        """Whether this drift differs from the one seen last; a new one is counted."""
         news = drift.sentences() != self._seen
         if news:
             self._seen = drift.sentences()
@@ -182,6 +167,10 @@ class Healing:
     def _all_right(self) -> None:
         self._seen = self._failed = ()
         self.state = self.state.model_copy(update={"since_unix": None, "notes": ()})
+
+
+def _sentences(refusals: Iterable[Refusal]) -> tuple[str, ...]:
+    return tuple(refusal.sentence for refusal in refusals)
 
 
 def _soonest(*seconds: float | None) -> float | None:

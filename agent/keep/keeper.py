@@ -1,8 +1,8 @@
 """The keeper holds one server to one whole state, under one lease.
 
-Each public method of Keeper is one operation, and each operation has a file in this folder. An
-operation writes to disk what it is about to do, and what was there before, before it touches
-anything; so an agent that is killed in the middle undoes it after its next start.
+Each public method of Keeper is one operation; the larger ones have a file each in this folder. An
+operation writes what it is about to do, and what was there before, to disk before it touches
+anything: an agent that is killed in the middle undoes the operation after its next start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState, LeaseState
-from placewire.agent.keep import reading, restoring, resuming, staging
+from placewire.agent.keep import reading, restoring, staging
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.healing import Healing
 from placewire.agent.keep.memory import Memory, elapsed_seconds
@@ -22,13 +22,13 @@ from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.effects import Network, Store
 from placewire.agent.reconcile.validate import ServerFacts
 
-# ovs-vswitchd programs the kernel after it has answered a transaction.
+# ovs-vswitchd programs the kernel only after it has answered a transaction.
 READ_BACK_SECONDS = 6.0
 
 
 class Keeper:
-    """Thread-safe. One operation at a time changes the network; `renew` and `commit` only touch
-    the lease, and work while a change is under way. Parameters as in Context."""
+    """Thread-safe. One operation at a time changes the network; `renew` and `commit` touch only the
+    lease, and work while a change is under way. Context explains the parameters."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Keeper:
 
     @property
     def drift(self) -> DriftState:
-        """What the agent saw of changes by others, with the policy of the state in force."""
+        """The drift that the agent saw, with the drift policy of the state in force."""
         policy = "heal" if self.desired is None else self.desired.drift
         return self._healing.state.model_copy(update={"policy": policy})
 
@@ -73,36 +73,35 @@ class Keeper:
     # -- the lease alone -----------------------------------------------------------------------
 
     def renew(self, generation: int, lease_seconds: float) -> LeaseState:
-        """A renewal that cannot be saved holds all the same: after a restart the lease then only
-        ends earlier. Raises LeaseRefusedError."""
-        with self._memory.lock:
-            now = self._memory.now()
-            self._memory.hold(
-                leases.renewed(self._memory.kept, generation, now + lease_seconds, now)
-            )
+        """A renewal that cannot be saved holds all the same: after a restart the lease only ends
+        earlier. Raises LeaseRefusedError."""
+        memory = self._memory
+        with memory.lock:
+            now = memory.now()
+            memory.hold(leases.renewed(memory.kept, generation, now + lease_seconds, now))
             return self.lease
 
     def commit(self, generation: int, lease_seconds: float | None) -> LeaseState:
-        """Raises LeaseRefusedError; EffectError where it cannot be saved, as a decision must
-        outlive this process."""
-        with self._memory.lock:
-            now = self._memory.now()
+        """Raises LeaseRefusedError; EffectError where it cannot be saved: a commit must last."""
+        memory = self._memory
+        with memory.lock:
+            now = memory.now()
             expires = None if lease_seconds is None else now + lease_seconds
-            self._memory.save(leases.committed(self._memory.kept, generation, expires, now))
-            self._memory.note("commit", ())
+            memory.save(leases.committed(memory.kept, generation, expires, now))
+            memory.note("commit", ())
             return self.lease
 
     def save_again(self) -> None:
-        """To be called now and then: a disk that was full may have room again."""
+        """Saves what a full disk did not take. To be called now and then."""
         with self._memory.lock:
             self._memory.save_again()
 
     # -- changes -------------------------------------------------------------------------------
 
     def stage(self, desired: DesiredState, lease_seconds: float) -> ApplyReport:
-        """Never raises: the report says what the server or the state refuse. After a report that
-        is not verified the server is on its baseline; or the lease says `failed`; or this very
-        state was committed before, and the agent tries again until it is whole."""
+        """Never raises: the report has the refusals. After a report without success the server is
+        on its baseline; or the lease says `failed`; or this very state was committed before, and
+        the agent tries until it is whole."""
         started = time.monotonic()
         with self._changing:
             outcome = self._settle(staging.stage(self._context, desired, lease_seconds))
@@ -110,17 +109,16 @@ class Keeper:
         return report.model_copy(update={"server": desired.server})
 
     def restore(self, generation: int) -> ApplyReport:
-        """The report refuses, with nothing touched, a change that would take something away from
-        another program. Raises LeaseRefusedError where a newer generation is in force; EffectError
-        where this one never came, and that cannot be saved, so that it could still come."""
+        """Refuses in its report, with nothing touched, to take something away from another program.
+        Raises LeaseRefusedError where a newer generation is in force; EffectError where this one
+        never came, and the agent cannot save that it must not come later."""
         started = time.monotonic()
         with self._changing:
             outcome = self._settle(restoring.restore(self._context, generation))
         return self._report(generation, outcome, started)
 
     def destroy(self, plan_name: str) -> ApplyReport:
-        """The report refuses as that of `restore` does. Raises LeaseRefusedError where the plan in
-        force is another one."""
+        """Refuses as `restore` does. Raises LeaseRefusedError where another plan is in force."""
         leases.check_destroy(self._memory.kept, plan_name)
         started = time.monotonic()
         with self._changing:
@@ -130,14 +128,14 @@ class Keeper:
     # -- what the agent does by itself -----------------------------------------------------------
 
     def resume(self) -> ApplyReport | None:
-        """To be called after a start: undoes a change that was interrupted, or makes the state in
-        force whole. What could not be done now is due again, for `tick`."""
+        """To be called at the agent's start: undoes a change that was interrupted, or makes the
+        state in force whole. What fails is due again in `tick`."""
         self._context.in_force_is_whole = False
         return self.tick()
 
     def tick(self) -> ApplyReport | None:
-        """Does what is due: brings the baseline back where the lease says so; or makes the state
-        in force whole; or looks for drift. None: nothing was due."""
+        """Does what is due: brings the baseline back where the lease says so, or makes the state in
+        force whole, or looks for drift. None: nothing was due."""
         started = time.monotonic()
         with self._changing:
             generation = self.lease.generation
@@ -148,7 +146,7 @@ class Keeper:
         return self._report(generation, outcome, started)
 
     def seconds_until_due(self) -> float | None:
-        """When `tick` will have something to do; None: nothing will happen by itself."""
+        """Seconds until `tick` has something to do; None: nothing will happen by itself."""
         context = self._context
         with self._memory.lock:
             kept, now = self._memory.kept, self._memory.now()
@@ -160,7 +158,7 @@ class Keeper:
         return look if due is None else min(due, look)
 
     def notice(self, *, switch_restarted: bool = False) -> None:
-        """Something of the server's network may have changed: `tick` will look at it soon."""
+        """Something of the server's network may have changed: `tick` is to look at it soon."""
         self._healing.notice(switch_restarted=switch_restarted)
 
     def _do_what_is_due(self) -> Outcome | None:
@@ -171,7 +169,7 @@ class Keeper:
         if kept.desired is None:
             return None
         if not context.in_force_is_whole:
-            return resuming.make_whole(context, kept.desired)
+            return restoring.make_whole(context, kept.desired)
         if self._healing.seconds_until_look() <= 0:
             return self._healing.look(kept.desired, kept.ledger)
         return None

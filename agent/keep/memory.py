@@ -1,8 +1,7 @@
-"""The agent's memory of its lease: what it keeps in memory, on disk, and in step with the clock.
+"""The agent's memory of its lease: in the process, on disk, and in step with the clock.
 
-The expiry of a lease is written in wall-clock time, since only that outlives a restart. While the
-agent runs, time is counted by a clock that nobody sets: where the wall clock is set, expiries move
-along.
+The expiry of a lease is written in wall-clock time, which alone outlives a restart. A running agent
+counts by a clock that nobody sets, and moves expiries along where the wall clock is set.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from placewire.agent.reconcile.steps import Step
 log = logging.getLogger(__name__)
 
 AUDIT_VERSION = 1
-# A wall clock that is off by less is slewed, not set.
+# A wall clock that moves by less was slewed, not set.
 CLOCK_TOLERANCE_SECONDS = 0.5
 
 
 def elapsed_seconds() -> float:
-    """Since the boot, sleep included; never set."""
+    """Seconds since the boot, sleep included, by a clock that nobody sets."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -40,14 +39,14 @@ class Memory:
         self._elapsed = elapsed
         self.lock = threading.Lock()
         self.kept = store.load()
-        # Whether the disk lags behind `kept`, and when it was last tried.
+        # Whether the disk lags behind `kept`, and when a save was last tried.
         self.unsaved = False
         self._tried_at = elapsed()
-        # What expiries are written in: wall-clock time less elapsed time.
+        # Wall-clock time less elapsed time, as the expiries were written by.
         self._wall_offset = clock() - elapsed()
 
     def now(self) -> float:
-        """Wall-clock time, with expiries in step with it."""
+        """Wall-clock time, after expiries were put in step with it."""
         now = self._clock()
         set_by = now - self._elapsed() - self._wall_offset
         if abs(set_by) > CLOCK_TOLERANCE_SECONDS:
@@ -57,7 +56,7 @@ class Memory:
         return now
 
     def save(self, kept: Kept) -> None:
-        """Raises EffectError, with nothing changed here, where the disk does not take it."""
+        """Raises EffectError where the disk does not take it; `self.kept` then stays as it was."""
         if kept is not self.kept:
             try:
                 self._store.save(kept)
@@ -66,8 +65,8 @@ class Memory:
             self.kept, self.unsaved = kept, False
 
     def hold(self, kept: Kept) -> None:
-        """A full disk must not keep anything from being undone: what it does not take is held
-        here, and saved later."""
+        """Like `save`, but what the disk does not take is held here and saved later: a full disk
+        must not keep anything from being undone."""
         try:
             self.save(kept)
         except EffectError as error:
@@ -75,7 +74,7 @@ class Memory:
             self.kept, self.unsaved, self._tried_at = kept, True, self._elapsed()
 
     def save_again(self) -> None:
-        """What the disk did not take; not at every call."""
+        """Saves what the disk did not take, at most once every RETRY_SECONDS."""
         if self.unsaved and self._elapsed() - self._tried_at >= leases.RETRY_SECONDS:
             self._tried_at = self._elapsed()
             try:
@@ -86,13 +85,14 @@ class Memory:
             log.info("the agent's state is saved again")
 
     def note(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
+        """Like `audit`, but a failure is only logged."""
         try:
             self.audit(event, steps, detail)
         except EffectError as error:
             log.error("%s; going on without: %s of %d changes", error, event, len(steps))
 
     def audit(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
-        """Raises EffectError."""
+        """Writes an event and its steps to the audit log. Raises EffectError."""
         lease = self.kept.lease
         common = {
             "version": AUDIT_VERSION,

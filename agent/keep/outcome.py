@@ -16,8 +16,7 @@ KEEPS_TRYING = "repair that; the agent keeps trying"
 
 
 class Outcome(NamedTuple):
-    """read_back: the operation has just read the network back, and found the whole state in force
-    as it should be."""
+    """read_back: whether the operation has just read back the whole state, as it should be."""
 
     changes: tuple[Change, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -28,7 +27,7 @@ NOTHING_DONE = Outcome()
 
 
 class NotAsAppliedError(Exception):
-    """The read-back does not show what was applied; the message lists what differs."""
+    """The read-back does not show what was applied; the message says what differs."""
 
 
 def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:
@@ -36,8 +35,7 @@ def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:
 
 
 def text_of(error: Exception) -> str:
-    """The sentence that a report has for this error. An error that the agent does not foresee is
-    a mistake in the agent: its traceback goes to the log."""
+    """The error for a report. An unforeseen one is a mistake in the agent: it is logged whole."""
     if isinstance(error, (EffectError, NotAsAppliedError)):
         return str(error)
     log.error("unexpected", exc_info=error)

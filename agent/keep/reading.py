@@ -1,9 +1,9 @@
-"""What the keeper answers without a change: what is, what would change, and what differs."""
+"""The keeper's operations that change nothing: observe, preview and read back."""
 
 from __future__ import annotations
 
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
-from placewire.agent.contract.state import DesiredState, Refusal
+from placewire.agent.contract.state import DesiredState
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import changes_of
 from placewire.agent.keep.staging import find_refusals
@@ -37,12 +37,10 @@ def read_back(context: Context, generation: int) -> ReadBackResult:
     kept = context.memory.kept
     if kept.lease.generation != generation or kept.desired is None:
         raise LeaseRefusedError(
-            Refusal(
-                what=f"generation {generation} is not in force, "
-                f"{kept.lease.generation} is ({kept.lease.phase})",
-                where="read back",
-                remedy="ask for the generation that is in force",
-            )
+            "read back",
+            f"generation {generation} is not in force, {kept.lease.generation} is "
+            f"({kept.lease.phase})",
+            "ask for the generation that is in force",
         )
     observed = context.observe(kept.desired, kept.ledger)
     return ReadBackResult(

@@ -1,8 +1,8 @@
-"""Brings the baseline back, as far as that takes nothing away from other programs."""
+"""Brings the baseline back, or makes the state in force whole; takes nothing away from others."""
 
 from __future__ import annotations
 
-from placewire.agent.contract.state import Refusal
+from placewire.agent.contract.state import DesiredState, Refusal
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NOTHING_DONE, Outcome, changes_of, text_of
@@ -13,7 +13,7 @@ from placewire.agent.reconcile.lease import Kept
 
 
 def restore(context: Context, generation: int) -> Outcome:
-    """Raises LeaseRefusedError, EffectError, as Keeper.restore says."""
+    """Raises LeaseRefusedError and EffectError, as Keeper.restore does."""
     memory = context.memory
     with memory.lock:
         if not leases.check_restore(memory.kept, generation):
@@ -28,9 +28,9 @@ def destroy(context: Context) -> Outcome:
 
 
 def restore_where_due(context: Context) -> Outcome | None:
-    """Where the lease says that the baseline must come back, it comes back, whatever other program
-    is in the way. To be called with the change lock held: a change that is found to be under way
-    was then interrupted."""
+    """Brings the baseline back where the lease says that it must come back, though another program
+    may keep part of it. None: it need not. To be called with the change lock held, so that a change
+    that seems to be under way is one that was interrupted."""
     memory = context.memory
     with memory.lock:
         now = memory.now()
@@ -42,18 +42,30 @@ def restore_where_due(context: Context) -> Outcome | None:
 
 
 def bring_back(context: Context) -> Outcome:
-    """Makes true what leases.begin_restore or begin_destroy wrote down."""
+    """Carries out what leases.begin_restore or begin_destroy wrote down."""
     memory = context.memory
     kept = memory.kept
     context.retry.begin()
     try:
         steps = apply_whole(context, kept.desired, kept.ledger, "restore")
     except Exception as error:
-        # Whatever it was: the lease must say that the baseline is not back.
+        # Any error at all: the lease must say that the baseline is not back.
         context.retry.failed(error)
         return _failed(context, kept, text_of(error))
     with memory.lock:
         memory.hold(leases.restored(memory.kept))
+    return Outcome(changes_of(steps), read_back=True)
+
+
+def make_whole(context: Context, desired: DesiredState) -> Outcome:
+    """Makes the state in force whole after the agent's start: a reboot keeps bridges in the
+    database, but loses addresses, routes and filters."""
+    context.retry.begin()
+    try:
+        steps = apply_whole(context, desired, context.memory.kept.ledger, "resume")
+    except Exception as error:
+        context.retry.failed(error)
+        return Outcome(refusals=(context.failure(text_of(error)),))
     return Outcome(changes_of(steps), read_back=True)
 
 
@@ -66,8 +78,8 @@ def _restore_to(context: Context, aim: Kept) -> Outcome:
 
 
 def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
-    """Other programs' settings that would go with a change to `aim`. Where the server cannot be
-    read now, none are known: the change is begun, fails, and is tried again."""
+    """Why other programs' settings keep `aim` from being reached. Where the server cannot be read
+    now, none is known: the change is begun, fails, and is tried again."""
     try:
         observed = context.observe(aim.desired, aim.ledger)
     except EffectError:

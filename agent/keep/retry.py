@@ -1,4 +1,4 @@
-"""When a change that failed is tried again: after a pause that grows with each failure in a row."""
+"""Says when to try a failed change again: after a pause that grows with each failure in a row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Retry:
         self._failures = 0
 
     def failed(self, error: Exception) -> None:
-        """A server that could not be read was not changed: trying that again soon costs nothing."""
+        """An error of reading does not count: nothing was changed, and trying again is cheap."""
         if not isinstance(error, UnreadableError):
             self._failures += 1
 
     def seconds_until_next(self) -> float:
-        pause = retry_seconds(self._failures)
-        return max(0.0, self._tried_at + pause - self._elapsed())
+        return max(0.0, self._tried_at + retry_seconds(self._failures) - self._elapsed())

@@ -37,10 +37,10 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
     try:
         steps = apply_whole(context, desired, memory.kept.ledger, "stage", observed)
         with memory.lock:
-            # A state that is staged again may have been committed since it was checked.
+            # A state that is staged again may have been committed since the check above.
             memory.save(leases.staged(memory.kept, memory.now() + lease_seconds))
     except Exception as error:
-        # Whatever it was, it must not leave a server half changed.
+        # Any error at all: it must not leave the server half changed.
         return _give_up(context, error)
     return Outcome(changes_of(steps), read_back=True)
 

@@ -1,4 +1,4 @@
-"""The sending side of a measurement: all transfers at once, what the receivers got."""
+"""The sending side of a measurement: runs all transfers at once, and reads what receivers got."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from placewire.agent.contract.measurement import Transfer, TransferResult
 from placewire.agent.measure.processes import Processes
 
-# Left out of the figure: TCP's slow start. By us, from what the receiver counted second by second:
-# iperf3's own --omit divides the bytes after it by the time with it where a queue is slow (3.12).
+# TCP's slow start is left out of the figure, by what the receiver counted in each second. Where a
+# queue is slow, iperf3's own --omit (3.12) divides by a time that includes what it omits.
 SETTLE_SECONDS = 1
-# How much of a second iperf3's clock may end it early or late.
+# How much too early or too late iperf3 may end an interval of one second.
 INTERVAL_SLACK_SECONDS = 0.25
 CONNECT_SECONDS = 3.0
-# Over the duration, before a client counts as hung.
+# How long beyond the duration until a client counts as hung.
 GRACE_SECONDS = 8.0
-# A paced client writes a block, then waits until it is due: small blocks, so that the rate is even,
-# and a hair more than promised, because whole blocks are counted.
+# A paced client writes a block, then waits until the next is due. Blocks are small, so that the
+# rate is even; the rate is 2 % above the promised one, because only whole blocks count.
 PACED_BLOCK_SECONDS, PACED_BLOCK_BYTES, PACED_AT = 0.005, (1024, 128 * 1024), 1.02
-# What is under way at most. A greedy TCP fills the queue of a slow rate with a second of its data;
-# then some send again, slow down, and miss a rate that the network has: one flow of twelve fell 20
-# to 50 % short in 8 of 19 measurements of three servers with 16 Mbit/s NICs, and in 2 of 33 with
-# short queues. More than the upper bound the kernel may refuse (net.core.wmem_max), and what
-# is faster has short queues in time.
+# How much may be under way. A greedy TCP fills the queue of a slow rate with a second of its data;
+# then some flows send again, slow down, and miss a rate that the network has: one flow of twelve
+# fell 20 to 50 % short in 8 of 19 measurements of three servers with 16 Mbit/s NICs, and in 2 of 33
+# with short queues. The kernel may refuse more than the upper bound (net.core.wmem_max); a rate
+# that would need more has queues that are short in time.
 WINDOW_SECONDS, WINDOW_BYTES = 0.08, (16 * 1024, 200 * 1024)
 
 
@@ -35,10 +35,10 @@ async def run_transfers(
     start_unix: float,
     processes: Processes | None = None,
 ) -> tuple[TransferResult, ...]:
-    """Waits until start_unix (by this server's clock), then sends all. Never raises for a transfer
-    that fails: its result says why.
+    """Waits until start_unix (by this server's clock), then runs all transfers. Never raises for a
+    transfer that fails: its result says why.
 
-    processes: where whoever ends this process finds the clients that run.
+    processes: holds the clients that run, for whoever must end them.
     """
     await asyncio.sleep(max(0.0, start_unix - time.time()))
     held = processes or Processes()
@@ -81,7 +81,7 @@ def window(transfer: Transfer) -> tuple[str, ...]:
 
 
 def pacing(transfer: Transfer) -> tuple[str, ...]:
-    """iperf3's options for a transfer that sends what was promised."""
+    """iperf3's options for a transfer that sends at the promised rate."""
     if not transfer.paced:
         return ()
     rate = transfer.promised_bits_per_second * PACED_AT
@@ -93,8 +93,8 @@ def pacing(transfer: Transfer) -> tuple[str, ...]:
 def parse_result(
     transfer: Transfer, output: bytes, complaint: bytes, seconds: float
 ) -> TransferResult:
-    """The rate at which the receiver received for so long after the start had settled. iperf3 exits
-    0 on a failed connect: its `error` field counts."""
+    """The rate at which the receiver received, over so many seconds after the start had settled.
+    iperf3 exits 0 on a failed connect, so its `error` field decides."""
     try:
         document: dict[str, Any] = json.loads(output)
     except ValueError:
@@ -112,25 +112,25 @@ def parse_result(
         lasted = sum(interval["seconds"] for interval in counted)
         if lasted < seconds - 2 * INTERVAL_SLACK_SECONDS:
             return _failed(transfer, f"iperf3's receiver counted {lasted:.1f} of {seconds:g} s")
-        return TransferResult(
-            source=transfer.source,
-            destination=transfer.destination,
-            rail=transfer.rail,
-            measured_bits_per_second=8 * sum(part["bytes"] for part in counted) / lasted,
-            retransmits=sent.get("retransmits", 0),
-            seconds=lasted,
-        )
+        rate = 8 * sum(part["bytes"] for part in counted) / lasted
+        return _result(transfer, rate, sent.get("retransmits", 0), lasted)
     except (KeyError, TypeError) as error:
         return _failed(transfer, f"iperf3's answer is not as expected: {error!r}")
 
 
 def _failed(transfer: Transfer, error: str) -> TransferResult:
+    return _result(transfer, 0.0, 0, 0.0, error)
+
+
+def _result(
+    transfer: Transfer, rate: float, retransmits: int, seconds: float, error: str | None = None
+) -> TransferResult:
     return TransferResult(
         source=transfer.source,
         destination=transfer.destination,
         rail=transfer.rail,
-        measured_bits_per_second=0.0,
-        retransmits=0,
-        seconds=0.0,
+        measured_bits_per_second=rate,
+        retransmits=retransmits,
+        seconds=seconds,
         error=error,
     )

@@ -1,4 +1,4 @@
-"""The receiving side of a measurement: one iperf3 server per transfer, each for one client."""
+"""The receiving side of a measurement: runs one iperf3 server per transfer, for one client each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from placewire.agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
 LOOK_SECONDS = 0.02
-# Of proc(5), net/tcp: sockets of this network namespace, addresses as the processor stores them.
+# proc(5), net/tcp: sockets of this network namespace, with addresses in the processor's byte order.
 _SOCKETS, _LISTENING = Path("/proc/self/net/tcp"), "0A"
 
 
 class Iperf3Servers:
-    """Ends what it started: when stopped, and by itself after the time that was asked for."""
+    """Ends the servers when stopped, and by itself after the time that was asked for."""
 
     def __init__(self) -> None:
         self.processes = Processes()
@@ -29,8 +29,8 @@ class Iperf3Servers:
         self._one_start = asyncio.Lock()
 
     async def start(self, transfers: tuple[Transfer, ...], seconds: float) -> tuple[int, ...]:
-        """TCP ports listened on, once all listen. Raises EffectError where one does not, with
-        none left running, as when it is cancelled."""
+        """Returns the TCP ports once all servers listen. Raises EffectError where one does not;
+        then, and when cancelled, no server is left running."""
         async with self._one_start:
             await self.stop()
             complete = False
@@ -56,7 +56,7 @@ class Iperf3Servers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _hold(self, work: Coroutine[None, None, None]) -> None:
-        """A task that nobody refers to may be collected in the middle of its work."""
+        """Keeps a reference: a task without one may be collected in the middle of its work."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -77,7 +77,7 @@ class Iperf3Servers:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while process.returncode is None and asyncio.get_running_loop().time() < deadline:
             if listens(process.pid, address, port):
-                # Nobody reads on: a full pipe would stop the server.
+                # Its output must be read on, because a full pipe would stop the server.
                 self._hold(self._drain(process))
                 return
             await asyncio.sleep(LOOK_SECONDS)
@@ -91,7 +91,7 @@ class Iperf3Servers:
 
 
 def listens(process_id: int, address: str, port: int) -> bool:
-    """Whether this process of ours does; another may have the TCP port."""
+    """Whether this process listens there; another process may have the TCP port."""
     wanted = f"{int.from_bytes(IPv4Address(address).packed, sys.byteorder):08X}:{port:04X}"
     rows = (line.split() for line in _SOCKETS.read_text().splitlines()[1:])
     found = {f"socket:[{row[9]}]" for row in rows if row[1] == wanted and row[3] == _LISTENING}
@@ -100,13 +100,13 @@ def listens(process_id: int, address: str, port: int) -> bool:
     try:
         held = [str(file.readlink()) for file in Path(f"/proc/{process_id}/fd").iterdir()]
     except FileNotFoundError:
-        return False  # It ends just now, or closes something.
+        return False  # The process ends just now, or closes a file.
     return not found.isdisjoint(held)
 
 
 def _error(said: str) -> str:
-    """Of what iperf3 printed."""
+    """The error in what iperf3 printed."""
     try:
         return str(json.loads(said)["error"])
     except (ValueError, KeyError, TypeError):
-        return said.strip() or "silent"
+        return said.strip() or "it said nothing"

@@ -1,4 +1,4 @@
-"""All measuring on one server behind one object."""
+"""Puts all measuring on one server behind one object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Iperf3Measuring:
         await self._servers.stop()
 
     async def close(self) -> None:
-        """Ends all that was started here; what does not go in time is killed by its id."""
+        """Ends all processes that were started here; those left after END_SECONDS are killed."""
         try:
             async with asyncio.timeout(END_SECONDS):
                 await self._servers.stop()

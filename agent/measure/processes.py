@@ -1,4 +1,4 @@
-"""Child processes of a measurement: none outlives it, however this process ends."""
+"""Starts and ends the child processes of measurements; none outlives the agent, however it ends."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 
 
 class Processes:
-    """All that one measurement has started and that has not been reaped."""
+    """The processes that were started here and not reaped yet."""
 
     def __init__(self) -> None:
         self._running: dict[int, Process] = {}
         self._starting: set[asyncio.Task[Process]] = set()
 
     async def start(self, *command: str) -> Process:
-        """Output and complaints are piped. Raises FileNotFoundError."""
+        """Pipes standard output and error. Raises FileNotFoundError."""
         if shutil.which(command[0]) is None:
             raise FileNotFoundError(command[0])
-        # One that waits for a client would hold its TCP port for ever.
+        # An iperf3 server that outlives the agent would hold its TCP port for ever.
         words = ("setpriv", "--pdeathsig", "KILL", "--", *command)
-        # Shielded: cancelled in the middle of it, a process would run that nobody knows of.
+        # Shielded, because a cancellation in the middle would leave a process that nobody knows of.
         task = asyncio.create_task(
             asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
         )
@@ -40,12 +40,12 @@ class Processes:
         self._running.pop(process.pid, None)
 
     async def end_all(self) -> None:
-        """Those that are being started, too."""
+        """Ends those that are being started, too."""
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(self.end(process) for process in list(self._running.values())))
 
     def kill_left(self) -> None:
-        """For the end of the daemon, when nothing can be waited for any more."""
+        """Kills without waiting, at the end of the daemon."""
         for process in self._running.values():
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the agent knows and the kernel counted, in Prometheus' text format (version 0.0.4)."""
+"""Makes Prometheus' text (version 0.0.4) from what the agent knows and the kernel counted."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 
 
-class Family(NamedTuple):
-    name: str
-    kind: str
-    help: str
-    samples: Sequence[tuple[Labels, float]]
-
-
 class Known(NamedTuple):
-    """All that the metrics are made of, as it is when they are asked for."""
+    """What the metrics are made of, as it is when somebody asks for them."""
 
     info: Labels
     lease: LeaseState
@@ -32,64 +25,35 @@ class Known(NamedTuple):
 
 
 def exposition(known: Known) -> str:
-    families = [*_of_the_lease(known), *_of_drift(known.drift), *_of_queues(known)]
-    return "".join(_text(family) for family in families if family.samples)
-
-
-def _of_the_lease(known: Known) -> list[Family]:
-    lease = known.lease
+    lease, drift = known.lease, known.drift
     phases = [({"phase": p}, float(p == lease.phase)) for p in get_args(LeasePhase)]
-    expires: list[tuple[Labels, float]] = (
-        [] if lease.expires_unix is None else [({}, lease.expires_unix)]
-    )
-    return [
-        Family(
-            "placewire_agent_info", "gauge", "The agent and its server; always 1.",
-            [(known.info, 1)],
-        ),
-        Family("placewire_lease_phase", "gauge", "1 for the phase that the lease is in.", phases),
-        Family(
-            "placewire_lease_expiry_timestamp_seconds", "gauge",
-            "When what is in force ends unless it is renewed; absent where it stays.", expires,
-        ),
-        Family(
-            "placewire_generation", "gauge", "Generation of what is in force; 0 for nothing.",
-            [({}, lease.generation)],
-        ),
-    ]  # fmt: skip
+    return "".join((
+        _family("agent_info", "gauge", "The agent and its server; always 1.", [(known.info, 1)]),
+        _family("lease_phase", "gauge", "1 for the phase that the lease is in.", phases),
+        _value("lease_expiry_timestamp_seconds", "gauge",
+               "When the state in force ends unless renewed; absent where it is kept.",
+               lease.expires_unix),
+        _value("generation", "gauge", "Generation of the state in force; 0 for none.",
+               lease.generation),
+        _value("drifts_total", "counter",
+               "How often the state in force was found changed by others.", drift.drifts),
+        _value("heals_total", "counter", "How often such changes were put back.", drift.heals),
+        _value("drift_open", "gauge", "How many things are not as decided and not put back.",
+               len(drift.notes)),
+        _value("drift_since_timestamp_seconds", "gauge",
+               "When what differs now was first seen; absent where nothing differs.",
+               drift.since_unix),
+        *_of_queues(known),
+    ))  # fmt: skip
 
 
-def _of_drift(drift: DriftState) -> list[Family]:
-    since: list[tuple[Labels, float]] = [] if drift.since_unix is None else [({}, drift.since_unix)]
-    return [
-        Family(
-            "placewire_drifts_total", "counter",
-            "How often what is in force was found changed by others.", [({}, drift.drifts)],
-        ),
-        Family(
-            "placewire_heals_total", "counter", "How often that was put back.",
-            [({}, drift.heals)],
-        ),
-        Family(
-            "placewire_drift_open", "gauge",
-            "How many things are not as decided, and not put back.", [({}, len(drift.notes))],
-        ),
-        Family(
-            "placewire_drift_since_timestamp_seconds", "gauge",
-            "When what differs now was first seen; absent where nothing does.", since,
-        ),
-    ]  # fmt: skip
-
-
-def _of_queues(known: Known) -> list[Family]:
+def _of_queues(known: Known) -> list[str]:
     queues = {(q.nic, q.queue_id): q for q in (known.desired.queues if known.desired else ())}
     counted = [(queues[c[:2]], c) for c in known.counters if c[:2] in queues]
+    labels = [_queue_labels(known, queue) for queue, _ in counted]
 
-    def family(name: str, kind: str, help_text: str, values: Iterable[float]) -> Family:
-        labels = [_queue_labels(known, queue) for queue, _ in counted]
-        return Family(
-            f"placewire_queue_{name}", kind, help_text, [*zip(labels, values, strict=True)]
-        )
+    def family(name: str, kind: str, help_text: str, values: Iterable[float]) -> str:
+        return _family(f"queue_{name}", kind, help_text, [*zip(labels, values, strict=True)])
 
     return [
         family("transmit_bytes_total", "counter", "Bytes sent, Ethernet headers included.",
@@ -98,7 +62,7 @@ def _of_queues(known: Known) -> list[Family]:
                (c.sent_packets for _, c in counted)),
         family("dropped_packets_total", "counter", "Packets for which the queue had no room.",
                (c.dropped_packets for _, c in counted)),
-        family("backlog_bytes", "gauge", "Bytes that wait now.",
+        family("backlog_bytes", "gauge", "Bytes that wait in the queue now.",
                (c.backlog_bytes for _, c in counted)),
         family("guaranteed_bytes_per_second", "gauge", "The rate that is promised, on the wire.",
                (q.min_bits_per_second / 8 for q, _ in counted)),
@@ -117,9 +81,17 @@ def _queue_labels(known: Known, queue: Queue) -> Labels:
     }
 
 
-def _text(family: Family) -> str:
-    lines = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
-    lines += [f"{family.name}{_labels(labels)} {value:.17g}" for labels, value in family.samples]
+def _value(name: str, kind: str, help_text: str, value: float | None) -> str:
+    return _family(name, kind, help_text, [] if value is None else [({}, value)])
+
+
+def _family(name: str, kind: str, help_text: str, samples: Sequence[tuple[Labels, float]]) -> str:
+    """The text of one metric; "" where it has no sample."""
+    if not samples:
+        return ""
+    name = f"placewire_{name}"
+    lines = [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+    lines += [f"{name}{_labels(labels)} {value:.17g}" for labels, value in samples]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -1,7 +1,6 @@
 """Answers `GET /metrics` on a Unix socket and, where the configuration says so, on the loopback.
 
-Metrics are made when they are asked for, by one request at a time. Whoever asks too slowly, or too
-much, is hung up on.
+Metrics are made for one request at a time. A request that is too slow or too large is hung up on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 REQUEST_SECONDS = 5.0
 REQUEST_BYTES = 8192
 MOST_CONNECTIONS = 16
-# Whoever is in the agent's group may read.
+# The agent's group may read.
 SOCKET_MODE = 0o660
 LOOPBACK = "127.0.0.1"
 
@@ -38,25 +37,25 @@ class MetricsServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """What cannot be listened at is logged: an agent without metrics is still an agent."""
+        """Where it cannot listen, only logs why: an agent without metrics is still an agent."""
         try:
-            # Takes the place of a socket that a killed agent left, and of nothing else.
+            # Replaces a socket that a killed agent left, and no other file.
             server = await asyncio.start_unix_server(self._serve, self._path, limit=REQUEST_BYTES)
             self._servers.append(server)
             self._made = True
             self._path.chmod(SOCKET_MODE)
         except OSError as error:
-            log.error("no metrics at %s: %s", self._path, error)
+            log.error("metrics cannot be served at %s: %s", self._path, error)
         if self._tcp_port is None:
             return
         try:
-            self._servers.append(
-                await asyncio.start_server(
-                    self._serve, LOOPBACK, self._tcp_port, limit=REQUEST_BYTES
-                )
+            server = await asyncio.start_server(
+                self._serve, LOOPBACK, self._tcp_port, limit=REQUEST_BYTES
             )
+            self._servers.append(server)
         except OSError as error:
-            log.error("no metrics at %s port %d: %s", LOOPBACK, self._tcp_port, error)
+            place = f"{LOOPBACK} port {self._tcp_port}"
+            log.error("metrics cannot be served at %s: %s", place, error)
 
     async def close(self) -> None:
         for server in self._servers:

@@ -1,16 +1,15 @@
-"""The difference between what a server should be and what it is, as ordered steps. Pure.
+"""Computes the ordered steps that turn an observed state of a server into a desired one. Pure.
 
-Order: everything that appears or changes, from the bridge outwards (a class exists before a flow
-points to it), then everything that goes, in the opposite order. A NIC's own addresses leave it
-after its bridge has them, and come back to it after the bridge is gone.
+Order: first everything that appears or changes, from the bridge outwards (a class exists before a
+flow points to it), then everything that goes, in the opposite order. A NIC's own addresses leave
+the NIC after its bridge has them, and come back after the bridge is gone.
 
-A bridge that is there and down, it or its NIC, is brought up: a step with equal before and after.
-Routes that a NIC had when it was taken over are on its bridge as long as that is in force: where
-the bridge's interface was made anew, they went with the former one and are put back.
+A step with equal before and after brings up a bridge that is down, or whose NIC is down. Such steps
+also replace all the shaping of a NIC whose classes in the kernel are not as the database has its
+queues: somebody changed the classes, though the database is right.
 
-Where the kernel's classes of a NIC are not as the database has its queues, someone changed them
-there. All of the shaping of that NIC is then replaced, though the database is right: its entries'
-steps have equal before and after.
+The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
+the bridge's interface was made anew, they went with the former interface and are put back.
 """
 
 from __future__ import annotations
@@ -39,25 +38,22 @@ from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
-_NOTHING = Collections()
-
 
 def difference(
     desired: DesiredState | None, observed: ObservedState, ledger: Ledger
 ) -> tuple[Step, ...]:
-    """Steps that make `observed` into `desired` (None: into nothing of ours); () when it is so.
+    """The steps that turn `observed` into `desired` (None: nothing of Placewire's is left).
 
-    ledger: foreign values as they were before, for what `desired` no longer covers. Raises
-    ValueError where an address of desired is not IPv4.
+    ledger: former values of others, which come back where `desired` no longer covers them. Raises
+    ValueError where an address of `desired` is not IPv4.
     """
-    wanted: Collections = _NOTHING if desired is None else canonical(desired)
+    wanted = Collections() if desired is None else canonical(desired)
+    broken = _drifted(wanted, observed) | _down(wanted, observed)
     appearing: list[Step] = []
     leaving: list[list[Step]] = []
     for kind in COLLECTIONS:
-        name = kind.collection
-        target = _by_key(getattr(wanted, name))
-        current = _by_key(getattr(observed, name))
-        broken = _drifted(wanted, observed) | _down(wanted, observed)
+        target = _by_key(getattr(wanted, kind.collection))
+        current = _by_key(getattr(observed, kind.collection))
         appearing += _appearing(target, current, broken)
         if kind is Address:
             appearing += _nics_to_bridges(wanted, observed, ledger)
@@ -71,40 +67,31 @@ def difference(
 
 
 def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
-    """The ledger that must be on disk before `desired` is applied: first values are kept."""
-    known_nics = {taken.nic for taken in ledger.nics}
-    known_sysctls = {sysctl.name for sysctl in ledger.sysctls}
+    """The ledger that must be on disk before `desired` is applied. A value that the ledger has
+    already is kept, because the observed one may be Placewire's own."""
     bridge_of = {bridge.nic: bridge.name for bridge in desired.bridges}
-    wanted_sysctls = {sysctl.name for sysctl in desired.sysctls}
-    return Ledger(
-        nics=ledger.nics
-        + tuple(
-            TakenOver(
-                nic=nic.name,
-                addresses=nic.address_commands,
-                routes=nic.routes,
-                was_up=nic.up,
-                was_promiscuous=nic.promiscuous,
-                bridge=bridge_of[nic.name],
-            )
-            for nic in observed.nics
-            if nic.name in bridge_of and nic.name not in known_nics
-        ),
-        sysctls=ledger.sysctls
-        + tuple(
-            sysctl
-            for sysctl in observed.sysctls
-            if sysctl.name in wanted_sysctls and sysctl.name not in known_sysctls
-        ),
+    new_nics = bridge_of.keys() - {taken.nic for taken in ledger.nics}
+    new_sysctls = {s.name for s in desired.sysctls} - {s.name for s in ledger.sysctls}
+    nics = (
+        TakenOver(
+            nic=nic.name,
+            addresses=nic.address_commands,
+            routes=nic.routes,
+            was_up=nic.up,
+            was_promiscuous=nic.promiscuous,
+            bridge=bridge_of[nic.name],
+        )
+        for nic in observed.nics
+        if nic.name in new_nics
     )
+    sysctls = (sysctl for sysctl in observed.sysctls if sysctl.name in new_sysctls)
+    return Ledger(nics=(*ledger.nics, *nics), sysctls=(*ledger.sysctls, *sysctls))
 
 
-def prune_ledger(desired: DesiredState | None, ledger: Ledger) -> Ledger:
-    """Without what has been put back: what `desired`, now in force, does not cover."""
-    if desired is None:
-        return Ledger()
-    nics = {bridge.nic for bridge in desired.bridges}
-    names = {sysctl.name for sysctl in desired.sysctls}
+def prune_ledger(states: Collection[DesiredState], ledger: Ledger) -> Ledger:
+    """The part of the ledger that one of these states covers; the rest has been put back."""
+    nics = {bridge.nic for state in states for bridge in state.bridges}
+    names = {sysctl.name for state in states for sysctl in state.sysctls}
     return Ledger(
         nics=tuple(taken for taken in ledger.nics if taken.nic in nics),
         sysctls=tuple(sysctl for sysctl in ledger.sysctls if sysctl.name in names),
@@ -118,7 +105,7 @@ def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
 def _appearing(
     target: dict[str, Entry], current: dict[str, Entry], broken: frozenset[str]
 ) -> list[Step]:
-    """broken: names of NICs whose shaping, and of bridges which, are not as the database says."""
+    """broken: names of NICs and bridges that are not as the database says."""
     return [
         EntryStep(current.get(key), entry)
         for key, entry in target.items()
@@ -129,32 +116,33 @@ def _appearing(
 
 
 def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
-    """Bridges of which the interface, or the NIC, is there and down."""
+    """Bridges whose interface or NIC exists and is down."""
     nics = {nic.name for nic in observed.nics if not nic.up}
     names = (b.name for b in wanted.bridges if b.nic in nics or b.name in observed.bridges_down)
     return frozenset(names)
 
 
 def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:
-    """NICs that have their shaper and keep one, and whose classes are not as their queues."""
+    """NICs that have a shaper and keep one, but whose classes are not as their queues."""
     shaped = {s.nic for s in wanted.shapers} & {s.nic for s in observed.shapers}
     return drifted_nics(observed.queues, observed.effective_queues) & shaped
 
 
 def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledger) -> list[Step]:
-    """For NICs that still hold addresses or routes of their own, or whose routes are nowhere."""
+    """Moves what NICs still hold of their own to their bridges, and puts back lost routes."""
     facts = {nic.name: nic for nic in observed.nics}
-    taken = {nic.nic: nic for nic in ledger.nics}
+    taken_over = {taken.nic: taken for taken in ledger.nics}
     steps: list[Step] = []
     for bridge in wanted.bridges:
         nic = facts.get(bridge.nic)
         if nic is None:
             continue
+        taken = taken_over.get(nic.name)
         ours = {a.address for a in wanted.addresses if a.interface == bridge.name}
-        addresses, routes = _to_move(nic, taken.get(nic.name), ours)
+        addresses, routes = _to_move(nic, taken, ours)
         lost = tuple(
             route
-            for route in (taken[nic.name].routes if nic.name in taken else ())
+            for route in (taken.routes if taken else ())
             if route not in nic.routes
             and over_bridge(route, nic.name, bridge.name) not in observed.bridge_routes
         )
@@ -169,8 +157,8 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
 def _to_move(
     nic: NicFacts, taken: TakenOver | None, ours: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of a NIC's addresses and routes: all, when it is taken over; later only those that it had
-    then, and its bridge's. What others put on it since is theirs."""
+    """The addresses and routes of a NIC that move to its bridge: all when it is taken over; later
+    only those that it had then, and its bridge's. What others gave it since is theirs."""
     if taken is None:
         return nic.address_commands, nic.routes
     known = {*ours, *(address.split()[0] for address in taken.addresses)}
@@ -181,7 +169,7 @@ def _to_move(
 
 
 def over_bridge(route: str, nic: str, bridge: str) -> str:
-    """The route of a NIC, as `ip route` prints it, on its bridge."""
+    """The NIC's route, as `ip route` prints it, led over the bridge instead."""
     words = route.split()
     at = words.index("dev") + 1
     return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])
@@ -190,8 +178,8 @@ def over_bridge(route: str, nic: str, bridge: str) -> str:
 def _sysctls_back(
     target: dict[str, Entry], current: dict[str, Entry], ledger: Ledger
 ) -> list[Step]:
-    """A sysctl cannot be removed: one that is no longer wanted gets its former value again. Those
-    of our bridges' interfaces go with the interface, and never enter the ledger."""
+    """A sysctl cannot be removed: one that is no longer wanted gets its former value back. Those of
+    bridges' interfaces go with the interface, and never enter the ledger."""
     return [
         EntryStep(current[former.key], former)
         for former in ledger.sysctls
@@ -212,9 +200,9 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
             set(taken.addresses) <= set(nic.address_commands)
             and set(taken.routes) <= set(nic.routes)
             and taken.was_up == nic.up
-            # An ovs-vswitchd that was killed leaves it so.
+            # A killed ovs-vswitchd leaves its NICs promiscuous.
             and (taken.was_promiscuous or not nic.promiscuous)
-            # A NIC that has a queueing discipline of its own is never taken over.
+            # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
             and not nic.left_by_switch
         )
         if taken.nic in ours or not whole:

@@ -1,4 +1,4 @@
-"""What of the state in force others have changed, or a restart has lost. Pure."""
+"""Finds drift: what other programs changed of the state in force, or a restart lost. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from placewire.agent.reconcile.steps import EntryStep, Step
 
 
 class Drift(NamedTuple):
-    """steps: what would put it right, and harms nobody. in_the_way: what of others keeps the rest
-    from being put right. faults: classes of the kernel that are not as asked. Falsy where all is as
-    wanted."""
+    """steps: what heals the drift without taking anything from other programs. in_the_way: which
+    settings of others keep the rest from being healed. faults: the kernel's classes that are not as
+    asked. A drift is falsy where nothing differs."""
 
     steps: tuple[Step, ...]
     in_the_way: tuple[Refusal, ...]
@@ -39,7 +39,7 @@ class Drift(NamedTuple):
         )
 
     def beyond(self, others: Drift) -> Drift:
-        """What of this is not in `others`."""
+        """This drift without the steps and faults of `others`."""
         return Drift(
             tuple(step for step in self.steps if step not in others.steps),
             self.in_the_way,
@@ -47,34 +47,28 @@ class Drift(NamedTuple):
         )
 
     def sentences(self) -> tuple[str, ...]:
-        return (*self.due_sentences(), *told_in_the_way(self.in_the_way))
+        return (*self.due_sentences(), *(refusal.sentence for refusal in self.in_the_way))
 
     def due_sentences(self) -> tuple[str, ...]:
-        changes = [step.as_change() for step in self.steps]
         return (
-            *(f"{c.action} {c.collection} {c.key} is due" for c in changes),
+            *(step.as_change().due_sentence for step in self.steps),
             *(fault.sentence for fault in self.faults),
         )
 
 
-def told_in_the_way(found: Collection[Refusal]) -> tuple[str, ...]:
-    return tuple(f"{refusal.where}: {refusal.what}; {refusal.remedy}" for refusal in found)
-
-
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
     steps, in_the_way = hold_back(difference(desired, observed, ledger), observed, ledger)
-    return Drift(
-        steps, in_the_way, faults(desired.queues if desired else (), observed.effective_queues)
-    )
+    wrong = faults(desired.queues if desired else (), observed.effective_queues)
+    return Drift(steps, in_the_way, wrong)
 
 
 def subject_of(step: Step) -> str:
-    """What a step is about, as one thing that somebody may fight over. The queues of a NIC are one:
-    they are written together."""
+    """What a step is about, as one thing that two programs may fight over. All queues of a NIC are
+    one subject, because they are written together."""
     if isinstance(step, EntryStep) and isinstance(step.entry, (Shaper, Queue, Classifier)):
         return queues_of(step.entry.nic)
     if isinstance(step, EntryStep) and isinstance(step.entry, UnusedRow):
-        return step.entry.collection  # each has a name of its own
+        return step.entry.collection  # Each row has a new name.
     change = step.as_change()
     return f"{change.collection} {change.key}"
 
@@ -84,8 +78,8 @@ def queues_of(nic: str) -> str:
 
 
 def switch_is_away(desired: DesiredState, observed: ObservedState) -> bool:
-    """Whether the database has bridges of ours, and the kernel no interface of any of them:
-    ovs-vswitchd does not run. Nothing can be put right before it does."""
+    """Whether ovs-vswitchd does not run: the database has bridges of this state, and the kernel the
+    interface of none. Nothing can be healed before it runs."""
     wanted = {bridge.name for bridge in desired.bridges}
     ours = [bridge for bridge in observed.bridges if bridge.name in wanted]
     return bool(ours) and all(bridge.mtu_bytes == 0 for bridge in ours)

@@ -1,4 +1,4 @@
-"""What the decisions of this package need done, as Protocols. Drivers implement them."""
+"""The effects that the keeper's decisions need, as Protocols: the server's network and the disk."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from placewire.agent.reconcile.unmarkable import Unmarked
 
 
 class EffectError(Exception):
-    """A change of the server that did not happen: what was tried, and what the system answered."""
+    """A change of the server failed. The message: what was tried, and what the system answered."""
 
 
 class UnreadableError(EffectError):
-    """The server could not be read: what could not, and why. Reading again may work."""
+    """Part of the server could not be read; reading again may work."""
 
 
 class Network(Protocol):
     def observe(self, sought: Unmarked) -> ObservedState:
-        """Reads back all that is ours. Raises UnreadableError."""
+        """Reads back all that is Placewire's. Raises UnreadableError."""
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """In this order. Raises EffectError at the first step that fails; later ones are left."""
+        """Executes the steps in order, up to the first that fails. Raises EffectError."""
 
 
 class Store(Protocol):
@@ -32,7 +32,7 @@ class Store(Protocol):
         """What is on disk; Kept() where there is nothing."""
 
     def save(self, kept: Kept) -> None:
-        """Durable when it returns."""
+        """Returns once `kept` is durable."""
 
     def audit(self, records: Sequence[dict[str, Any]]) -> None:
-        """Appends these records to the audit log, all or none."""
+        """Appends all records to the audit log, or none."""

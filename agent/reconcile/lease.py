@@ -1,4 +1,4 @@
-"""The one thing that carries undoing: the lease's state machine. Pure: the clock is passed in.
+"""The lease's state machine, on which all undoing depends. Pure: the clock is passed in.
 
           stage              read back              commit
     idle ───────▶ applying ───────────▶ staged ───────────────▶ committed
@@ -6,15 +6,15 @@
       └──────────────┴──── restoring ◀─────┴────────────────────────┘
                                │ could not: failed, and tried again
 
-What a restore brings back is the newest state beneath that is still entitled to be in force (a
-committed one whose own lease has not run out), or nothing at all.
+A restore brings back the newest baseline that is still entitled to be in force (its own lease has
+not run out), or nothing where there is none.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, Refusal
+from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, refuse
 from placewire.agent.reconcile.diff import prune_ledger
 from placewire.frozen import Frozen
 
@@ -23,7 +23,7 @@ LONGEST_RETRY_SECONDS = 300.0
 
 
 class Baseline(Frozen):
-    """A committed state and how long it is entitled to be in force (None: until told otherwise)."""
+    """A committed state, and until when it is entitled to be in force (None: without end)."""
 
     desired: DesiredState
     expires_unix: float | None
@@ -32,9 +32,9 @@ class Baseline(Frozen):
 class Kept(Frozen):
     """All that an agent keeps on disk.
 
-    desired    what is in force, or being brought in force (None: nothing of ours)
-    baselines  what lies beneath it, newest last
-    ledger     foreign values as they were before we changed them
+    desired    the state in force, or the one that a change aims at (None: nothing of ours)
+    baselines  what a restore may bring back, newest last
+    ledger     values of others as they were before we changed them
     """
 
     version: Literal[1] = 1
@@ -45,38 +45,35 @@ class Kept(Frozen):
 
 
 class LeaseRefusedError(ValueError):
-    """The lease does not allow what was asked; refusal says why and what to do."""
+    """The lease does not allow what was asked for."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{refusal.where}: {refusal.what}; {refusal.remedy}")
-        self.refusal = refusal
+    def __init__(self, where: str, what: str, remedy: str) -> None:
+        self.refusal = refuse(where, what, remedy)
+        super().__init__(self.refusal.sentence)
 
 
 def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
     """`again`: this very state is already in force. Raises LeaseRefusedError."""
-    lease = kept.lease
+    lease, where = kept.lease, f"server {desired.server}"
     if lease.is_unsettled:
-        raise _refused(
-            desired,
+        raise LeaseRefusedError(
+            where,
             f"the server is {lease.phase} ({lease.detail or 'another change is under way'})",
             "wait until it has settled, or ask it to restore",
         )
-    if (
-        desired.generation == lease.generation
-        and lease.is_in_force
-        and desired.content_digest == lease.content_digest
-    ):
+    same = (desired.generation, desired.content_digest) == (lease.generation, lease.content_digest)
+    if same and lease.is_in_force:
         return "again"
     if holder := _other_plan(kept, desired.plan_name):
-        raise _refused(
-            desired,
+        raise LeaseRefusedError(
+            where,
             f"plan {holder!r} is in force here, and a server carries one plan at a time",
             f"`controller destroy` that plan first, or give this one the name {holder!r} to "
             "replace it",
         )
     if desired.generation <= lease.highest_generation:
-        raise _refused(
-            desired,
+        raise LeaseRefusedError(
+            where,
             f"generation {desired.generation} is not above {lease.highest_generation}, the "
             "highest that this server has seen",
             f"stage with a generation above {lease.highest_generation}",
@@ -85,45 +82,38 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
 
 
 def check_destroy(kept: Kept, plan_name: str) -> None:
-    """Raises LeaseRefusedError where what is in force is another plan's."""
+    """Raises LeaseRefusedError where another plan is in force."""
     if holder := _other_plan(kept, plan_name):
         raise LeaseRefusedError(
-            Refusal(
-                what=f"plan {holder!r} is in force here, not {plan_name!r}",
-                where=f"server {kept.desired.server if kept.desired else ''}".strip(),
-                remedy="destroy it with its own plan",
-            )
+            f"server {kept.desired.server if kept.desired else ''}".strip(),
+            f"plan {holder!r} is in force here, not {plan_name!r}",
+            "destroy it with its own plan",
         )
 
 
 def _other_plan(kept: Kept, plan_name: str) -> str | None:
-    """The name of the plan that is in force, if it is not this one."""
+    """The name of the plan in force, if it is another than `plan_name`."""
     holder = kept.desired.plan_name if kept.desired is not None else None
     return holder if holder != plan_name else None
 
 
 def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:
     """What must be on disk before anything is touched."""
-    return Kept(
-        lease=_lease_of(desired, "applying", kept.lease.highest_generation).model_copy(
-            update={"baseline_generation": _generation(_beneath(kept))}
-        ),
-        desired=desired,
-        baselines=_beneath(kept),
-        ledger=ledger,
-    )
+    beneath = _beneath(kept)
+    lease = _lease_of(desired, "applying", kept.lease.highest_generation, beneath)
+    return Kept(lease=lease, desired=desired, baselines=beneath, ledger=ledger)
 
 
 def staged(kept: Kept, expires_unix: float) -> Kept:
-    """After the effective state was read back and found as desired. What was committed before,
-    and is staged again, keeps the lease that it has."""
+    """To be called once the state was read back and found as desired. A committed state that is
+    staged again keeps the lease that it has."""
     if kept.lease.is_committed:
         return kept
     return _with_lease(kept, phase="staged", expires_unix=expires_unix)
 
 
 def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -> Kept:
-    """Raises LeaseRefusedError where that generation is not in force (any more)."""
+    """Raises LeaseRefusedError where that generation is not, or no longer, in force."""
     _require_in_force(kept, generation, now_unix, "renew")
     if kept.lease.is_kept:
         return kept
@@ -131,19 +121,14 @@ def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -
 
 
 def committed(kept: Kept, generation: int, expires_unix: float | None, now_unix: float) -> Kept:
-    """A state that is kept needs nothing beneath its own baseline, and stays kept: a commit under a
-    lease that comes after that was sent before it. Raises LeaseRefusedError."""
+    """expires_unix None: the state is kept, and needs only its own baseline. A kept state stays
+    kept: a later commit under a lease was sent before. Raises LeaseRefusedError."""
     _require_in_force(kept, generation, now_unix, "commit")
     if kept.lease.is_kept:
         return kept
-    baselines = kept.baselines if expires_unix is not None else kept.baselines[-1:]
-    pruned = Kept(
-        lease=kept.lease,
-        desired=kept.desired,
-        baselines=baselines,
-        ledger=_ledger_for((kept.desired, *(b.desired for b in baselines)), kept.ledger),
-    )
-    return _with_lease(pruned, phase="committed", expires_unix=expires_unix)
+    if expires_unix is None:
+        kept = kept.model_copy(update={"baselines": kept.baselines[-1:]})
+    return _with_lease(_pruned(kept), phase="committed", expires_unix=expires_unix)
 
 
 def check_restore(kept: Kept, generation: int) -> bool:
@@ -152,26 +137,22 @@ def check_restore(kept: Kept, generation: int) -> bool:
     lease = kept.lease
     if lease.is_going_back:
         return True
-    if not lease.is_idle and generation == lease.generation:
-        return True
-    if generation < lease.generation and not lease.is_idle:
+    if not lease.is_idle and generation < lease.generation:
         raise LeaseRefusedError(
-            Refusal(
-                what=f"generation {lease.generation} is in force, which is newer than {generation}",
-                where="restore",
-                remedy=f"restore generation {lease.generation}, or destroy",
-            )
+            "restore",
+            f"generation {lease.generation} is in force, which is newer than {generation}",
+            f"restore generation {lease.generation}, or destroy",
         )
-    return False
+    return not lease.is_idle and generation == lease.generation
 
 
 def never_to_come(kept: Kept, generation: int) -> Kept:
-    """A generation that was given up before it arrived: a late stage of it must be refused."""
+    """For a generation that was given up before it arrived: a late stage of it will be refused."""
     return _with_lease(kept, highest_generation=max(generation, kept.lease.highest_generation))
 
 
 def begin_restore(kept: Kept, now_unix: float, why: str) -> Kept:
-    """The newest baseline that is still entitled becomes what is to be in force."""
+    """The newest baseline that is still entitled to be in force becomes the aim."""
     if kept.lease.is_going_back:
         return _with_lease(kept, phase="restoring")
     entitled = kept.baselines
@@ -186,14 +167,9 @@ def begin_destroy(kept: Kept) -> Kept:
 
 
 def restored(kept: Kept) -> Kept:
-    """After the read-back showed that what `begin_restore` aimed at is in force."""
+    """To be called once the read-back shows that the aim of `begin_restore` is in force."""
     phase = "idle" if kept.desired is None else "committed"
-    done = kept.model_copy(
-        update={
-            "ledger": _ledger_for((kept.desired, *(b.desired for b in kept.baselines)), kept.ledger)
-        }
-    )
-    return _with_lease(done, phase=phase, detail="")
+    return _with_lease(_pruned(kept), phase=phase, detail="")
 
 
 def failed(kept: Kept, detail: str) -> Kept:
@@ -201,7 +177,7 @@ def failed(kept: Kept, detail: str) -> Kept:
 
 
 def must_restore(kept: Kept, now_unix: float) -> str | None:
-    """Why the baseline must come back now, if it must. Asked while no change is under way."""
+    """Why the baseline must come back now, or None. To be asked while no change is under way."""
     lease = kept.lease
     if lease.phase == "applying":
         return "the agent stopped in the middle of a change"
@@ -217,7 +193,7 @@ def must_restore(kept: Kept, now_unix: float) -> str | None:
 def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> float | None:
     """When to ask `must_restore` again; None: nothing will happen by itself.
 
-    retry_seconds: how long what is unsettled is still left alone.
+    retry_seconds: how long an unsettled lease is still left alone.
     """
     lease = kept.lease
     if lease.is_unsettled:
@@ -228,8 +204,8 @@ def seconds_until_due(kept: Kept, now_unix: float, retry_seconds: float) -> floa
 
 
 def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
-    """The same moments, after someone set the wall clock by that much: an expiry is a time from
-    now that was promised, whatever the clock says meanwhile."""
+    """Moves all expiries along after somebody set the wall clock by that much: an expiry promises a
+    time from now, whatever the clock says meanwhile."""
 
     def moved(expires_unix: float | None) -> float | None:
         return None if expires_unix is None else expires_unix + by_seconds
@@ -243,13 +219,12 @@ def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to leave alone what has failed that often in a row: each attempt may disturb what
-    works, and is in the audit log."""
+    """The pause after so many failures in a row: each attempt may disturb what works."""
     return float(min(RETRY_SECONDS * 2 ** min(max(failures - 1, 0), 10), LONGEST_RETRY_SECONDS))
 
 
 def _beneath(kept: Kept) -> tuple[Baseline, ...]:
-    """Baselines of what is staged next: a staged, undecided state never becomes one."""
+    """The baselines of the state that is staged next; only a committed state becomes one."""
     if kept.lease.is_committed and kept.desired is not None:
         baseline = Baseline(desired=kept.desired, expires_unix=kept.lease.expires_unix)
         below = kept.baselines if baseline.expires_unix is not None else ()
@@ -263,24 +238,18 @@ def _restoring(
     highest = kept.lease.highest_generation
     if target is None:
         lease = LeaseState(phase="restoring", generation=0, highest_generation=highest, detail=why)
-    else:
-        lease = _lease_of(target.desired, "restoring", highest).model_copy(
-            update={
-                "expires_unix": target.expires_unix,
-                "baseline_generation": _generation(beneath),
-                "detail": why,
-            }
-        )
-    return Kept(
-        lease=lease,
-        desired=None if target is None else target.desired,
-        baselines=beneath,
-        ledger=kept.ledger,
+        return Kept(lease=lease, baselines=beneath, ledger=kept.ledger)
+    lease = _lease_of(target.desired, "restoring", highest, beneath).model_copy(
+        update={"expires_unix": target.expires_unix, "detail": why}
     )
+    return Kept(lease=lease, desired=target.desired, baselines=beneath, ledger=kept.ledger)
 
 
 def _lease_of(
-    desired: DesiredState, phase: Literal["applying", "restoring"], highest: int
+    desired: DesiredState,
+    phase: Literal["applying", "restoring"],
+    highest: int,
+    beneath: tuple[Baseline, ...],
 ) -> LeaseState:
     return LeaseState(
         phase=phase,
@@ -289,37 +258,27 @@ def _lease_of(
         plan_name=desired.plan_name,
         plan_digest=desired.plan_digest,
         content_digest=desired.content_digest,
+        baseline_generation=beneath[-1].desired.generation if beneath else None,
     )
 
 
 def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -> None:
     lease = kept.lease
-    if (
-        lease.generation != generation
-        or not lease.is_in_force
-        or _is_past(lease.expires_unix, now_unix)
-    ):
+    in_force = lease.is_in_force and lease.generation == generation
+    if not in_force or _is_past(lease.expires_unix, now_unix):
         raise LeaseRefusedError(
-            Refusal(
-                what=f"generation {generation} is not in force: the server is {lease.phase} at "
-                f"generation {lease.generation}",
-                where=verb,
-                remedy="stage again with a new generation",
-            )
+            verb,
+            f"generation {generation} is not in force: the server is {lease.phase} at generation "
+            f"{lease.generation}",
+            "stage again with a new generation",
         )
 
 
-def _ledger_for(states: tuple[DesiredState | None, ...], ledger: Ledger) -> Ledger:
-    """What any of these states still covers."""
-    parts = [prune_ledger(state, ledger) for state in states if state is not None]
-    return Ledger(
-        nics=tuple(nic for nic in ledger.nics if any(nic in part.nics for part in parts)),
-        sysctls=tuple(s for s in ledger.sysctls if any(s in part.sysctls for part in parts)),
-    )
-
-
-def _generation(baselines: tuple[Baseline, ...]) -> int | None:
-    return baselines[-1].desired.generation if baselines else None
+def _pruned(kept: Kept) -> Kept:
+    """The ledger loses what neither the state in force nor a baseline covers."""
+    states = [baseline.desired for baseline in kept.baselines]
+    states += [kept.desired] if kept.desired else []
+    return kept.model_copy(update={"ledger": prune_ledger(states, kept.ledger)})
 
 
 def _is_past(expires_unix: float | None, now_unix: float) -> bool:
@@ -328,7 +287,3 @@ def _is_past(expires_unix: float | None, now_unix: float) -> bool:
 
 def _with_lease(kept: Kept, **changes: object) -> Kept:
     return kept.model_copy(update={"lease": kept.lease.model_copy(update=changes)})
-
-
-def _refused(desired: DesiredState, what: str, remedy: str) -> LeaseRefusedError:
-    return LeaseRefusedError(Refusal(what=what, where=f"server {desired.server}", remedy=remedy))

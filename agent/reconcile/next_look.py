@@ -1,32 +1,32 @@
-"""When to read back what is in force: soon after an event, and slowly without one. Pure.
+"""Decides when to read back the state in force: soon after an event, rarely without one. Pure.
 
-Times are seconds of one clock that nobody sets. Reading costs processor time, more on a server with
-many queues: pauses grow with how long the last look took, so that looking takes a small share of a
-core whatever happens, and almost nothing while nothing does.
+Times are seconds of a clock that nobody sets. Reading costs processor time, more on a server with
+many queues. Pauses therefore grow with the time that the last look took: looking takes a small
+share of a core whatever happens, and almost nothing while nothing happens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Events come in bursts: until none came for this long, and not longer than that.
+# Events come in bursts: a look waits until none has come for so long, and no longer than that.
 SETTLE_SECONDS = 0.25
 LONGEST_SETTLING_SECONDS = 2.0
-# From the end of a look to the next that an event causes: at least this, and so many times as long
-# as reading took; twice as long after each look in a row that found nothing, up to the latter (5 %
-# of a core under events without end that do not concern us).
+# The pause between a look and the next one that an event causes: at least LEAST_PAUSE_SECONDS, and
+# 2 times as long as reading took. The factor doubles with each look in a row that found nothing, up
+# to 20 (5 % of a core under endless events that do not concern us).
 LEAST_PAUSE_SECONDS = 1.0
 PAUSES_AFTER_EVENT = (2, 20)
-# The same without any event, for what no event tells (0.1 % of a core).
+# The pause without any event, for what no event tells of (0.1 % of a core).
 PERIOD_SECONDS = 60.0
 PAUSES_WITHOUT_EVENT = 1000
 
 
 @dataclass(frozen=True)
 class NextLook:
-    """looked_at: when the last look ended; read_seconds: how long its reading took; in_vain: how
-    many looks in a row found nothing that was caused by an event; first_event, last_event: of those
-    after its beginning; again_at: when what was found is to be looked at again."""
+    """looked_at: when the last look ended. read_seconds: how long its reading took. in_vain: how
+    many looks in a row were caused by an event and found nothing. first_event, last_event: of the
+    events since the last look began. again_at: when to look again at what it found."""
 
     looked_at: float
     read_seconds: float = 0.0
@@ -48,7 +48,7 @@ class NextLook:
         found: bool = False,
         again_in: float | None = None,
     ) -> NextLook:
-        """What happened during the look may not have been seen by it."""
+        """An event during the look counts for the next one, as the look may have missed it."""
         left = self.last_event is not None and self.last_event >= began
         in_vain = self.first_event is not None and not found
         return NextLook(
@@ -61,7 +61,7 @@ class NextLook:
         )
 
     def rested(self, now: float, read_seconds: float) -> NextLook:
-        """All was read back and found as wanted, up to now; events meanwhile still count."""
+        """All was read back just now and found as wanted; events meanwhile still count."""
         return replace(self, looked_at=now, read_seconds=read_seconds, again_at=None)
 
     @property

@@ -2,71 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv4Interface
 
-from placewire.agent.contract.entries import (
-    RULE_PRIORITY_BASE,
-    RULE_PRIORITY_COUNT,
-    TABLE_BASE,
-    TABLE_COUNT,
-    Route,
-    Rule,
-)
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
-
-TABLES = range(TABLE_BASE, TABLE_BASE + TABLE_COUNT)
-PRIORITIES = range(RULE_PRIORITY_BASE, RULE_PRIORITY_BASE + RULE_PRIORITY_COUNT)
+from placewire.agent.contract.entries import RULE_PRIORITIES, TABLES, Route, Rule
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
 
 
-def routing_refusals(wanted: DesiredState, observed: ObservedState) -> list[Refusal]:
+def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
     foreign = {(f.collection, f.key): f.text for f in observed.foreign}
-    found = []
     for rule in wanted.rules:
-        found += _rule(rule, foreign.get(("rules", str(rule.priority))))
+        yield from _rule(rule, foreign.get(("rules", str(rule.priority))))
     addresses = {
         (a.interface, a.address.split("/")[0]) for a in wanted.addresses if _is_address(a.address)
     }
     for route in wanted.routes:
-        found += _route(route, addresses, foreign.get(("routes", route.key)))
-    return found
+        yield from _route(route, addresses, foreign.get(("routes", route.key)))
 
 
-def _rule(rule: Rule, foreign: str | None) -> list[Refusal]:
+def _rule(rule: Rule, foreign: str | None) -> Iterator[Refusal]:
     where = f"rule {rule.key}"
-    found = []
-    if rule.priority not in PRIORITIES:
-        found.append(
-            _refuse(where, f"its priority is outside {_span(PRIORITIES)}", "use our range")
-        )
+    if rule.priority not in RULE_PRIORITIES:
+        span = _span(RULE_PRIORITIES)
+        yield refuse(where, f"its priority is outside {span}", f"use a priority in {span}")
     if rule.table not in TABLES:
-        found.append(_refuse(where, f"its table is outside {_span(TABLES)}", "use our tables"))
+        yield _table_refusal(where)
     if foreign is not None:
-        found.append(
-            _refuse(where, f"a foreign rule has its priority: {foreign}", "move that rule")
-        )
-    return found
+        yield refuse(where, f"a foreign rule has its priority: {foreign}", "move that rule")
 
 
-def _route(route: Route, addresses: set[tuple[str, str]], foreign: str | None) -> list[Refusal]:
+def _route(route: Route, addresses: set[tuple[str, str]], foreign: str | None) -> Iterator[Refusal]:
     where = f"route {route.key}"
-    found = []
     if route.table not in TABLES:
-        found.append(_refuse(where, f"its table is outside {_span(TABLES)}", "use our tables"))
+        yield _table_refusal(where)
     if (route.interface, route.source) not in addresses:
-        found.append(
-            _refuse(
-                where,
-                f"its source {route.source} is no address of {route.interface} in this state",
-                "give that bridge the address",
-            )
+        yield refuse(
+            where,
+            f"its source {route.source} is no address of {route.interface} in this state",
+            "give that bridge the address",
         )
     if route.gateway is not None and not _is_address(route.gateway):
-        found.append(_refuse(where, f"its gateway {route.gateway} is not IPv4", "IPv4 only"))
+        yield refuse(where, f"its gateway {route.gateway} is not IPv4", "use an IPv4 gateway")
     if foreign is not None:
-        found.append(
-            _refuse(where, f"a foreign route is in its place: {foreign}", "move that route")
-        )
-    return found
+        yield refuse(where, f"a foreign route is in its place: {foreign}", "move that route")
+
+
+def _table_refusal(where: str) -> Refusal:
+    span = _span(TABLES)
+    return refuse(where, f"its table is outside {span}", f"use a table in {span}")
 
 
 def _is_address(text: str) -> bool:
@@ -79,7 +62,3 @@ def _is_address(text: str) -> bool:
 
 def _span(numbers: range) -> str:
     return f"{numbers.start}..{numbers.stop - 1}"
-
-
-def _refuse(where: str, what: str, remedy: str) -> Refusal:
-    return Refusal(what=what, where=where, remedy=remedy)

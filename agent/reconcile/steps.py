@@ -1,9 +1,9 @@
-"""One change of one server, typed: what drivers execute and what reports and the audit log show."""
+"""A step: one typed change of one server, which drivers execute and reports and audit log show."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from placewire.agent.contract.entries import Entry
 from placewire.agent.contract.state import Change, TakenOver
@@ -44,19 +44,15 @@ class EntryStep:
 
 @dataclass(frozen=True)
 class NicStep:
-    """A NIC's own addresses and routes move to its bridge, or back to it.
+    """A NIC's own addresses and routes move to its bridge, or back to the NIC.
 
-    held: what the NIC has when it is its own master: before the move to the bridge, after the move
-    back.
+    held: what the NIC has while it is no port: before the move to the bridge, after the move back.
     """
 
+    collection: ClassVar[str] = "nics"
     direction: Literal["to bridge", "back"]
     bridge: str
     held: TakenOver
-
-    @property
-    def collection(self) -> str:
-        return "nics"
 
     def as_change(self) -> Change:
         alone, under = self.held.model_dump_json(), f'{{"bridge":"{self.bridge}"}}'

@@ -1,4 +1,4 @@
-"""What of ours carries no mark that says so, and is known from what was asked and noted. Pure."""
+"""Lists what Placewire changes but cannot mark: sysctls, and interfaces left by Open vSwitch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from placewire.agent.contract.state import DesiredState, Ledger
 
 
 class Unmarked(NamedTuple):
-    """sysctls: names. bridges: names of those of which ovs-vswitchd may have left the interface
-    when it was killed: it removes none that it did not make itself."""
+    """sysctls: names. bridges: names of bridges whose interface may be left in the kernel: a killed
+    ovs-vswitchd leaves its own there, and the next one removes none that it did not make."""
 
     sysctls: Collection[str] = ()
     bridges: Collection[str] = ()
 
 
 def unmarked(desired: DesiredState | None, ledger: Ledger) -> Unmarked:
-    names = {sysctl.name for sysctl in ledger.sysctls}
+    """Known from the desired state and the ledger alone."""
+    wanted = desired.sysctls if desired else ()
     return Unmarked(
-        sysctls=frozenset(names | {s.name for s in desired.sysctls} if desired else names),
+        sysctls=frozenset(sysctl.name for sysctl in (*ledger.sysctls, *wanted)),
         bridges=frozenset(taken.bridge for taken in ledger.nics),
     )

@@ -1,12 +1,13 @@
-"""What is refused before anything is touched. Pure; every refusal says what, where and a remedy."""
+"""Finds why a desired state cannot be applied to a server, before anything is touched. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placewire.agent.contract.capabilities import TrafficControl
-from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.refusals_nics import (
     address_refusals,
@@ -28,11 +29,9 @@ UNKNOWN_KERNEL = TrafficControl()
 class ServerFacts:
     """What the checks need to know of the server beside its observed state.
 
-    protected            interfaces that are never touched
-    protected_addresses  addresses that must keep working, as a.b.c.d: that which reaches the
-                         controller among them
-    open_vswitch_version e.g. (3, 1)
-    traffic_control      what the kernel has of it
+    open_vswitch_version  for example (3, 1)
+    protected             interfaces that are never touched
+    protected_addresses   addresses (a.b.c.d) that must keep working, as the way to the controller
     """
 
     server: str
@@ -46,25 +45,16 @@ class ServerFacts:
 def refusals(
     desired: DesiredState, observed: ObservedState, ledger: Ledger, facts: ServerFacts
 ) -> tuple[Refusal, ...]:
-    """Empty where `desired` can be applied."""
+    """All refusals; empty where `desired` can be applied."""
+    where = f"server {facts.server}"
     if desired.server != facts.server:
-        return (
-            Refusal(
-                what=f"this state is for server {desired.server!r}",
-                where=f"server {facts.server}",
-                remedy="give every agent the name that its server has in the plan",
-            ),
-        )
+        what = f"this state is for server {desired.server!r}"
+        return (refuse(where, what, "give every agent the name that its server has in the plan"),)
     try:
         wanted = canonical(desired)
     except ValueError as error:
-        return (
-            Refusal(
-                what=f"{error}; only IPv4 is supported",
-                where=f"server {facts.server}",
-                remedy="use IPv4 addresses and networks",
-            ),
-        )
+        what = f"{error}; only IPv4 is supported"
+        return (refuse(where, what, "use IPv4 addresses and networks"),)
     taken = {nic.nic for nic in ledger.nics}
     found = [
         *_twice(wanted),
@@ -81,26 +71,23 @@ def refusals(
     return tuple(dict.fromkeys(found))
 
 
-def _twice(wanted: DesiredState) -> list[Refusal]:
+def _twice(wanted: DesiredState) -> Iterator[Refusal]:
     counts = Counter((entry.collection, entry.key) for entry in wanted.entries())
-    return [
-        Refusal(what="occurs twice", where=f"{collection}: {key}", remedy="state it once")
-        for (collection, key), count in counts.items()
-        if count > 1
-    ]
+    for (collection, key), count in counts.items():
+        if count > 1:
+            yield refuse(f"{collection}: {key}", "occurs twice", "state it once")
 
 
-def _management(wanted: DesiredState, observed: ObservedState, facts: ServerFacts) -> list[Refusal]:
-    """No NIC through which the controller is reached may be taken over."""
+def _management(
+    wanted: DesiredState, observed: ObservedState, facts: ServerFacts
+) -> Iterator[Refusal]:
+    """Refuses a NIC through which the controller is reached."""
     nics = {bridge.nic for bridge in wanted.bridges}
-    return [
-        Refusal(
-            what=f"carries {address}, through which this server reaches its controller",
-            where=f"NIC {nic.name}",
-            remedy="reach the controller over a NIC that is not in the plan",
-        )
-        for nic in observed.nics
-        if nic.name in nics
-        for address in nic.addresses
-        if address.split("/")[0] in facts.protected_addresses
-    ]
+    for nic in observed.nics:
+        for address in nic.addresses:
+            if nic.name in nics and address.split("/")[0] in facts.protected_addresses:
+                yield refuse(
+                    f"NIC {nic.name}",
+                    f"carries {address}, through which this server reaches its controller",
+                    "reach the controller over a NIC that is not in the plan",
+                )

@@ -1,4 +1,4 @@
-"""A small controller for tests: mutual TLS, the link's three paths, requests by hand."""
+"""A small controller for tests: mutual TLS, the link's three paths, and requests by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PORT = 7443
 
 
 def write_certificates(directory: Path, controller_name: str = "controller") -> None:
-    """ca.crt, and agent and controller with key each, all in `directory`."""
+    """Writes ca.crt, and agent and controller with a key each, to `directory`."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("authority", authority_key, None, None)
     _write(directory / "ca", authority, authority_key)
@@ -76,9 +76,9 @@ class ControllerDouble:
         self.hellos: list[Any] = []
         self.replies: dict[str, Any] = {}
         self.deliveries = 1
-        # For how long a poll waits for something to answer.
+        # How long a poll waits for a request.
         self.poll_seconds = 1.0
-        # What becomes of the next message: "lost", "cut", "reply lost"; "" again after it.
+        # What happens to the next message: "lost", "cut" or "reply lost"; "" again afterwards.
         self.spoil = ""
         self._name = uuid.uuid4().hex[:8]
         self._numbers = itertools.count(1)
@@ -100,15 +100,15 @@ class ControllerDouble:
         self._thread.join(5)
 
     def send(self, request: Frozen | dict[str, Any]) -> str:
-        """The id of the request."""
+        """Returns the id of the request."""
         body = request if isinstance(request, dict) else request.model_dump(mode="json")
-        # Agents remember what they answered: another controller's must have other names.
+        # Agents remember their answers by id, so another controller needs other ids.
         identifier = f"{self._name}-{next(self._numbers)}"
         self._waiting.append({"id": identifier, "body": body})
         return identifier
 
     def ask(self, request: Frozen | dict[str, Any], seconds: float = 20) -> Any:
-        """The reply, as JSON."""
+        """Returns the reply as JSON."""
         identifier = self.send(request)
         return wait_for(lambda: self.replies.get(identifier), str(request)[:80], seconds)
 
@@ -152,7 +152,7 @@ class ControllerDouble:
         while not self._waiting and time.monotonic() < until:
             await asyncio.sleep(0.05)
         if mine != self._session or request.transport is None or request.transport.is_closing():
-            # Of an agent that was killed meanwhile: what it took would reach nobody.
+            # The poll of an agent that was killed meanwhile: what it took would reach nobody.
             raise web.HTTPGone
         taken, self._waiting = self._waiting, []
         if taken and self.spoil in ("lost", "cut"):

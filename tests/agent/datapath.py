@@ -1,8 +1,8 @@
-"""Which of Open vSwitch's datapaths the network tests run on, and how fast the machine is.
+"""Which of Open vSwitch's datapaths the network tests use, and how slow the machine is.
 
 PLACEWIRE_DATAPATH        netdev (the default) or system, which needs the kernel's module
-PLACEWIRE_TEST_PATIENCE   how many times longer than usual is waited for something: an emulated
-                          processor is slow. Nothing that a test asserts depends on it.
+PLACEWIRE_TEST_PATIENCE   how many times longer than usual tests wait, for a slow (emulated)
+                          processor; no assertion of a test depends on it
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What must hold of a server at the end of a run with faults, recomputed without agent/reconcile's
-state machine: which decisions may be in force, and what a whole state is."""
+"""The laws that must hold of a server at the end of a run with faults: which decisions may be in
+force, and what a whole state is. They do not use the state machine of agent/reconcile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Outcome = Literal["done", "refused", "unknown"]
 
 
 class Decisions:
-    """Which generation (0: nothing of ours) may be in force once all leases have run out, by the
-    decisions that reached the agent. `unknown`: nobody heard how it went, so both are right."""
+    """Which generations (0: nothing of ours) may be in force once all leases have run out, by the
+    decisions that reached the agent. `unknown`: nobody heard the outcome, so both are right."""
 
     def __init__(self) -> None:
         self.possible = frozenset({0})
@@ -52,7 +52,7 @@ class Decisions:
 def not_whole(
     server: MemoryServer, desired: DesiredState | None, others: Others, vanished: set[str]
 ) -> list[str]:
-    """What of `desired` is missing, what is too much, and what was not put back."""
+    """What of `desired` is missing, what is there too much, and what was not put back."""
     wanted = canonical(desired) if desired is not None else Collections()
     everything = Unmarked(sysctls=frozenset(server.sysctls), bridges=frozenset(server.links))
     found = server.read(server.read_switch(), everything)

@@ -12,7 +12,8 @@ from tests.agent.fault_laws import Outcome
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """What the service gives to threads runs at once: the order of steps is the seed's alone."""
+    """Runs what the service gives to threads at once, so that only the seed decides the order of
+    steps."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

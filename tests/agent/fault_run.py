@@ -1,8 +1,8 @@
 """One run of the real state machine with faults, from one seed, and the laws that it must keep.
 
-Real are keeper, lease, reconcile, store, service and link; in memory are the server, its disk, its
-clocks, the controller and the way to it. `fault_run(seed)` tells what struck, how it ended, and
-which laws were broken; run it by hand to see the story of a seed.
+Keeper, lease, reconcile, store, service and link are real; the server, its disk, its clocks, the
+controller and the way to it are in memory. `fault_run(seed)` returns what struck, how the run
+ended, and which laws were broken; run it by hand to see the story of a seed.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ CONTENTS = tuple(
         ((1_000_000, 1_000_000), ("classifiers", "flows", "queues", "shapers")),
     )
 )
-# Long enough for every lease and every pause between two attempts.
+# Longer than every lease and every pause between two attempts.
 LONGEST_SETTLING_SECONDS = 20_000.0
-# Until what was fought over is put back again.
+# How long until what was fought over is put back again.
 LONGEST_DRIFT_SECONDS = 4000.0
 
 
@@ -85,7 +85,7 @@ class FaultRun:
         self._running_seconds = 1000.0  # the boot clock
         self._clock_off = 1_700_000_000.0
         self._vanished: set[str] = set()
-        # Whether what is in force may have been changed by others since the agent last made it so.
+        # Whether others may have changed the state in force since the agent last made it whole.
         self._disturbed = False
         self._decisions = Decisions()
         self._staged: dict[int, DesiredState] = {}
@@ -102,7 +102,7 @@ class FaultRun:
     # -- the agent's life ------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """As agent/daemon.py does it."""
+        """Starts the agent as agent/daemon.py does."""
         self.striker.agent_is_dead = False
         self._say("agent starts")
         try:
@@ -127,7 +127,7 @@ class FaultRun:
         return self._running_seconds + self._clock_off
 
     def _alive(self, what: Callable[[], object]) -> bool:
-        """Does it as the agent; False where the agent died of it."""
+        """Does something as the agent; returns False where the agent died of it."""
         try:
             what()
         except AgentDied as death:
@@ -146,7 +146,7 @@ class FaultRun:
         self._disturbed = True
 
     def _revive(self) -> None:
-        """systemd starts it again, and again."""
+        """Starts the agent until it lives, as systemd does."""
         for _ in range(20):
             if self.keeper is not None or self.broken:
                 return
@@ -156,7 +156,7 @@ class FaultRun:
     # -- what happens beside it ------------------------------------------------------------------
 
     def _happen(self, fault: Fault) -> bool:
-        """An agent is told of most things that happen to its server, and finds the others later."""
+        """Makes an event happen. The agent is told of most, and finds the others later."""
         happened = self._strike(fault)
         if happened and self.keeper is not None and self._rng.random() < 0.7:
             self.keeper.notice(switch_restarted=fault is Fault.SWITCH_RESTARTS)
@@ -191,7 +191,7 @@ class FaultRun:
         return bool(what)
 
     def _message_meanwhile(self) -> bool:
-        """Renewing and committing do not wait for a change that is under way."""
+        """Renews or commits, which does not wait for a change under way."""
         if self.keeper is None or self._generation == 0:
             return False
         generation = self._generation
@@ -223,7 +223,8 @@ class FaultRun:
                 self._alive(lambda: self._keep_lease(until))
 
     def _keep_lease(self, until: float) -> None:
-        """As agent/daemon.py does it, without looking every second at what does not change."""
+        """Keeps the lease as agent/daemon.py does, but skips the seconds in which nothing
+        changes."""
         assert self.keeper is not None
         due = self.keeper.seconds_until_due()
         left = until - self._running_seconds
@@ -287,7 +288,7 @@ class FaultRun:
         try:
             document = json.loads(data)
         except ValueError:
-            return  # The link says so, and asks again.
+            return  # The link reports it, and polls again.
         self._link._take_all(self._http, document)  # type: ignore[arg-type]
         await asyncio.gather(*self._link._tasks.values())
 
@@ -306,13 +307,13 @@ class FaultRun:
             self._decisions.destroy(outcome)
 
     def _is_durable(self) -> bool:
-        """Whether an agent that starts anew would know what this one knows."""
+        """Whether an agent that starts again would know what this one knows."""
         return self.keeper is not None and (
             DiskStore(self._disk.root).load().lease == self.keeper.lease  # type: ignore[arg-type]
         )
 
     def _step(self) -> None:
-        """Something that a controller does, or time."""
+        """Something that a controller does, or time passes."""
         generation = self._generation
         choices: list[tuple[int, Callable[[], None]]] = [
             (8 if self._staged else 60, lambda: self._stage(again=False)),
@@ -333,7 +334,7 @@ class FaultRun:
         self._rng.choices([act for _, act in choices], weights)[0]()
 
     def _end_agent(self) -> None:
-        """By systemd: between two requests."""
+        """Ends the agent between two requests, as systemd does."""
         self.keeper = None
 
     def _stage(self, *, again: bool) -> None:
@@ -354,7 +355,7 @@ class FaultRun:
     # -- laws ------------------------------------------------------------------------------------
 
     def _look(self, when: str) -> None:
-        """Between two steps, while the agent lives."""
+        """Checks laws between two steps, while the agent lives."""
         assert self.keeper is not None
         lease = self.keeper.lease
         self._say(f"   after {when}: {lease.phase} {lease.generation} of {lease.highest_generation}"
@@ -389,7 +390,7 @@ class FaultRun:
     # -- from beginning to end -------------------------------------------------------------------
 
     def run(self) -> str:
-        """How it ended."""
+        """Returns how the run ended."""
         self._start_at_first()
         for _ in range(self._rng.randint(5, 14)):
             self._revive()
@@ -433,7 +434,8 @@ class FaultRun:
                 self.keeper.notice(switch_restarted=True)
 
     def _settle(self) -> None:
-        """Until all leases have run out. What others put on ours is taken off when it is told."""
+        """Lets time pass until all leases have run out. What others put on ours is taken off once
+        the agent names it."""
         until = self._running_seconds + LONGEST_SETTLING_SECONDS
         while self.keeper is not None and not self.broken and self._running_seconds < until:
             if self._is_at_rest():
@@ -446,8 +448,8 @@ class FaultRun:
             self._break("it never came to rest")
 
     def _is_at_rest(self) -> bool:
-        """Nothing is to come of leases, and what a start or a failed change left is made whole; or
-        it is drift, which stays where it is only reported."""
+        """Whether no lease has anything to come, and what a start or a failed change left is made
+        whole; or whether what is left is drift that is only reported."""
         assert self.keeper is not None
         lease, drift = self.keeper.lease, self.keeper.drift
         reported = drift.policy == "report" and drift.since_unix is not None
@@ -458,8 +460,8 @@ class FaultRun:
         )
 
     def _mend(self) -> None:
-        """What others changed while it was in force comes back: by itself, or with the next start
-        of the agent where drift is only reported."""
+        """What others changed while it was in force comes back: by itself, or at the next start of
+        the agent where drift is only reported."""
         assert self.keeper is not None
         if self.keeper.drift.policy == "report":
             self._keep_lease(self._running_seconds + LONGEST_DRIFT_SECONDS)
@@ -487,7 +489,7 @@ class FaultRun:
 
 
 def fault_run(seed: int, loop: asyncio.AbstractEventLoop) -> Told:
-    """loop: with an InlineExecutor. Needs store_on_memory_disks."""
+    """loop: has an InlineExecutor. To be called within store_on_memory_disks."""
     run = FaultRun(seed, loop)
     try:
         ended = run.run()

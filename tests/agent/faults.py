@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Place(Enum):
-    """Where a step of a run is, so that a fault strikes where it can happen."""
+    """Where a step of a run is; a fault strikes only where it can happen."""
 
     EFFECT = "a change of kernel or database"
     READ = "a reading"
@@ -46,8 +46,8 @@ class Fault(Enum):
 _WORK = frozenset({Place.EFFECT, Place.READ, Place.DISK})
 _ANY = _WORK | {Place.WAIT}
 _MESSAGE = frozenset({Place.MESSAGE})
-# Of each fault: where it strikes, before how many such places at the latest, and how many places
-# in a row it lasts at most.
+# fault: (the places where it strikes, after at most how many of them it begins, and at most how
+# many of them in a row it lasts).
 _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.AGENT_KILLED: (_WORK, 250, 1),
     Fault.POWER_CUT: (_ANY, 250, 1),
@@ -71,7 +71,7 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.OURS_EDITED: (_ANY, 250, 2),
     Fault.THEIRS_MADE: (_ANY, 250, 2),
 }
-# Things that happen to the server beside what is under way there.
+# Faults that are events: they happen to the server beside the operation under way.
 EVENTS = frozenset(
     {
         Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.NIC_VANISHES, Fault.SWITCH_RESTARTS,
@@ -82,11 +82,11 @@ MOST_FAULTS = 4
 
 
 class AgentDied(BaseException):
-    """The agent's process is gone; no code of it runs any more."""
+    """The agent's process is gone, and none of its code may run any more."""
 
 
 class PowerCut(AgentDied):
-    """The whole machine is."""
+    """The whole machine has lost power."""
 
 
 @dataclass
@@ -97,7 +97,8 @@ class _Planned:
 
 
 class Striker:
-    """Asked at every step of a run. `happen` makes an event of EVENTS true."""
+    """Asked at every step of a run whether a fault strikes. happen: makes an event of EVENTS
+    happen, and returns whether it could."""
 
     def __init__(self, rng: random.Random, happen: Callable[[Fault], bool]) -> None:
         self._happen = happen
@@ -109,7 +110,7 @@ class Striker:
         self.story: list[str] = []
 
     def at(self, place: Place, what: str) -> Fault | None:
-        """The fault that strikes here, if one does. Raises AgentDied."""
+        """The fault that strikes at this step, or None. Raises AgentDied."""
         if self.agent_is_dead and place is not Place.MESSAGE and place is not Place.WAIT:
             raise AgentDied
         if self.stopped or self._busy:
@@ -130,7 +131,7 @@ class Striker:
             self._busy = True
             try:
                 if not self._happen(fault):
-                    return None  # Not possible now: the next step may be better.
+                    return None  # It is not possible now, but may be at the next step.
             finally:
                 self._busy = False
         planned.lasts -= 1
@@ -146,7 +147,7 @@ class Striker:
 
 
 class NoFaults(Striker):
-    """Strikes nowhere."""
+    """Never strikes."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0), lambda _: False)

@@ -1,4 +1,5 @@
-"""Everybody else on a MemoryServer: edits what is ours, and makes objects that must survive us."""
+"""Everybody else on a MemoryServer: edits what is ours, and makes objects that we must not
+touch."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Others:
     def __init__(self, rng: random.Random, server: MemoryServer) -> None:
         self._rng = rng
         self._server = server
-        # What they made: its name, whether it is still there, and whether a reboot takes it away.
+        # What they made: (name, whether it is still there, whether a reboot takes it away).
         self._made: list[tuple[str, Callable[[], bool], bool]] = []
         self.edited_sysctls: set[str] = set()
         server.bridges["br-ex"] = BridgeRow("br-ex", False, "eth9", 1500, {"eth9": _port("eth9")})
@@ -46,7 +47,7 @@ class Others:
         self._made = [made for made in self._made if not made[2]]
 
     def make_their_own(self) -> str:
-        """What was made; "" where there is no place for it now."""
+        """Returns what was made; "" where there is no place for it now."""
         makers: list[Callable[[], str]] = [
             lambda: self._make_rule(RULE_PRIORITY_BASE + self._rng.choice([0, 5])),
             lambda: self._make_route(TABLE_BASE + self._rng.choice([0, 5]), "10.97.0.0/16"),
@@ -59,7 +60,7 @@ class Others:
         return self._rng.choice(makers)()
 
     def edit_ours(self) -> str:
-        """What was changed; "" where there is nothing of ours."""
+        """Returns what was changed; "" where there is nothing of ours."""
         edits = [
             *self._edits_of_kernel(),
             *self._edits_of_switch(),
@@ -71,7 +72,7 @@ class Others:
         return what
 
     def get_out_of_the_way(self) -> None:
-        """What an operator does who reads why the agent cannot go on."""
+        """Does what an operator does who reads why the agent cannot go on."""
         server = self._server
         server.bridges = {
             name: row for name, row in server.bridges.items() if row.ours or name == "br-ex"
@@ -102,7 +103,7 @@ class Others:
         return f"rule {priority}"
 
     def _make_route(self, table: int, destination: str) -> str:
-        """As `ip route add` does: not where there is one already."""
+        """Like `ip route add`: makes none where there is one already."""
         route = Route(table=table, destination=destination, interface=MANAGEMENT, source="")
         if any(held.key == route.key for held, _ in self._server.routes):
             return ""
@@ -111,7 +112,8 @@ class Others:
         return route.key
 
     def _make_flow(self) -> str:
-        """On a bridge of ours, with another match or priority. It lives as long as the bridge."""
+        """Makes a flow on a bridge of ours, with another match or priority. It lives as long as the
+        bridge."""
         rows = self._a_bridge_of_ours(lambda row: row.name in self._server.flows)
         if rows is None:
             return ""
@@ -123,7 +125,7 @@ class Others:
                 FlowRow(False, FLOW_PRIORITY, f"10.7.{rows.nic[-1]}.2", 0),
             ]
         )
-        # As `ovs-ofctl add-flow` does it: in the place of ours.
+        # Takes the place of ours, as `ovs-ofctl add-flow` does.
         table[:] = [
             row
             for row in table
@@ -147,7 +149,7 @@ class Others:
         return f"port on {row.name}"
 
     def _make_qos(self) -> str:
-        """On our port: ours is no longer in use."""
+        """Puts a QoS on our port, so that ours is no longer in use."""
         row = self._a_bridge_of_ours(
             lambda row: row.nic in row.ports and all(p.qos is None or p.qos.ours
                                                      for p in row.ports.values())
@@ -166,7 +168,7 @@ class Others:
         return f"QoS on {port.name}"
 
     def _make_bridge(self) -> str:
-        """Also with a name as ours have."""
+        """Makes a bridge, also with a name like ours."""
         name = self._rng.choice(["br-2", "pw-nic1", "pw-x"])
         if name in self._server.bridges:
             return ""

@@ -25,7 +25,7 @@ def stage(config: AgentConfig, desired: DesiredState, lease_seconds: float = 60)
 
 
 def stage_impatiently(config: AgentConfig, desired: DesiredState) -> ApplyReport:
-    """Where it is known that the read-back will never be as wanted."""
+    """For tests in which the read-back never becomes as wanted."""
     server = Server(config)
     store = DiskStore(Path(config.state_dir))
     impatient = Keeper(server, store, server_facts(config, server), read_back_seconds=0.5)
@@ -61,7 +61,8 @@ def read_back(config: AgentConfig, generation: int) -> ReadBackResult:
 
 
 def reaches(address: str, source: str = "") -> bool:
-    """A closed TCP port answers with a refusal: the way there and back works."""
+    """Whether an address answers: a closed TCP port that refuses shows that the way there and back
+    works."""
     with socket.socket() as probe:
         probe.settimeout(2)
         probe.bind((source, 0))

@@ -1,8 +1,8 @@
-"""A disk in memory under placewire.agent.store.DiskStore: full, failing, or cut off from power.
+"""A disk in memory under placewire.agent.store.DiskStore, which can be full, fail, or lose power.
 
-A write is in the page cache until the file is synced, a name until its directory is. What was not
-synced may be lost, or half there, after a power cut; a killed process loses nothing but its own
-buffers. Stands in for the few things of pathlib and os that the store uses.
+A write is in the page cache until the file is synced, a name until its directory is synced. After a
+power cut, what was not synced may be lost, or half there; a killed process loses only its own
+buffers. MemoryPath stands in for the few things of pathlib and os that the store uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from placewire.agent import store
 from tests.agent.faults import Fault, Place, Striker
 
-# Of the directory and of every file in it: one user.
+# One user owns the directory and every file in it.
 _OWNED = SimpleNamespace(st_uid=0, st_gid=0)
 
 
@@ -31,7 +31,7 @@ class MemoryDisk:
     def __init__(self, striker: Striker) -> None:
         self.striker = striker
         self._names: dict[str, Inode] = {}
-        # What names may be after a power cut, oldest first; the first is certain.
+        # The names that may be there after a power cut, oldest first; the first is certain.
         self._histories: list[dict[str, Inode]] = [{}]
 
     @property
@@ -125,7 +125,7 @@ class MemoryPath:
 
 
 class MemoryFile:
-    """Written at its end. Text is buffered until a flush."""
+    """A file that is written at its end. Text is buffered until a flush."""
 
     def __init__(self, disk: MemoryDisk, inode: Inode, *, buffered: bool) -> None:
         self._disk = disk
@@ -165,7 +165,7 @@ class MemoryFile:
         self._inode.synced = self._inode.data
 
     def _write_out(self) -> int:
-        """How many bytes went: a disk that becomes full takes the first ones."""
+        """Returns how many bytes were written: a disk that becomes full takes the first ones."""
         raw, self._buffer = self._buffer, b""
         if self._disk.at("write") is Fault.DISK_FULL:
             raw = raw[: len(raw) // 3]

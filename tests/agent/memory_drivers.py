@@ -1,4 +1,4 @@
-"""The Protocol `Network` over a MemoryServer: each single effect is a step that may fail.
+"""The Protocol `Network` over a MemoryServer, where each single effect is a step that may fail.
 
 The order, the batches and the guards are those of agent/drivers/server.py: one transaction for the
 rows of bridges or queues, one bundle of flows per bridge, one call per kernel object.
@@ -37,7 +37,7 @@ class MemoryNetwork:
         self._striker = striker
 
     def observe(self, sought: Unmarked) -> ObservedState:
-        """The database first, then the kernel, which may be another by then."""
+        """Reads the database first, then the kernel, which may have changed in between."""
         self._read("the database")
         switch = self._server.read_switch()
         self._read("the kernel")
@@ -56,7 +56,7 @@ class MemoryNetwork:
             raise UnreadableError(f"{what} does not answer")
 
     def _do(self, what: str, effect: Callable[[], None]) -> None:
-        """One effect of the system, which happens as a whole or not at all."""
+        """Does one effect on the system, which happens as a whole or not at all."""
         fault = self._striker.at(Place.EFFECT, what)
         if fault is Fault.CALL_FAILS:
             raise EffectError(f"{what}: injected")
@@ -71,7 +71,8 @@ class MemoryNetwork:
         self._do("unused rows", self._server.stray.clear)
 
     def _follow(self) -> None:
-        """After what was written to the database: it stays there, whoever takes it in."""
+        """Called after a write to the database, where it stays whether or not ovs-vswitchd takes it
+        in."""
         self._server.switch_follows()
         _require(self._server.switch_runs, "ovs-vswitchd does not take it in")
 
@@ -198,8 +199,8 @@ class MemoryNetwork:
             self._do(f"flows of {bridge}", lambda own=own, b=bridge: self._bundle(b, own))
 
     def _bundle(self, bridge: str, steps: list[EntryStep]) -> None:
-        """Refused as a whole where others have a flow of the same match and priority as one to add:
-        each add is tried first."""
+        """Refused as a whole where a foreign flow has the match and priority of a flow to add: each
+        add is tried first."""
         there = self._server.switch_runs and bridge in self._server.flows
         _require(there, f"{bridge}.mgmt: no such socket")
         rows = self._server.flows[bridge]
@@ -261,7 +262,7 @@ class MemoryNetwork:
         link.classifiers.append(classifier)
 
     def _remove_classifier(self, step: EntryStep) -> None:
-        """Those that stood there before; the new one, where both are alike, is the last."""
+        """Removes one that stood there before: where both are alike, the new one is the last."""
         nic = step.entry.nic  # type: ignore[union-attr]
         _require(nic in self._server.links, f"{nic} is gone")
         held = self._server.links[nic].classifiers
@@ -306,7 +307,7 @@ class MemoryNetwork:
         self._server.rules.remove((rule, True))
 
     def _nic_moves(self, steps: list[NicStep]) -> None:
-        """Tries everything, and says at the end what did not go."""
+        """Tries every move, and says at the end which failed."""
         for step in steps:
             failures = []
             calls = self._to_bridge(step) if step.direction == "to bridge" else self._back(step)

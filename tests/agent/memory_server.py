@@ -1,4 +1,4 @@
-"""A server's kernel and Open vSwitch database as values: what the drivers would find and change.
+"""A server's kernel and Open vSwitch database as values, for drivers in memory.
 
 The rows of the database outlive a reboot; the kernel's state follows them (`switch_follows`) as
 ovs-vswitchd makes it. What the kernel does by itself is here as well: what goes with an interface,
@@ -78,7 +78,7 @@ class Link:
 
 
 class MemoryServer:
-    """nic0 and nic1 with an address each and a gateway's route on nic0, and a management NIC."""
+    """Has nic0 and nic1 with an address each, a gateway's route on nic0, and a management NIC."""
 
     def __init__(self) -> None:
         self.bridges: dict[str, BridgeRow] = {}
@@ -86,10 +86,10 @@ class MemoryServer:
         self.boot()
 
     def boot(self) -> None:
-        """What the kernel and the distribution's own configuration make of an empty machine, and
+        """Makes what the kernel and the distribution's configuration make of an empty machine, and
         what ovs-vswitchd makes of its database."""
         self.switch_runs = True
-        # Interfaces that ovs-vswitchd did not make itself, and whose bridge is gone.
+        # Interfaces that this ovs-vswitchd did not make itself, and whose bridge is gone.
         self.left: set[str] = set()
         self.links = {
             **{nic: Link(mac(nic), addresses=[base_address(nic)]) for nic in NICS},
@@ -107,8 +107,8 @@ class MemoryServer:
     # -- what ovs-vswitchd does ----------------------------------------------------------------
 
     def switch_follows(self) -> None:
-        """After each change of the database: interfaces of bridges come and go, and all classes
-        are written again. A queueing discipline that someone removed is not put back."""
+        """Called after each change of the database: interfaces of bridges come and go, and all
+        classes are written again. A queueing discipline that someone removed is not put back."""
         if not self.switch_runs:
             return
         for name in self._without_bridge() - self.left:
@@ -130,13 +130,14 @@ class MemoryServer:
                 link.classes = _classes(qos)
 
     def install(self, nic: str) -> None:
-        """The HTB of a port that has got its QoS just now."""
+        """Makes the HTB of a port that has just got its QoS."""
         port = self.port(nic)
         if self.switch_runs and port is not None and port.qos is not None and nic in self.links:
             self.links[nic].classes = _classes(port.qos)
 
     def switch_restarts(self) -> None:
-        """Its interfaces are new ones, and its flow tables empty; queues are as in the database."""
+        """Its interfaces are made anew, and its flow tables are empty; queues are as in the
+        database."""
         for name in [n for n, link in self.links.items() if link.internal]:
             self.remove_link(name)
         self.switch_follows()
@@ -144,12 +145,12 @@ class MemoryServer:
             self.install(nic)
 
     def switch_dies(self) -> None:
-        """Interfaces and queues stay in the kernel; its flow tables were its own."""
+        """Interfaces and queues stay in the kernel; the flow tables are lost with the process."""
         self.switch_runs = False
         self.flows = {name: [] for name in self.flows}
 
     def switch_comes_back(self) -> None:
-        """It takes up the interfaces of the bridges that there are, and no other."""
+        """A new ovs-vswitchd takes up the interfaces of the bridges that exist, and no other."""
         self.switch_runs = True
         self.left = self._without_bridge()
         self.switch_follows()
@@ -174,14 +175,14 @@ class MemoryServer:
         self.flows.pop(name, None)
 
     def set_up(self, name: str, up: bool) -> None:
-        """Routes through an interface that goes down are gone."""
+        """Routes through an interface that goes down are lost."""
         self.links[name].up = up
         if not up:
             self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
             self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
 
     def remove_address(self, interface: str, address: str) -> None:
-        """Routes that name it as their source go with it."""
+        """Routes that have the address as their source go with it."""
         self.links[interface].addresses.remove(address)
         gone = address.split("/", maxsplit=1)[0]
         self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
@@ -191,7 +192,7 @@ class MemoryServer:
             self.remove_link(nic)
 
     def nic_comes_back(self, nic: str) -> None:
-        """Bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
+        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
         if nic not in self.links:
             self.links[nic] = Link(mac(nic), up=False)
             self.sysctls[INTERFACE_SYSCTL.format(nic)] = "0"
@@ -247,7 +248,8 @@ class MemoryServer:
         }
 
     def read(self, switch: dict[str, object], sought: Unmarked) -> ObservedState:
-        """The kernel's part now, beside what was read of the database before."""
+        """The kernel's part as it is now, added to `switch`, which was read of the database
+        before."""
         bridges: Collection[Bridge] = switch["bridges"]  # type: ignore[assignment]
         names = [bridge.name for bridge in bridges if bridge.name in self.links]
         left = {n for n, link in self.links.items() if link.internal}
@@ -319,7 +321,7 @@ class MemoryServer:
         )
 
     def _foreign(self, names: Iterable[str], interfaces: Iterable[str]) -> list[ForeignEntry]:
-        """Of others, in our ranges."""
+        """Entries of others in our ranges."""
         return [
             *(
                 ForeignEntry(collection="bridges", key=name, text=f"interface {name}")

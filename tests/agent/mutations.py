@@ -1,6 +1,6 @@
-"""The runtime with one of its rules taken out: for RankPool(prepare=…).
+"""The job's runtime with one of its rules taken out, for RankPool(prepare=…).
 
-Each function changes the process that it is called in, for good.
+Each function changes the process that calls it, for good.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def strides_as_kernels_choose() -> None:
 
 
 def strides_lost_on_the_way() -> None:
-    """What arrives is contiguous."""
+    """Received tensors are contiguous."""
     unpack = Layout.unpack
 
     def contiguous(self: Layout, wire: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def strides_lost_on_the_way() -> None:
 
 
 def strides_sent_as_they_are() -> None:
-    """A sender sends its memory as a kernel left it, a receiver reads it as captured."""
+    """A sender sends its memory as a kernel left it; a receiver reads it as captured."""
     layout.as_captured = _as_it_is
     lower.as_captured = _as_it_is  # type: ignore[attr-defined]
 
@@ -48,7 +48,7 @@ def ties_forgotten() -> None:
 
 
 def messages_told_apart_by_order_alone() -> None:
-    """Messages of a pair share their tags, and a receiver expects them in another order than they
+    """All messages of a pair have one tag, and a receiver expects them in another order than they
     are sent in."""
     derive = runtime.rank_messages  # type: ignore[attr-defined]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.agent.server_under_test import ServerUnderTest, enter_namespace
 
 INTERVAL_SECONDS = 0.1
-# What was sent later than this before the end may still be on its way, and is not counted.
+# A request sent later than this before the end may still be under way, and does not count.
 ON_ITS_WAY_SECONDS = 0.3
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
 
@@ -54,7 +54,7 @@ class Probe:
 
 
 def _probe(namespace: str, address: str, pipe: Connection) -> None:
-    """Sends back, by number, when each request was sent and answered."""
+    """Sends back when each request was sent and answered, by its number."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     enter_namespace(namespace)
     sent: dict[int, float] = {}
@@ -82,11 +82,11 @@ def _send(raw: socket.socket, address: str, identifier: int, number: int) -> Non
     try:
         raw.sendto(header[:2] + struct.pack("!H", checksum) + header[4:], (address, 0))
     except OSError:
-        return  # No way there: lost.
+        return  # There is no route: the packet is lost.
 
 
 def _receive(raw: socket.socket, address: str, identifier: int) -> int | None:
-    """The number of an answer to one of ours."""
+    """The number of the request that was answered; of ours only."""
     try:
         packet, (source, _) = raw.recvfrom(256)
     except OSError:

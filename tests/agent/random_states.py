@@ -1,4 +1,4 @@
-"""Random desired states of the server under test, for hypothesis: each one that agents accept."""
+"""Random desired states of the server under test, for hypothesis; agents accept each of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One change of a real server with one fault at a random step of it, from a seed, and its verdict.
 
 The agent's daemon, its disk, Open vSwitch, the kernel and the link are real; the controller is a
-process that asks for what one change asks for. Two probes of 10 packets a second run meanwhile, one
-over the management NIC and one over the NIC whose queues change.
+process that makes the requests of one change. Meanwhile two probes send 10 packets a second each,
+one over the management NIC and one over the NIC whose queues change.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.agent.real_lab import RealLab
 from tests.agent.states import desired_state
 
 LEASE_SECONDS = 2.0
-# How long the controller waits for one answer, and then gives the change up.
+# How long the controller waits for one answer before it gives the change up.
 PATIENCE_SECONDS = 2.0
-# A fault strikes within this of the first request: about what a change takes. What others edit
-# also before it, when what is in force may not have been put back yet, and when all has settled.
+# A fault strikes within this time from the first request, about as long as a change takes. Edits by
+# others strike also before it, when the last edit may not have been healed yet, and after it.
 STRIKES_WITHIN_SECONDS = (0.0, 0.8)
 EDITED_WITHIN_SECONDS = (-0.8, 2.4)
 REPAIR_WITHIN_SECONDS = 0.5
-# How long the agent may take to be whole by itself (it tries again after 5 s), and after it was
-# started anew.
+# How long the server may take to be whole by itself (the agent tries again after 5 s), and after
+# another start of the agent.
 BY_ITSELF_SECONDS = 9.0
 AT_MOST_SECONDS = 25.0
-# What was asked for last may still be under way for so long, unseen.
+# For so long, the last request may still be under way unseen.
 QUIET_SECONDS = 0.8
 MANAGEMENT_ADDRESS, DATA_ADDRESS = "10.9.0.1", "10.7.0.1"
 
@@ -55,7 +55,7 @@ class RealFault(Enum):
     MESSAGE_TWICE = "messages twice"
 
 
-# What others do to what is ours, each as one command; where it is not there, nothing happens.
+# Edits by others, each one command; where the object does not exist, nothing happens.
 EDITS = (
     "tc qdisc del dev nic0 root",
     "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit",
@@ -76,7 +76,7 @@ _CONTENTS = tuple(
 
 
 class Told(NamedTuple):
-    """helped: whole only after another start of the agent. broken: "" or what is wrong."""
+    """helped: it was whole only after another start of the agent. broken: what is wrong, or ""."""
 
     seed: int
     fault: RealFault
@@ -88,7 +88,8 @@ class Told(NamedTuple):
 
 
 class RealFaultRun:
-    """Runs one after the other on one lab: each begins with what the one before left in force."""
+    """Does one run after the other on one lab; each begins with what the one before left in
+    force."""
 
     def __init__(self, lab: RealLab) -> None:
         self._lab = lab
@@ -96,7 +97,7 @@ class RealFaultRun:
         self._generation = lab.kept.lease.highest_generation
 
     def run(self, seed: int, fault: RealFault) -> Told:
-        """The seed says what is asked for, and when the fault strikes and is repaired."""
+        """The seed decides what is asked for, and when the fault strikes and is repaired."""
         rng = random.Random(seed)
         old = self._lab.kept.desired
         new = self._another(rng, old)
@@ -118,8 +119,8 @@ class RealFaultRun:
         return rng.choice(contents).model_copy(update={"generation": self._generation})
 
     def _change(self, rng: random.Random, fault: RealFault, new: DesiredState | None) -> bool:
-        """Asks for the change, strikes and repairs meanwhile. True: the controller knows that it
-        holds."""
+        """Asks for the change, strikes and repairs meanwhile. Returns True where the controller
+        knows that the change holds."""
         trouble = _Trouble(self._lab, fault, rng)
         requests: list[Frozen] = [Destroy(plan_name=keeping.PLAN)]
         if new is not None:
@@ -132,7 +133,7 @@ class RealFaultRun:
         return done
 
     def _ask(self, request: Frozen, trouble: _Trouble) -> Any:
-        """The answer; None where there is none, or where it was a controller that is gone."""
+        """The answer; None where there is none, or where a controller got it that is gone."""
         asked = self._lab.controller
         if not asked.alive:
             return None
@@ -150,7 +151,8 @@ class RealFaultRun:
     def _settle(
         self, allowed: Sequence[DesiredState | None]
     ) -> tuple[DesiredState | None, bool, str]:
-        """(what it ended on, whether the agent had to be started anew, what is wrong)"""
+        """(the state that the server ended on, whether the agent had to be started again, what is
+        wrong)"""
         wrong = self._wait_until_whole(allowed, BY_ITSELF_SECONDS)
         helped = bool(wrong)
         if helped:
@@ -160,7 +162,8 @@ class RealFaultRun:
         return next((s for s in allowed if _key(s) == _key(in_force)), None), helped, wrong
 
     def _wait_until_whole(self, allowed: Sequence[DesiredState | None], seconds: float) -> str:
-        """ "" where it was whole, and still was a moment later."""
+        """Returns "" where the server was whole, and still was a moment later; else what is
+        wrong."""
         deadline = time.monotonic() + seconds
         wrong = "not looked"
         while wrong and time.monotonic() < deadline:
@@ -171,7 +174,8 @@ class RealFaultRun:
         return wrong
 
     def _wrong(self, allowed: Sequence[DesiredState | None]) -> str:
-        """What the system's tools and a reading of another process say, not the agent."""
+        """What is wrong by the system's tools and by a reading of another process, not by the
+        agent."""
         kept = self._lab.kept
         if kept.lease.phase not in ("idle", "committed"):
             return f"the lease is {kept.lease.phase}: {kept.lease.detail}"
@@ -198,7 +202,7 @@ class RealFaultRun:
 
 
 class _Trouble:
-    """A fault that strikes once, somewhen about a change, and is repaired a moment later.
+    """A fault that strikes once, at some time during a change, and is repaired a moment later.
 
     ask_at: when the change is asked for, by the monotonic clock.
     """
@@ -268,9 +272,9 @@ def _key(state: DesiredState | None) -> str:
 
 
 def _look(lab: RealLab) -> str:
-    """Of a server that nothing of ours is on; without what a NIC that came back has anew (its
-    peer's index, after which columns are set), and without Open vSwitch's own device, which a
-    killed one leaves and the next one uses again."""
+    """What the system's tools show of a server on which nothing of ours is. Leaves out what a NIC
+    that came back has anew (its peer's index, which shifts columns), and Open vSwitch's own device,
+    which a killed one leaves and the next one uses again."""
     return lab.server.sh(
         "ip -br -4 address show | sed 's/@[^ ]*//' | tr -s ' '; "
         "ip -4 route show table all; ip rule show; "

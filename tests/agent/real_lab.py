@@ -1,5 +1,5 @@
 """A server under test with all that can fail on it: the agent's daemon and its small disk, Open
-vSwitch's two daemons, NICs, a controller. Each can be ended the hard way, and started again."""
+vSwitch's two daemons, NICs, a controller. Each can be killed, and started again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.agent.server_under_test import (
     wait_for,
 )
 
-# The agent's state takes some 20 KiB, and its audit log as much again in a few changes.
+# The agent's state takes some 20 KiB, and a few changes fill as much of the audit log.
 DISK_BYTES = 4 * 1024 * 1024
 
 
 class ControllerProcess:
-    """A ControllerDouble in a process of its own, that can be killed as one."""
+    """A ControllerDouble in a process of its own, which can be killed."""
 
     def __init__(self, server: ServerUnderTest) -> None:
         context = multiprocessing.get_context("fork")
@@ -42,11 +42,11 @@ class ControllerProcess:
         assert self._ask("ready") is True
 
     def send(self, request: Frozen) -> str:
-        """The id of the request."""
+        """Returns the id of the request."""
         return str(self._ask("send", request.model_dump(mode="json")))
 
     def reply(self, identifier: str) -> Any:
-        """As JSON; None as long as there is none."""
+        """Returns the reply as JSON; None while there is none."""
         return self._ask("reply", identifier)
 
     def spoil(self, what: str) -> None:
@@ -107,7 +107,7 @@ class RealLab:
         return DiskStore(self.state_dir).load()
 
     def ask(self, request: Frozen, seconds: float = 60.0) -> Any:
-        """The reply, as JSON."""
+        """Returns the reply as JSON."""
         identifier = self.controller.send(request)
         return wait_for(lambda: self.controller.reply(identifier), str(request)[:80], seconds)
 
@@ -133,7 +133,7 @@ class RealLab:
     # -- and back --------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Everything that is not there is there again, as an operator or systemd would see to."""
+        """Starts and restores all that is missing, as an operator or systemd would."""
         (self.state_dir / "filler").unlink(missing_ok=True)
         if "nic1" not in self.server.sh("ip -br link show type veth"):
             self.server.plug_in("nic1")

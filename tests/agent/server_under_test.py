@@ -46,7 +46,7 @@ CONTROLLER_ADDRESS = "10.9.0.254"
 
 @dataclass
 class ServerUnderTest:
-    """switch_options: as what Open vSwitch's daemons run (user, group, umask), for Popen."""
+    """switch_options: user, group and umask of Open vSwitch's daemons, for Popen."""
 
     directory: Path
     namespace: str
@@ -88,7 +88,7 @@ class ServerUnderTest:
         return self.sh(f"ovs-vsctl --timeout=10 --db=unix:{self.directory}/db.sock {command}")
 
     def popen(self, *command: str, peer: bool = False, **options: Any) -> subprocess.Popen[bytes]:
-        """Ended with the server."""
+        """Starts a process that ends with the server."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.peer if peer else self.namespace, *command],
             env=self.environment, **options,
@@ -97,7 +97,7 @@ class ServerUnderTest:
         return process
 
     def inside(self, function: Callable[..., Any], *arguments: Any, peer: bool = False) -> Any:
-        """Calls it in a child process in the server's namespace; raises what it raised."""
+        """Calls a function in a child process in the server's namespace; raises what it raised."""
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         namespace = self.peer if peer else self.namespace
@@ -123,9 +123,9 @@ class ServerUnderTest:
         return value
 
     def plug_in(self, nic: str) -> None:
-        """A NIC with a cable to the peer's of the same name, both up."""
+        """Makes a NIC with a cable to the peer's NIC of the same name, both up."""
         self.sh(f"ip link add {nic} type veth peer name {nic} netns {self.peer}")
-        # The userspace datapath takes frames as they are; the kernel's is used with its offloads.
+        # The userspace datapath takes frames as they are; the kernel datapath has offloads.
         off = f"ethtool -K {nic} tx off tso off gso off gro off >/dev/null; "
         up = (off if DATAPATH == "netdev" else "") + f"ip link set {nic} up"
         self.sh(up)
@@ -148,7 +148,7 @@ class ServerUnderTest:
 
 
 def enter_namespace(name: str) -> None:
-    """This thread's network namespace from now on."""
+    """Moves this thread into the network namespace."""
     with Path(f"/run/netns/{name}").open() as file:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
@@ -189,7 +189,7 @@ def _build(server: ServerUnderTest) -> None:
 
 
 def join_peer(server: ServerUnderTest) -> None:
-    """NICs and management of both, where the namespaces are there."""
+    """Connects NICs and management of both namespaces, once they exist."""
     server.sh("ip link set lo up", peer=True)
     for nic in ("nic0", "nic1", "mgmt"):
         server.plug_in(nic)
@@ -244,7 +244,7 @@ def take_down(server: ServerUnderTest) -> None:
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
-    """The first true value of it."""
+    """The first true value that the function returns."""
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not (value := condition()):

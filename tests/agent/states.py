@@ -45,7 +45,7 @@ def desired_state(
     nics: tuple[str, ...] = ("nic0", "nic1"),
     **changes: Any,
 ) -> DesiredState:
-    """rates: of the queues to .2 and .3 on every NIC."""
+    """rates: of the queues to .2 and .3 on every NIC, in bits per second."""
     rails = {nic: int(nic[-1]) for nic in nics}
     fields: dict[str, Any] = {
         "server": "s1",
@@ -116,8 +116,8 @@ def desired_state(
 
 
 def first_changes(server: ServerUnderTest) -> int:
-    """How many a bare server takes: all entries of both NICs, and each NIC's move to its bridge. A
-    kernel may have a sysctl as wanted already."""
+    """How many changes a bare server takes: all entries of both NICs, and each NIC's move to its
+    bridge. The kernel may have a sysctl as wanted already."""
     wanted = desired_state()
     already = [
         sysctl

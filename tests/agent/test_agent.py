@@ -1,4 +1,4 @@
-"""The real daemon in a namespace, linked over mutual TLS, killed and left alone."""
+"""The real daemon in a namespace, linked over mutual TLS, killed, and left without a controller."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_is_not_understood_is_refused_and_the_rest_goes_on(
 ) -> None:
     start_agent(server)
     controller.wait_for_agent()
-    controller.deliveries = 2  # Each request twice: done and answered once.
+    controller.deliveries = 2  # Each request comes twice, and is done and answered once.
     odd = controller.send({"request": "reboot"})
     future = controller.send({"request": "renew", "generation": 1, "lease_seconds": 1, "new": 1})
     good = controller.send(Observe())
@@ -233,8 +233,9 @@ def test_killed_while_staged_the_next_agent_ends_the_lease(
 def test_killed_in_the_middle_of_a_change(
     server: ServerUnderTest, controller: ControllerDouble
 ) -> None:
-    """With Open vSwitch stopped the change cannot end before the agent is killed. Where in a change
-    the agent dies is what test_dying_after_any_kind_of_step_is_undone goes through."""
+    """With Open vSwitch stopped, the change cannot end before the agent is killed.
+    test_dying_after_any_kind_of_step_is_undone goes through the places in a change at which the
+    agent may die."""
     before = server.snapshot()
     agent = start_agent(server)
     controller.wait_for_agent()
@@ -316,7 +317,7 @@ def test_a_controller_with_another_name_is_not_spoken_to(server: ServerUnderTest
     with ControllerDouble(server) as controller:
         start_agent(server)
         log = server.directory / "agent.log"
-        wait_for(lambda: "not spoken to" in log.read_text(), "an attempt")
+        wait_for(lambda: "no trusted connection" in log.read_text(), "an attempt")
         assert not controller.hellos
         assert "certificate" in log.read_text().lower()
 

@@ -1,7 +1,7 @@
-"""The agent with the privileges that its unit gives it, and no others.
+"""The agent runs with the privileges that its unit gives it, and needs all of them.
 
-The unit is read, not repeated: its capabilities, and the mode of Open vSwitch's sockets from the
-drop-in that the playbook installs.
+The unit itself is read: its capabilities, and the mode of Open vSwitch's sockets from the drop-in
+that the playbook installs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.agent.server_under_test import ServerUnderTest, server_under_test, wa
 from tests.agent.states import desired_state
 from tests.paths import ROOT
 
-# Numbers that nobody has: of the agent's user, and of the group that may write the sockets.
+# Unused ids for the agent's user, and for the group that may write the sockets.
 USER, SWITCH_GROUP = 64_123, 64_124
 CAP_NET_ADMIN = 12
 
 
 def settings(name: str) -> dict[str, list[str]]:
-    """Of a unit file in deploy/: key -> values in order."""
+    """The settings of a unit file in deploy/: key -> values in order."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / "deploy" / name).read_text().splitlines():
         key, equals, value = line.partition("=")
@@ -49,7 +49,7 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     assert UNIT["User"] == ["placewire"] and UNIT["SupplementaryGroups"] == ["openvswitch"]
     assert UNIT["AmbientCapabilities"] == UNIT["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
     assert UNIT["NoNewPrivileges"] == ["yes"]
-    # What the agent has to do would fail with these, in ways that no test here can show.
+    # With these settings the agent's work would fail, in ways that no test here can show.
     assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
     # The playbook's roles make this user and this group, and install both files.
@@ -76,7 +76,7 @@ def test_the_unit_reads_as_systemd_would(tmp_path: Path) -> None:
 
 
 class Unprivileged:
-    """Starts agents in the server's namespace as the unit would, less what is taken away."""
+    """Starts agents in the server's namespace as the unit would, without what a test takes away."""
 
     def __init__(self, server: ServerUnderTest) -> None:
         self.server = server
@@ -109,7 +109,7 @@ class Unprivileged:
 
 
 def readable_python() -> tuple[str, str]:
-    """An interpreter that another user may run, and its module path: not one in a home folder."""
+    """An interpreter that another user may run, and its module path; not in a home folder."""
     own = Path(sys.executable).resolve()
     packages = sysconfig.get_paths()["purelib"]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -172,7 +172,7 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(10) == 0
 
-        # By hand and as root, as docs/trust.md says; then the agent goes on with what that wrote.
+        # By hand and as root, as docs/trust.md says; then the agent goes on with the files written.
         assert agent_command(server, "restore").returncode == 0
         assert server.snapshot() == before
         owners = {path.stat().st_uid for path in Path(server.config.state_dir).iterdir()}
@@ -191,7 +191,7 @@ def whole(controller: ControllerDouble) -> bool:
 
 
 def held(pid: int) -> list[int]:
-    """Inheritable, permitted, effective, bounding and ambient capabilities."""
+    """The inheritable, permitted, effective, bounding and ambient capabilities."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
 
@@ -201,7 +201,7 @@ def held(pid: int) -> list[int]:
     "less", [{"capabilities": ""}, {"group": USER}], ids=["no capability", "no group"]
 )
 def test_with_less_nothing_is_changed(unprivileged: Unprivileged, less: dict[str, Any]) -> None:
-    """So the test above shows that these are needed, and that it takes away what it says."""
+    """Shows that the test above needs these privileges, and really takes away what it says."""
     server = unprivileged.server
     before = server.snapshot()
     with ControllerDouble(server) as controller:

@@ -1,4 +1,5 @@
-"""A keeper's world for decisions: a network of entries by key, a disk, a clock that tests turn."""
+"""The world of a keeper under test: a network of entries by key, a disk, a clock that tests
+turn."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ BARE = (
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The agent's process is gone."""
 
 
 class FakeNetwork:
@@ -100,7 +101,7 @@ class FakeNetwork:
 
 
 class World:
-    """One server: its network, disk and clock outlive the keepers (agent processes)."""
+    """One server, whose network, disk and clock outlive the keepers (agent processes)."""
 
     def __init__(self, directory: Path) -> None:
         self.network = FakeNetwork()
@@ -119,7 +120,8 @@ class World:
 
 
 def plan(generation: int, **changes: Any) -> DesiredState:
-    """One NIC, without what the fake network would have to invent (sysctls of the bridge)."""
+    """A state of one NIC, without what the fake network would have to invent (sysctls of the
+    bridge)."""
     state = desired_state(generation, nics=("nic0",))
     sysctls = tuple(s for s in state.sysctls if ".all." in s.name)
     return state.model_copy(update={"sysctls": sysctls, **changes})

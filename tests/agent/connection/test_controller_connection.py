@@ -1,4 +1,4 @@
-"""The link's end: told to end, it ends, whatever else happens in that moment."""
+"""The link ends when it is told to, whatever else happens in that moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ async def test_it_ends_though_its_dialling_ended_in_that_moment(
     running = asyncio.create_task(link.run())
     await dialled.wait()
     answer.set_exception(ConnectionRefusedError())
-    await asyncio.sleep(0)  # what dials has heard it, who waits for that has not
+    # The connection attempt has its outcome now; the task that waits for it does not know it yet.
+    await asyncio.sleep(0)
     running.cancel()
     await asyncio.wait([running], timeout=5)
     assert running.cancelled()

@@ -64,7 +64,7 @@ _MARK, _QUOTE = "\x01raw\x01", "\x02"
 
 
 class BadMessage(NamedTuple):
-    """refused: no agent may take it for a request; else it may be one by chance."""
+    """refused: whether no agent may take it for a request; else it may be one by chance."""
 
     kind: str
     data: bytes
@@ -81,7 +81,7 @@ def bad_messages(seed: int, count: int) -> Iterator[BadMessage]:
 
 
 def bad_documents(rng: random.Random, document: dict[str, Any]) -> Iterator[bytes]:
-    """The same of any contract's document, each of which must be refused."""
+    """Bad documents made from any contract's document; each must be refused."""
     for mutate in (_wrong_type, _unknown_field, _deep):
         copy = json.loads(json.dumps(document))
         yield _bytes(mutate(rng, copy))
@@ -104,7 +104,7 @@ def _bytes(document: Any) -> bytes:
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of every value in it."""
+    """(container, key) of every value in the document."""
     items = document.items() if isinstance(document, dict) else enumerate(document)
     found = []
     for key, value in items:
@@ -123,14 +123,14 @@ def _wrong_type(rng: random.Random, body: Any) -> Any:
 
 
 def _unknown_field(rng: random.Random, body: Any) -> Any:
-    """Not in an empty mapping: its keys are free."""
+    """Adds an unknown field. Not to an empty mapping, whose keys are free."""
     holders = [body, *(h[k] for h, k in _places(body) if isinstance(h[k], dict) and h[k])]
     rng.choice(holders)[rng.choice(["surprise", "", "\ud800", "__class__", "x" * 5000])] = 1
     return body
 
 
 def _no_number(rng: random.Random, body: Any) -> Any:
-    """Where there is no number, one is added that nobody wants."""
+    """Spoils a number. Where there is none, it adds one that nobody asks for."""
     places = [(h, k) for h, k in _places(body) if type(h[k]) in (int, float)]
     holder, key = rng.choice(places) if places else (body, "surprise")
     holder[key] = _MARK + rng.choice(_NO_NUMBERS)

@@ -1,5 +1,5 @@
-"""Ten thousand bad messages, through the agent's own link and service: none ends it, none changes
-anything, and whatever can be answered is."""
+"""Ten thousand bad messages through the agent's own link and service: none ends it, none changes
+anything, and whatever can be answered is answered."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Answer:
 
 
 class AgentInMemory:
-    """Generation 3 is committed for good."""
+    """An agent in memory with generation 3 committed for good."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         striker = NoFaults()
@@ -138,7 +138,7 @@ class AgentInMemory:
         return (self.keeper.lease, self.measuring.asked, rows, *(f.read_bytes() for f in kept))
 
     def take(self, message: BadMessage) -> None:
-        """What the link makes of it, as in ControllerConnection.run."""
+        """What the link makes of a message, as ControllerConnection.run does."""
         self.controller.waiting.append(message.data)
         self._link._replies.clear()
         with contextlib.suppress(ControllerRefusedError, ConnectionResetError):
@@ -196,7 +196,7 @@ def _was_done(replies: list[Any]) -> bool:
 def test_what_was_mutated_is_understood_as_it_was(
     loop: asyncio.AbstractEventLoop, request_: Any
 ) -> None:
-    """The test above would pass on an agent that refuses everything."""
+    """Without this, an agent that refuses everything would pass the test above."""
     agent = AgentInMemory(loop)
     body = {"envelopes": [{"id": "m1", "body": request_.model_dump(mode="json")}]}
     agent.take(BadMessage("none", json.dumps(body).encode(), False))
@@ -207,7 +207,7 @@ def test_what_was_mutated_is_understood_as_it_was(
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e12])
 @pytest.mark.parametrize("verb", ["stage", "renew", "commit"])
 def test_a_lease_without_end_is_not_understood(verb: str, seconds: float) -> None:
-    """It would never run out, or come back from disk as one that is kept."""
+    """Such a lease would never run out, or come back from disk as one that is kept."""
     (body,) = (r.model_dump(mode="json") for r in REQUESTS if r.request == verb)  # type: ignore[attr-defined]
     adapter: TypeAdapter[Any] = TypeAdapter(Request)
     assert adapter.validate_python({**body, "lease_seconds": 10.0})

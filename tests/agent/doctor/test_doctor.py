@@ -1,4 +1,4 @@
-"""What `agent doctor` concludes: every finding from facts alone, and how others' words are read."""
+"""What `agent doctor` concludes from facts alone, and how it reads the output of other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import pytest
 
 from placewire.agent.contract.capabilities import LEAF_QDISCS, TrafficControl
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import Address, Bridge, Route, Rule, Sysctl, UnusedRow
+from placewire.agent.contract.entries import (
+    Address,
+    Bridge,
+    Route,
+    Rule,
+    Sysctl,
+    UnusedRow,
+    bridge_name,
+)
 from placewire.agent.contract.state import ForeignEntry, LeaseState, ObservedState
 from placewire.agent.doctor.checks_others import _PLACES, SERVICES
 from placewire.agent.doctor.facts import Facts, OtherFacts, OwnFacts, SocketFacts, SwitchFacts
@@ -26,7 +34,7 @@ from placewire.agent.doctor.gather_others import (
     nmcli_managed,
 )
 from placewire.agent.doctor.show import document, print_findings
-from placewire.agent.doctor.sockets import may_write, socket_facts
+from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers.switch_view import SwitchView
 from tests.agent.observed_states import nic
 from tests.agent.server_under_test import ServerUnderTest
@@ -62,7 +70,7 @@ PW_NIC0 = Bridge(name="pw-nic0", nic="nic0", datapath="system")
 
 
 def facts(**changes: Any) -> Facts:
-    """Names with a dot are of the part before it."""
+    """The facts of a server in order, with changes; `part.name` changes a name within a part."""
     document = CLEAN.model_dump()
     for name, value in changes.items():
         part, _, leaf = name.rpartition(".")
@@ -71,7 +79,7 @@ def facts(**changes: Any) -> Facts:
 
 
 def nics(*more: Any) -> dict[str, Any]:
-    """nic0 replaced, or NICs added."""
+    """Replaces nic0, or adds NICs."""
     new = {one.name: one for one in more}
     there = {one.name: one for one in CLEAN.observed.nics} | new
     return {"observed.nics": tuple(there.values())}
@@ -90,7 +98,7 @@ NO_HTB = TrafficControl(known=True, classifiers=("u32",))
 NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
 FAST = 100_000_000_000
 
-# severity, where, what, of the facts that differ from those of a server in order.
+# (severity, where, what, how the facts differ from those of a server in order).
 CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "tool": ("error", "tools", "tc is not installed", {"missing_tools": ("tc",)}),
     "no switch": ("error", "Open vSwitch", "is not installed", {"switch.version": None}),
@@ -103,7 +111,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "tun": ("error", "/dev/net/tun", "does not exist", {**NETDEV, "switch.tun": False}),
     "send buffer": ("warning", "net.core.wmem_default", "is 212992",
                     {**NETDEV, "switch.send_buffer_bytes": 212992}),
-    "kernel unknown": ("note", "kernel 6.1", "could not be asked",
+    "kernel unknown": ("note", "kernel 6.1", "could not be queried",
                        {"traffic_control": TrafficControl()}),
     "no htb": ("error", "kernel 6.1", "has no HTB", {"traffic_control": NO_HTB}),
     "no u32": ("error", "kernel 6.1", "no u32", {**NETDEV, "traffic_control": NO_U32}),
@@ -184,7 +192,7 @@ def test_each_fault_is_found_with_its_reason_and_a_remedy(name: str) -> None:
     assert [one.severity for one in hits] == [severity], found
     assert all(one.why for one in found)
     assert all(one.remedy for one in found if one.severity != "note")
-    # Nothing else is made up of it: only what comes with the userspace datapath.
+    # Nothing else is found, except what comes with the userspace datapath.
     assert {one.where for one in found} <= {where, "Open vSwitch"}, found
     assert exit_code(found) >= {"note": 0, "warning": 1, "error": 2}[severity]
 
@@ -211,6 +219,12 @@ def test_what_is_no_fault_is_not_found() -> None:
         {"own.lease": None},
     ):
         assert findings(facts(**changes)) == (), changes
+
+
+def test_a_long_nic_is_checked_with_the_bridge_name_that_a_plan_would_use() -> None:
+    taken = ForeignEntry(collection="bridges", key=bridge_name("enp129s0f0np0"), text="interface")
+    changed = facts(**nics(nic("enp129s0f0np0")), **{"observed.foreign": (taken,)})
+    assert "exists, and is not ours" in [one.what for one in findings(changed)]
 
 
 def test_remedies_can_be_obeyed_as_they_stand() -> None:
@@ -270,8 +284,8 @@ def test_named_tables_and_chains_that_drop_are_read() -> None:
 def test_who_may_write_a_socket(
     mode: int, owner: tuple[int, int], groups: list[int], may: bool
 ) -> None:
-    assert may_write(stat.S_IFSOCK | mode, owner, 1000, groups) is may
-    assert may_write(mode, owner, 0, groups)
+    assert mode_allows(0o2, stat.S_IFSOCK | mode, owner, 1000, groups) is may
+    assert mode_allows(0o2, mode, owner, 0, groups)
 
 
 def test_sockets_are_looked_at_where_they_are(tmp_path: Path) -> None:
@@ -299,7 +313,7 @@ def test_json_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_kind_of_foreign_entry_has_its_words() -> None:
-    """Those that the drivers report."""
+    """Every kind that the drivers report."""
     source = ROOT / "agent" / "drivers"
     text = "".join(path.read_text() for path in source.glob("*.py"))
     for kind in ("bridges", "flows", "classifiers", "rules", "routes"):

@@ -1,4 +1,4 @@
-"""`agent doctor` on a server in namespaces with things planted in its way."""
+"""`agent doctor` on a server in namespaces, with problems planted on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
     write_certificates(server.directory)
     clean = examined(server)
     assert places(clean, "error") == set()
-    # Of the machine that runs this test, not of the server.
+    # These concern the machine that runs this test, not the server.
     assert {where for where, _ in places(clean, "warning")} <= {"clock", "net.core.wmem_default"}
 
     server.sh("tc qdisc add dev nic0 root tbf rate 10mbit burst 10k latency 50ms")
@@ -114,7 +114,7 @@ def obey(server: ServerUnderTest, remedy: str) -> None:
 def test_the_table_fits_a_hundred_columns(server: ServerUnderTest) -> None:
     done = agent_command(server, "doctor")
     assert done.returncode == 2, "it has no certificates"
-    # Its path may be folded.
+    # The table may fold the path.
     assert "nic0" in done.stdout and "controller authority issue" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
 

@@ -1,4 +1,4 @@
-"""What an agent says that its server can do, and what is refused for want of it."""
+"""What an agent says that its server can do, and what it refuses for lack of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(
     observed: ObservedState = BARE,
     desired: DesiredState | None = None,
 ) -> list[tuple[str, str]]:
-    """(where, what)"""
+    """(where, what) of each refusal."""
     facts = FACTS.__class__(**{**FACTS.__dict__, "traffic_control": kernel})
     return [
         (r.where, r.what) for r in refusals(desired or desired_state(), observed, Ledger(), facts)
@@ -100,7 +100,7 @@ def test_a_frame_that_the_driver_never_takes_is_not_answered_with_ip_link_set() 
 
 
 def test_answers_are_told_apart_by_line() -> None:
-    kinds, lines = abilities._questions()
+    kinds, lines = zip(*abilities._questions(), strict=True)
     assert len(kinds) == len(lines) and kinds[0] == CLASSFUL_QDISC
     without_u32 = abilities._answers(kinds, {kinds.index(CLASSIFIER) + 1})
     assert without_u32.lacks(CLASSIFIER) and not without_u32.lacks(CLASSFUL_QDISC)

@@ -58,7 +58,8 @@ def test_everything_asked_for_is_read_back(server: ServerUnderTest) -> None:
 @network
 def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderTest) -> None:
     """On the userspace datapath the bridge has a MAC address of its own: neighbours that know the
-    NIC's are told at once, and again when it comes back. On the kernel's it has the NIC's."""
+    NIC's learn it at once, and the NIC's again when that comes back. On the kernel datapath the
+    bridge has the NIC's."""
 
     def known_to_peer() -> str:
         (entry,) = json.loads(server.sh("ip -j neigh show 10.7.0.1 dev nic0", peer=True))
@@ -243,7 +244,7 @@ def test_a_foreign_qos_on_our_port_is_not_replaced(server: ServerUnderTest) -> N
 
 @network
 def test_what_a_restore_cannot_reshape_is_said_and_the_rest_done(server: ServerUnderTest) -> None:
-    """The baseline shapes a NIC that has got a QoS of others meanwhile."""
+    """The baseline shapes a NIC on which somebody has put a QoS meanwhile."""
     server.inside(keeping.stage, server.config, desired_state(1))
     server.inside(keeping.commit, server.config, 1)
     whole = server.sh("tc class show dev nic1; ip rule show")
@@ -292,7 +293,7 @@ def test_keys_that_others_put_into_our_rows_stay(server: ServerUnderTest) -> Non
 def test_rows_that_others_left_without_a_port_go_with_the_next_change(
     server: ServerUnderTest, then: str
 ) -> None:
-    """Not what others have, nor a queue of ours that a QoS of theirs uses."""
+    """Rows of others stay, and so does a queue of ours that a QoS of theirs uses."""
     server.inside(keeping.stage, server.config, desired_state(1))
     server.vsctl("-- --id=@q create queue external_ids:placewire=here "
                  "-- create qos type=linux-htb queues:1=@q "
@@ -413,7 +414,7 @@ def test_what_is_refused_is_not_touched(
 
 @network
 def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> None:
-    """The last sysctl has no such value: bridge and addresses have already moved by then."""
+    """The last sysctl does not take its value: bridge and addresses have already moved by then."""
     before = server.snapshot()
     bad = Sysctl(name="net.ipv4.conf.all.rp_filter", value="many")
     report = server.inside(keeping.stage, server.config, desired_state(1, sysctls=(bad,)))
@@ -424,7 +425,7 @@ def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> 
 
 @network
 def test_what_does_not_read_back_is_undone(server: ServerUnderTest) -> None:
-    """The kernel reads this as an octal number: only the read-back shows it."""
+    """The kernel reads this value as an octal number, which only the read-back shows."""
     before = server.snapshot()
     clamped = Sysctl(name="net.ipv4.conf.all.rp_filter", value="010")
     report = server.inside(
@@ -515,7 +516,7 @@ def test_a_bridge_over_a_nic_that_is_gone_is_said(server: ServerUnderTest) -> No
 def test_shaping_goes_though_somebody_removed_the_bridge_under_it(
     server: ServerUnderTest, destroyed: bool
 ) -> None:
-    """ovs-vswitchd leaves the HTB of a port that goes before its QoS."""
+    """ovs-vswitchd leaves the HTB of a port that is removed before its QoS."""
     before = server.sh("tc qdisc show dev nic1")
     server.inside(keeping.stage, server.config, desired_state(1))
     server.inside(keeping.commit, server.config, 1)
@@ -534,7 +535,7 @@ def test_shaping_goes_though_somebody_removed_the_bridge_under_it(
 def test_a_state_is_staged_though_somebody_just_removed_a_bridge_of_ours(
     server: ServerUnderTest,
 ) -> None:
-    """Before it was put back: Open vSwitch left our HTB on the NIC."""
+    """The bridge was not put back yet, and Open vSwitch left our HTB on the NIC."""
     before = server.snapshot()
     server.inside(keeping.stage, server.config, desired_state(1))
     server.inside(keeping.commit, server.config, 1)
@@ -554,7 +555,7 @@ def test_a_state_is_staged_though_somebody_just_removed_a_bridge_of_ours(
 
 @network
 def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerUnderTest) -> None:
-    """Straight to the drivers: the keeper has looked before, and saw nothing."""
+    """Calls the drivers directly: the keeper has looked before, and saw nothing."""
     desired = desired_state(1, nics=("nic0",))
     server.inside(keeping.stage, server.config, desired)
     server.vsctl("add-br pw-nic1 -- set bridge pw-nic1 datapath_type=" + DATAPATH)
@@ -564,7 +565,7 @@ def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerU
     ours = desired.routes[0].model_copy(update={"destination": "10.7.9.0/24"})
     for step, expected in (
         (EntryStep(None, desired_state().bridges[1]), "pw-nic1 exists, and is not ours"),
-        (EntryStep(desired.bridges[0], None), "nic0 has a QoS, which is not ours"),
+        (EntryStep(desired.bridges[0], None), "nic0 has a QoS that is not ours"),
         (EntryStep(None, ours), "File exists"),
     ):
         with pytest.raises(AssertionError, match=f"EffectError: .*{expected}"):
@@ -574,7 +575,7 @@ def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerU
 
 @network
 def test_a_switch_that_made_its_interfaces_anew_comes_back_whole(server: ServerUnderTest) -> None:
-    """They are down then, without addresses and routes."""
+    """The new interfaces are down, without addresses and routes."""
     server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0")
     before = server.snapshot()
     server.inside(keeping.stage, server.config, desired_state(1))

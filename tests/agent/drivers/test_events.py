@@ -1,4 +1,4 @@
-"""What of the kernel's and the database's messages concerns us, and the talk with Open vSwitch."""
+"""Which messages of kernel and database concern us, and the dialogue with Open vSwitch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def link(index: int, name: str) -> bytes:
 
 
 def of_index(index: int) -> bytes:
-    """The beginning of an address's and of a queue's message."""
+    """The beginning of a message about an address or a queue."""
     return struct.pack("=BBBBi", 2, 24, 0, 0, index)
 
 
@@ -47,7 +47,7 @@ def netconf(index: int) -> bytes:
 
 @pytest.fixture
 def events() -> KernelEvents:
-    """Knows nic0 as number 7."""
+    """A KernelEvents that knows nic0 as number 7."""
     made = KernelEvents(lambda: None)
     made._names = frozenset({"nic0", "pw-nic0"})
     assert made.concerns(rtnl.RTM_NEWLINK, link(7, "nic0"))
@@ -177,7 +177,7 @@ class Noticed:
 def test_it_is_listened_while_something_is_in_force_and_never_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No database and no switch is there, and the kernel does not tell."""
+    """There is no database and no switch, and the kernel does not tell."""
 
     def refused(*_: object) -> None:
         raise PermissionError("netlink")

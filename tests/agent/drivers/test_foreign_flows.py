@@ -1,4 +1,4 @@
-"""Flows of others that appear between the look at a bridge and the change of it."""
+"""Foreign flows that appear between the agent's look at a bridge and its change of it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OVERLAPPING = f"priority={FLOW_PRIORITY},tcp,tp_dst=9"
 
 
 def flows(server: ServerUnderTest, bridge: str = "pw-nic0") -> list[str]:
-    """With counters and durations left out: what must stay is the same line."""
+    """The flows without counters and durations, so that a flow that stays is the same line."""
     management = f"unix:{server.directory}/{bridge}.mgmt"
     shown = server.sh(f"ovs-ofctl -O OpenFlow13 --no-stats dump-flows {management}")
     return sorted(line.strip() for line in shown.splitlines())
 
 
 def add_theirs(server: ServerUnderTest, match: str) -> str:
-    """Their flow as the switch shows it."""
+    """Adds a foreign flow, and returns it as the switch shows it."""
     before = flows(server)
     server.sh(
         f"ovs-ofctl add-flow unix:{server.directory}/pw-nic0.mgmt "
@@ -44,7 +44,7 @@ def add_theirs(server: ServerUnderTest, match: str) -> str:
 def test_a_flow_that_came_after_the_look_is_not_overwritten(
     server: ServerUnderTest, match: str
 ) -> None:
-    """Straight to the driver: the keeper has looked before, and saw nothing."""
+    """Calls the driver directly: the keeper has looked before, and saw nothing."""
     desired = desired_state(1, nics=("nic0",))
     assert server.inside(keeping.stage, server.config, desired).succeeded
     first, second = desired.flows
@@ -63,7 +63,7 @@ def test_a_flow_that_came_after_the_look_is_not_overwritten(
 
 
 def _stage_while_somebody_adds(config: AgentConfig, command: list[str]) -> ApplyReport:
-    """Theirs comes when the agent has looked at everything and has its bridges."""
+    """The foreign flow comes when the agent has looked at everything and has its bridges."""
     server = Server(config)
     apply = server.apply
 
@@ -79,7 +79,7 @@ def _stage_while_somebody_adds(config: AgentConfig, command: list[str]) -> Apply
 
 
 def test_the_change_is_undone_and_their_flow_stays(server: ServerUnderTest) -> None:
-    """On a bridge that stays, so that their flow can outlive the undoing."""
+    """The bridge stays, so that the foreign flow can outlive the undoing."""
     bare = desired_state(1, flows=(), classifiers=(), queues=(), shapers=())
     assert server.inside(keeping.stage, server.config, bare).succeeded
     server.inside(keeping.commit, server.config, 1)

@@ -1,4 +1,4 @@
-"""Who answers where, on a real kernel."""
+"""Which addresses answer on which interface, on a real kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_whoever_is_on_the_wire_answers_there_and_is_forgotten(server: ServerUnd
 
 
 def test_a_cable_in_the_other_switch_is_heard(server: ServerUnderTest) -> None:
-    """The peer's two ends change places, as if two cables did."""
+    """The peer's two ends change places, as if two cables were swapped."""
     server.sh("sysctl -qw net.ipv4.conf.all.arp_ignore=1", peer=True)
     for rail, other in ((0, 1), (1, 0)):
         server.sh(f"ip address flush dev nic{rail}", peer=True)

@@ -30,7 +30,7 @@ MESSAGES = st.lists(st.dictionaries(st.text(max_size=5), VALUES), min_size=1, ma
 
 
 def read(parts: list[str]) -> list[Any]:
-    """As ovs.jsonrpc.Connection.recv does."""
+    """Feeds the parser as ovs.jsonrpc.Connection.recv does."""
     found, parser = [], Parser()
     for part in parts:
         rest = part

@@ -10,7 +10,7 @@ import pytest
 from placewire.agent.drivers.sysctl import path_of
 
 NAME = "eth0.100"
-# Through the driver alone: written, read back, and seen where the kernel has it.
+# Writes and reads back through the driver alone, and looks where the kernel has it.
 IN_THE_NAMESPACE = f"""
 import subprocess
 from pathlib import Path

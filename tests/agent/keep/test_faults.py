@@ -17,7 +17,7 @@ from tests.agent.memory_disk import store_on_memory_disks
 pytestmark = pytest.mark.slow
 
 RUNS = 2000
-# Of each kind, in how many runs it struck at least, and of each end how many runs had it.
+# At least how many runs each kind of fault struck, and at least how many runs had each end.
 LEAST_RUNS_STRUCK = 60
 LEAST_RUNS_ENDED = 400
 ENDS = ("a committed state", "nothing of ours")
@@ -25,11 +25,12 @@ ENDS = ("a committed state", "nothing of ours")
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[list[Told]]:
-    """Of all runs; none depends on another, so each can be run again by its seed alone."""
+    """The outcomes of all runs. No run depends on another, so each can be repeated by its seed
+    alone."""
     loop = asyncio.new_event_loop()
     loop.set_default_executor(InlineExecutor())
     former = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # What strikes is logged, at every step.
+    logging.disable(logging.CRITICAL)  # The agent logs what strikes, at every step.
     try:
         with store_on_memory_disks():
             yield [fault_run(seed, loop) for seed in range(RUNS)]

@@ -1,4 +1,5 @@
-"""What an agent does about drift: when it looks, what it puts back, and when it leaves a fight."""
+"""What an agent does about drift: when it looks, what it puts back, and when it leaves a fight
+alone."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_what_happens_during_a_look_is_looked_at_again() -> None:
 
 
 def test_the_first_look_after_a_change_is_as_far_off_as_reading_is_slow() -> None:
-    """With 256 queues reading takes most of a second: once a minute would be 1 % of a core."""
+    """With 256 queues, reading takes most of a second: once a minute would be 1 % of a core."""
     quick, slow = (NextLook(looked_at=0.0).rested(10.0, read_seconds=s) for s in (0.01, 0.8))
     assert quick.due_at == pytest.approx(10.0 + PERIOD_SECONDS)
     assert slow.due_at == pytest.approx(10.0 + 0.8 * PAUSES_WITHOUT_EVENT)
@@ -133,7 +134,7 @@ def removed(world: World, *places: tuple[str, str]) -> None:
 
 
 def tick(world: World, keeper: Keeper, seconds: float = 0.0) -> Any:
-    """Time passes, and the daemon wakes up if something is due."""
+    """Lets time pass; the daemon wakes up where something is due."""
     world.now += seconds
     due = keeper.seconds_until_due()
     assert due is not None

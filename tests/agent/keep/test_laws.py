@@ -32,7 +32,8 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 SEQUENCES = 5
 LONGEST = 3
 
-# Among ours wherever that can be without being in the way: priorities, tables, preferences.
+# Foreign entries as near to ours as they can be without being in the way: priorities, tables,
+# preferences.
 FOREIGN = f"""
 ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock -- add-br theirs -- set bridge theirs datapath_type=netdev \
   fail_mode=secure external_ids:placewires=x -- add-port theirs op0 \
@@ -63,16 +64,16 @@ V="ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock"
 $V list bridge theirs; $V list port op0; $V list interface op0 | grep -v statistics
 qos=$($V get port op0 qos); $V list queue $($V get qos $qos queues:1); $V list qos $qos
 """
-# What the agent reads, and lines of the system's tools.
+# (what the agent reads, lines of the system's tools)
 Shown = tuple[ObservedState, list[str]]
-# On a bridge and on an HTB of ours, as long as these are there.
+# These are on a bridge and on an HTB of ours, as long as those exist.
 THEIR_FLOW = f"priority={FLOW_PRIORITY},in_port=LOCAL,ip,nw_dst=10.7.0.9"
 THEIR_FILTER = "prio 5 u32 match ip dst 9.9.9.9/32 flowid 1:1"
 
 
 @contextmanager
 def busy_server() -> Iterator[ServerUnderTest]:
-    """One on which others have something everywhere; each sequence has its own."""
+    """A server on which others have something everywhere; each sequence has its own."""
     with server_under_test() as server:
         server.sh(FOREIGN)
         yield server
@@ -103,7 +104,7 @@ def test_laws_of_any_sequence(states: list[DesiredState]) -> None:
 
 
 def test_the_comparison_sees_what_differs() -> None:
-    """The law above would hold of a look that sees nothing."""
+    """Without this, a comparison that sees nothing would keep the law above."""
     looks = []
     with busy_server() as server:
         for rates in ((10_000_000, 20_000_000), (10_000_000, 21_000_000)):
@@ -115,8 +116,8 @@ def test_the_comparison_sees_what_differs() -> None:
 
 
 def differing(one: Shown, other: Shown) -> list[str]:
-    """Of sysctls the agent reads those that it ever changed; all are among the tools' lines. What
-    is foreign has looks of its own."""
+    """What differs. Of sysctls the agent reads only those that it ever changed; the tools' lines
+    have all. What is foreign is compared elsewhere."""
     fields = [
         f"{name}: {a} and {b}"
         for name in set(ObservedState.model_fields) - {"sysctls", "foreign"}
@@ -127,7 +128,7 @@ def differing(one: Shown, other: Shown) -> list[str]:
 
 
 def stage(server: ServerUnderTest, state: DesiredState) -> int:
-    """As the next generation, and for good; how many changes it took."""
+    """Stages the state as the next generation and for good; returns how many changes that took."""
     changes: int = server.inside(_stage, server.config, state)
     return changes
 
@@ -149,8 +150,8 @@ def destroy(server: ServerUnderTest) -> None:
 
 
 def shown(server: ServerUnderTest) -> Shown:
-    """What our own reading says, and what the system's tools say; without what is another at each
-    making: indexes, handles, row ids."""
+    """What our own reading and the system's tools show, without what differs each time it is made:
+    indexes, handles, row ids."""
     observed = server.inside(keeping.observe, server.config).state
     tools = server.sh(
         "for n in nic0 nic1; do tc class show dev $n; tc qdisc show dev $n; tc filter show dev $n; "
@@ -168,14 +169,14 @@ def shown(server: ServerUnderTest) -> Shown:
 
 
 class Guests:
-    """A flow of others on our bridge over nic0, and a filter on our HTB there."""
+    """A foreign flow on our bridge over nic0, and a foreign filter on our HTB there."""
 
     def __init__(self, server: ServerUnderTest) -> None:
         self._server = server
         self._flow = self._filter = False
 
     def about_to_become(self, state: DesiredState) -> None:
-        """They come once there is a place, and stay as long as the place does."""
+        """The guests come once there is a place for them, and stay as long as it is there."""
         names = {bridge.name for bridge in state.bridges}
         shaped = {shaper.nic for shaper in state.shapers}
         there = self._server.sh("tc qdisc show dev nic0; ip -br link show")

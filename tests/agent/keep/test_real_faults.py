@@ -1,4 +1,4 @@
-"""A real server under faults at random steps of a change: it ends on the old state or the new."""
+"""A real server under faults at random steps of a change ends on the old state or the new one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = range(22)
 
 
 def test_every_run_ends_on_a_whole_state() -> None:
-    """Each kind of fault twice. More of them: `make bench-agent`."""
+    """Runs each kind of fault twice; `make bench-agent` runs more."""
     faults = list(RealFault)
     with real_lab() as lab:
         runs = RealFaultRun(lab)
@@ -32,7 +32,7 @@ def test_every_run_ends_on_a_whole_state() -> None:
 
 
 def test_what_a_killed_switch_left_goes_with_the_rest() -> None:
-    """A new ovs-vswitchd removes no interface whose bridge went while none ran."""
+    """A new ovs-vswitchd removes no interface whose bridge was removed while none ran."""
     with real_lab() as lab:
         before = _interfaces(lab.server)
         lab.ask(Stage(desired=desired_state(1), lease_seconds=30))
@@ -48,6 +48,6 @@ def test_what_a_killed_switch_left_goes_with_the_rest() -> None:
 
 
 def _interfaces(server: ServerUnderTest) -> list[str]:
-    """With their flags; without Open vSwitch's own, which it leaves, and uses again."""
+    """Interfaces with their flags, without Open vSwitch's own, which it leaves and uses again."""
     lines = server.sh("ip -br link show").splitlines()
     return sorted(line for line in lines if not line.startswith("ovs-netdev"))

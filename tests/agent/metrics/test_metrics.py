@@ -1,4 +1,4 @@
-"""Metrics: the format by a strict reader, and who is answered what on the socket."""
+"""Metrics: their format, by a strict reader, and the answers on the socket."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def ask(path: Path, request: bytes) -> bytes:
 def served(
     directory: Path, request: bytes, collect: Callable[[], str] = lambda: "x 1\n"
 ) -> tuple[bytes, bytes]:
-    """The answer to that, and to a good request after it."""
+    """The answer to this request, and the answer to a good request after it."""
 
     async def run() -> tuple[bytes, bytes]:
         server = MetricsServer(config(directory), collect)

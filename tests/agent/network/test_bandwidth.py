@@ -82,7 +82,7 @@ def test_acknowledgements_go_through_their_own_class(server: ServerUnderTest) ->
     data = class_bytes(server, 2)
     server.sh("iperf3 -c 10.7.0.1 -B 10.7.0.2 -p 42009 -t 1 -b 40M", peer=True)
     acknowledged = class_bytes(server, 1)
-    # With the kernel's offloads one acknowledgement is for up to 64 kB.
+    # With the kernel's offloads, one acknowledgement covers up to 64 kB.
     assert acknowledged > (30_000 if DATAPATH == "netdev" else 3_000), "of 5 MB received"
     assert class_bytes(server, 2) - data < acknowledged / 5
 
@@ -100,7 +100,7 @@ with socket.create_server(("10.7.0.2", 42011)) as server:
 def test_the_short_end_of_data_does_not_overtake_what_was_sent_before(
     server: ServerUnderTest,
 ) -> None:
-    """gloo sends a short header before each part, which looked like a loss behind a queue."""
+    """gloo sends a short header before each part, which behind a queue looked like a loss."""
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     server.popen(sys.executable, "-c", SINK, peer=True)
     wait_for(lambda: ":42011 " in server.sh("ss -ltn", peer=True), "the sink")
@@ -111,7 +111,7 @@ def test_the_short_end_of_data_does_not_overtake_what_was_sent_before(
 
 
 def _send_in_pieces() -> int:
-    """Headers of 48 bytes and parts of 10 kB; the segments that were sent twice."""
+    """Sends headers of 48 bytes and parts of 10 kB; returns how many segments were sent again."""
     with socket.create_connection(("10.7.0.2", 42011)) as ours:
         ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(15):
@@ -159,7 +159,7 @@ def test_the_answer_to_start_servers_bears_the_agents_clock() -> None:
 
 
 def _service() -> Service:
-    """Its keeper is never asked."""
+    """A service whose keeper is never asked."""
     return Service("s1", cast(Keeper, create_autospec(Keeper)), Iperf3Measuring())
 
 
@@ -193,7 +193,7 @@ def test_one_server_that_fails_leaves_no_other(server: ServerUnderTest) -> None:
 
 
 def _children() -> list[str]:
-    """Commands of this process's children, ended ones that nobody waited for included."""
+    """The commands of this process's children, ended ones that nobody waited for included."""
     text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in text.split()]
 
@@ -267,7 +267,7 @@ def test_a_failed_connect_is_a_result_with_its_reason(server: ServerUnderTest) -
 
 
 def test_what_iperf3_says_is_taken_apart() -> None:
-    """The first second is left out, and what came after the end."""
+    """The first second is left out, and what came after the end too."""
     received = [(0, 1, 9), (1, 2.1, 110), (2.1, 3, 90), (3, 3.4, 1000)]
     result = parse_result(transfer(2), _answer(received), b"", 2)
     assert result.measured_bits_per_second == pytest.approx(800)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.network
 
 
 def wanted(mtu_bytes: int, generation: int = 1, **changes: Any) -> DesiredState:
-    """20 Mbit/s of payload to .3, as the controller would compile them for that MTU."""
+    """20 Mbit/s of payload to .3, as the controller would compile it for that MTU."""
     rate = wire_rate(PAYLOAD_BITS_PER_SECOND, mtu_bytes)
     state = desired_state(generation, rates=(1_000_000, rate), **changes)
     bridges = tuple(b.model_copy(update={"mtu_bytes": mtu_bytes}) for b in state.bridges)
@@ -62,7 +62,7 @@ def test_a_promised_rate_is_delivered_in_large_frames(server: ServerUnderTest) -
     assert server.inside(keeping.stage, server.config, wanted(MTU)).succeeded
     assert bridge_mtus(server) == {MTU}
     large = transfer(3)
-    # Compiled for frames of 1500 bytes it would be 3.8 % more.
+    # Compiled for frames of 1500 bytes, it would be 3.8 % more.
     promised = pytest.approx(PAYLOAD_BITS_PER_SECOND, rel=0.03)
 
     def measure() -> float:
@@ -99,7 +99,7 @@ def test_a_nic_whose_mtu_is_larger_sends_smaller_frames(server: ServerUnderTest)
     report = server.inside(keeping.stage, server.config, wanted(1500))
     assert report.succeeded, report.refusals
     assert bridge_mtus(server) == {1500}
-    # Another plan asks for more; what it leaves is as before.
+    # Another plan asks for a larger MTU; it leaves the network as before.
     assert server.inside(keeping.stage, server.config, wanted(MTU, 2)).succeeded
     assert bridge_mtus(server) == {MTU}
     assert server.inside(keeping.destroy, server.config).succeeded

@@ -1,4 +1,4 @@
-"""One pair's rate changes while all of them send: the others notice nothing."""
+"""One pair's rate changes while all pairs send: the other transfers notice nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.agent.states import desired_state
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 SECONDS = 7
-# (destination, paced UDP of so many bit/s; None: TCP as fast as its queue lets it). Queues carry
-# 10 Mbit/s to .2 and 30 to .3.
+# (destination, bit/s of paced UDP; None: TCP as fast as its queue lets it). Queues carry 10 Mbit/s
+# to .2 and 30 to .3.
 CHANGED = "10.7.0.2"
 TRANSFERS: tuple[tuple[str, int | None], ...] = (
     (CHANGED, None), ("10.7.0.3", 3_000_000), ("10.7.1.2", 2_000_000), ("10.7.1.3", None),
@@ -31,7 +31,7 @@ WINDOW_BYTES = 32 * 1024
 
 
 def with_rate(generation: int, bits_per_second: int) -> DesiredState:
-    """Only what nic0 may send to .2 differs."""
+    """A state in which only the rate of nic0 to .2 differs."""
     state = desired_state(generation)
     rates = {"min_bits_per_second": bits_per_second, "max_bits_per_second": bits_per_second}
     queues = tuple(
@@ -42,7 +42,7 @@ def with_rate(generation: int, bits_per_second: int) -> DesiredState:
 
 
 def stage(server: ServerUnderTest, state: DesiredState) -> list[str]:
-    """Keys of what was changed."""
+    """Stages the state, and returns the keys of what changed."""
     report = server.inside(keeping.stage, server.config, state)
     assert report.succeeded, report.refusals
     server.inside(keeping.commit, server.config, state.generation)
@@ -50,7 +50,7 @@ def stage(server: ServerUnderTest, state: DesiredState) -> list[str]:
 
 
 def know_each_other(server: ServerUnderTest) -> None:
-    """Without ARP, which is no IP and rightly goes through queue 0."""
+    """Makes ARP entries beforehand: ARP is no IP, and rightly goes through queue 0."""
     for rail in (0, 1):
         ours = server.sh(f"cat /sys/class/net/pw-nic{rail}/address").strip()
         theirs = server.sh(f"cat /sys/class/net/nic{rail}/address", peer=True).strip()
@@ -77,7 +77,7 @@ def start(server: ServerUnderTest, number: int) -> tuple[subprocess.Popen[bytes]
 
 
 def through_queue_0(server: ServerUnderTest) -> list[int]:
-    """Packets, by NIC."""
+    """How many packets went through queue 0, by NIC."""
     found = []
     for nic in ("nic0", "nic1"):
         (shown,) = [text for text in server.sh(f"tc -s class show dev {nic}").split("class htb ")
@@ -89,7 +89,7 @@ def through_queue_0(server: ServerUnderTest) -> list[int]:
 
 
 def resets(server: ServerUnderTest) -> list[str]:
-    """Of connections that were established, and those sent, on both sides."""
+    """Resets of established connections, and resets sent, on both sides."""
     names = "TcpEstabResets TcpOutRsts"
     shown = [server.sh(f"nstat -asz {names}", peer=peer) for peer in (False, True)]
     return [line for text in shown for line in text.splitlines() if line.startswith("Tcp")]

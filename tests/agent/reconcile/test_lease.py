@@ -326,7 +326,7 @@ def test_one_agent_per_state_directory(tmp_path: Path) -> None:
 
 
 def test_the_fake_network_holds_what_was_applied(world: World) -> None:
-    """The tests above would pass on a fake that ignores everything."""
+    """Without this, a fake that ignores everything would pass the tests above."""
     world.keeper().stage(plan(1), 10)
     held = {kind.collection for kind in COLLECTIONS} - {"sysctls"}
     assert {name for name, _ in world.network.entries} == held
@@ -349,7 +349,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Until not one byte fits."""
+    """Writes until not one byte fits."""
     path = directory / "filler"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(b"x" * 4096):

@@ -1,4 +1,4 @@
-"""Diff, order, and refusals: pure decisions."""
+"""Difference, order of steps, and refusals: pure decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.agent.states import desired_state, queue
 
 
 def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
-    """What a server would be after these steps, if it did exactly what they say."""
+    """The server after these steps, if it did exactly what they say."""
     entries = {
         name: {e.key: e for e in getattr(observed, name)} for name in Collections.model_fields
     }
@@ -136,9 +136,9 @@ def test_the_ledger_keeps_first_values_and_forgets_what_is_back() -> None:
     ledger = extend_ledger(desired, BARE, Ledger())
     later = BARE.model_copy(update={"nics": (nic("nic0"), nic("nic1"))})
     assert extend_ledger(desired, later, ledger) == ledger
-    fewer = prune_ledger(desired_state(1, nics=("nic1",)), ledger)
+    fewer = prune_ledger([desired_state(1, nics=("nic1",))], ledger)
     assert [taken.nic for taken in fewer.nics] == ["nic1"]
-    assert prune_ledger(None, ledger) == Ledger()
+    assert prune_ledger([], ledger) == Ledger()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The real daemon over a real Open vSwitch and kernel: what others change, or a restart loses."""
+"""The real daemon on a real Open vSwitch and kernel, while others change things or a restart loses
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.agent.states import desired_state
 
 pytestmark = pytest.mark.network
 
-# Far below the period: an event told.
+# Far below the period: only an event can have told.
 SOON_SECONDS = PERIOD_SECONDS / 5
 
 
@@ -46,12 +47,12 @@ def verified(controller: ControllerDouble) -> Any:
 
 
 def healed(controller: ControllerDouble, heals: int) -> Any:
-    """Waits for that many heals, and for all to be as decided."""
+    """Waits for that many heals, and until all is as decided."""
 
     def look() -> Any:
         found = verified(controller)
         if found is None:
-            return None  # Not to be read just now.
+            return None  # It cannot be read just now.
         whole = not found["deviations"] and not found["problems"]
         return found if whole and found["drift"]["heals"] >= heals else None
 
@@ -83,7 +84,7 @@ def metrics(server: ServerUnderTest) -> str:
 
 
 def sent_bytes(server: ServerUnderTest) -> dict[str, float]:
-    """By NIC and purpose of the queue."""
+    """Bytes sent, by NIC and purpose of the queue."""
     found = {}
     for (name, labels), value in parse(metrics(server)).items():
         if name == "placewire_queue_transmit_bytes_total":
@@ -139,7 +140,7 @@ def test_what_others_change_is_put_back(
 def test_rows_that_others_leave_without_a_port_go(
     server: ServerUnderTest, controller: ControllerDouble
 ) -> None:
-    """Open vSwitch keeps them, and ours are written anew."""
+    """Open vSwitch keeps such rows, and ours are written anew."""
     in_force(server, controller)
     before, there = len(rows(server)), rows(server)
     for heals, others in enumerate(("clear port nic0 qos", "del-br pw-nic1"), 1):
@@ -150,7 +151,7 @@ def test_rows_that_others_leave_without_a_port_go(
 
 
 def rows(server: ServerUnderTest) -> set[str]:
-    """Ours, of QoS and of queues."""
+    """Our rows of QoS and Queue."""
     find = "--bare --columns=_uuid find {} external_ids:placewire=test-plan"
     return {u for table in ("qos", "queue") for u in server.vsctl(find.format(table)).split()}
 

@@ -493,7 +493,7 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
 async def test_neighbours_are_asked_through_our_own_bridges_only(site: Site) -> None:
     async with site.linked() as agents:
         ask = FindNeighbours(interfaces=("pw-nic0", "mgmt"), addresses=("10.7.0.2",))
-        with pytest.raises(AgentRefused, match="mgmt: no bridge of what is in force here"):
+        with pytest.raises(AgentRefused, match="mgmt: no bridge of the state in force here"):
             await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)
         ask = FindNeighbours(interfaces=("pw-nic0",), addresses=("10.7.0.2", "10.7.1.2"))
         (found,) = (await agents.ask("s1", ask, Neighbours, PATIENCE_SECONDS)).found
