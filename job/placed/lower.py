@@ -1,8 +1,8 @@
-"""A captured step and a placement become one straight-line module for this rank.
+"""Turns a captured step and a placement into one straight-line module for this rank.
 
 `print(program.module.code)` shows the rank's whole step. A value is released after its last use;
-receives stand before their first consumer, sends right after their producer. Only this rank's
-parameters, buffers and optimizer state are held.
+receives stand before their first consumer, sends right after their producer. The module holds only
+this rank's parameters, buffers and optimizer state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.capture.execute import execution_of
-from placewire.optimizer.capture.layout import Layout, as_captured
+from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 from placewire.optimizer.capture.updates import AdamW, Sgd
@@ -34,7 +34,7 @@ class Send(torch.nn.Module):
 
 
 class Complete(torch.nn.Module):
-    """Before a value is overwritten: its send must no longer read it."""
+    """Waits, before a value is overwritten, until its send no longer reads it."""
 
     def __init__(self, transport: Transport, message: RankMessage) -> None:
         super().__init__()
@@ -57,22 +57,21 @@ class Receive(torch.nn.Module):
 class RankProgram:
     """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
 
-    inputs: which of a batch's tensors it takes. stepped: what must be told the step's number. held:
-    the parameters and buffers that this rank keeps, and updates: the optimizer's step for each of
-    these parameters, both by the operator id of what is kept. operators: ids by the name of the
-    node that ends them.
+    inputs: positions in a batch of the tensors that the module takes. stepped: the modules that
+    must be told the step's number. held: the parameters and buffers that this rank keeps, by
+    operator id. updates: the optimizer's step for each of these parameters, by the parameter's
+    operator id. operators: operator ids by the name of the node that ends the operator.
     """
 
     module: fx.GraphModule
     inputs: tuple[int, ...]
     stepped: tuple[Stepped, ...]
-    has_loss: bool
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
     operators: Mapping[str, str]
 
     def tell(self, step: int) -> None:
-        """Before a step runs: its number, from 0."""
+        """To be called before a step runs, with its number from 0."""
         for part in self.stepped:
             part.step = step
 
@@ -139,7 +138,6 @@ class _Lowering:
             module=fx.GraphModule(self.root, self.graph),
             inputs=tuple(code.inputs[identifier] for identifier in inputs),
             stepped=tuple(self.stepped),
-            has_loss=has_loss,
             held=self.held,
             updates=self.updates,
             operators={self.values[identifier].name: identifier for identifier in self.order},
@@ -150,7 +148,7 @@ class _Lowering:
         if node.name in code.inputs:
             return
         if node.op == "placeholder":
-            # Apart from the model, whose other parameters can then be released.
+            # Held outside the model, whose other parameters can then be released.
             self.held[node.name] = self.captured.values[node.name]
             self.root.register_buffer(node.name, self.held[node.name])
             self.values[node.name] = self.graph.get_attr(node.name)
@@ -162,13 +160,7 @@ class _Lowering:
         self.stepped.extend(execution.stepped)
         if execution.update is not None:
             self.updates[code.writers[node.name]] = execution.update
-            self.root.add_module(node.name, execution.update)
-        if execution.seeder is not None:
-            self._call(f"seed_{node.name}", execution.seeder)
-        value = self.graph.node_copy(node, operands.__getitem__)
-        if (layout := execution.layout) is not None:
-            value = self.graph.call_function(as_captured, (value, layout.size, layout.stride))
-        self.values[node.name] = value
+        self.values[node.name] = execution.write(node, self.graph, self.root, operands.__getitem__)
 
     def _operand(self, source: fx.Node, consumer: str) -> fx.Node:
         if source.name in self.values:
@@ -187,7 +179,7 @@ class _Lowering:
             )
         else:
             raise JobError(
-                f"{consumer!r} on {self.device} needs {source.name!r}, and no message brings it",
+                f"{consumer!r} on {self.device} needs {source.name!r}, which no message brings",
                 "check the placement file with `optimizer check`",
             )
         return self.values[source.name]
@@ -211,8 +203,7 @@ class _Lowering:
         layout = self.captured.layouts.get(message.producer)
         if layout is None:
             raise JobError(
-                f"message {message.index}: {message.producer!r} gives no tensor, so that it cannot "
-                "be sent",
+                f"message {message.index}: {message.producer!r} gives no tensor and cannot be sent",
                 "check the placement file with `optimizer check`",
             )
         if layout.wire_bytes != message.bytes or message.output:

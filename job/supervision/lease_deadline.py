@@ -1,8 +1,8 @@
-"""Until when a rank may run: for as long as its network was promised to stay.
+"""Ends a rank when the lease of its network runs out.
 
-The controller renews the lease of the network and tells every rank. When the controller is gone the
-ranks go on until the lease runs out; then their servers put the network back, and they end. A rank
-that was never told anything runs to its end.
+The controller renews the network's lease and tells every rank. When the controller is gone, ranks
+go on until the lease runs out; then their servers restore the network, and the ranks end. A rank
+that was never told of a lease runs to its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _LONGEST_LINE_BYTES = 4096
 
 
 def follow_hold(events: Events, rank: int) -> None:
-    """Takes over standard input. To be called before anything reads it."""
+    """Reads Hold messages from standard input, which is empty for everything else from then on. To
+    be called before anything reads it."""
     descriptor = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -45,7 +46,8 @@ class _Follower:
                 self._end()
 
     def _wait(self) -> bool:
-        """Whether there is something to read. What was told already comes before the end."""
+        """Waits until there is something to read or the lease runs out. Returns whether there is
+        something to read: a message that has arrived is read before the rank is ended."""
         remaining = None if self._until is None else max(0.0, self._until - _now())
         if self._told_to_the_end:
             time.sleep(remaining or 0.0)
@@ -65,7 +67,7 @@ class _Follower:
             try:
                 self._until = _now() + Hold.model_validate_json(line).held_seconds
             except ValidationError:
-                continue  # not for us, or of another version
+                continue  # another kind of message, or another version of Hold
 
     def _end(self) -> None:
         self._events.emit(
@@ -80,5 +82,5 @@ class _Follower:
 
 
 def _now() -> float:
-    """As leases are counted: time in which the machine sleeps counts too."""
+    """The clock by which leases are counted: it goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

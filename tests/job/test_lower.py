@@ -11,7 +11,7 @@ from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_network import Mailbox, MailboxTransport
 from tests.job.lazy_training import STEPS, on_one_device, program_of, train, with_own_values
 from tests.placements import cluster_of, placement_of, random_devices
@@ -68,11 +68,11 @@ def test_example_models_train_bit_identically_on_three_servers(name: str) -> Non
     assert all(torch.equal(values[k], v) for k, v in expected.items())
 
 
-def test_one_rank_trains_as_the_interpreter(hard: CapturedStep) -> None:
+def test_one_rank_trains_as_the_profile_does(hard: CapturedStep) -> None:
     own = with_own_values(hard)
-    interpreter = StepInterpreter(own)
+    alone = StraightStep(own)
     for step in range(STEPS):
-        interpreter.run(interpreter.load(step))
+        alone.run(alone.load(step))
     _, values = train(hard, on_one_device(hard))
     assert all(torch.equal(values[k], v) for k, v in own.values.items())
 
@@ -152,7 +152,7 @@ def test_a_missing_message_is_refused(mlp: CapturedStep) -> None:
     placement = split_in_two(mlp)
     arriving = next(m for m in placement.messages if m.destination == "s1/0")
     rest = tuple(m for m in placement.messages if m != arriving)
-    with pytest.raises(JobError, match=f"needs '{arriving.producer}', and no message"):
+    with pytest.raises(JobError, match=f"needs '{arriving.producer}', which no message"):
         program_of(mlp, placement.model_copy(update={"messages": rest}), "s1/0", Alone())
 
 

@@ -179,7 +179,7 @@ def test_a_rail_that_is_not_there_is_named(tmp_path: Path) -> None:
     code, events, _ = finish(start(of, tmp_path))
     assert code == 1
     (failed,) = [event for event in events if isinstance(event, Failed)]
-    assert "interface none0 of rail a is not there" in failed.what
+    assert "interface none0 of rail a does not exist" in failed.what
 
 
 def test_a_line_that_looks_like_an_event_is_none(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 from tests.models import hard as hard_models
 from tests.paths import ROOT
 
@@ -127,14 +127,14 @@ def test_captured_step_trains_like_eager(choice: OptimizerChoice) -> None:
     step = load_training_step(path, 3, 5)
     assert step.loss is not None
     model = ModelWithLoss(step.model, step.loss)
-    interpreter = StepInterpreter(captured)
+    program = StraightStep(captured)
     optimizer = eager_optimizer(choice, model)
     for number in range(4):
         inputs = step.batches(number)
         optimizer.zero_grad()
         model(*inputs).backward()
         optimizer.step()
-        interpreter.run(interpreter.load(number))
+        program.run(program.load(number))
     expected = {
         name.replace(".", "_"): value.detach()
         for name, value in (*model.named_parameters(), *model.named_buffers())

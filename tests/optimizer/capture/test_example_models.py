@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ from placewire.examples.models import (
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 
 STEPS = 3
 QUICK = ("mlp", "fnet", "gpt2", "two_towers")
@@ -60,24 +59,6 @@ def small(name: str) -> CapturedStep:
     return capture(f"tests.models.small:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
 
 
-class LossKeeping(StepInterpreter):
-    """Also says what the loss of the last step was."""
-
-    loss: float
-
-    def _callable(self, node: fx.Node) -> Callable[..., Any]:
-        call = super()._callable(node)
-        if node.name != self.captured.loss:
-            return call
-
-        def kept(*arguments: Any, **options: Any) -> Any:
-            value = call(*arguments, **options)
-            self.loss = value.item()
-            return value
-
-        return kept
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
     # Of its own: training changes the values.
@@ -85,14 +66,13 @@ def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
     step = load_training_step(f"tests.models.small:{name}", 4, 3)
     model = whole(step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    interpreter = LossKeeping(captured)
+    program = StraightStep(captured)
     for number in range(STEPS):
         optimizer.zero_grad()
         loss = model(*step.batches(number))
         loss.backward()
         optimizer.step()
-        interpreter.run(interpreter.load(number))
-        assert interpreter.loss == loss.item(), f"step {number}"
+        assert program.run(program.load(number)).item() == loss.item(), f"step {number}"
     expected = {
         key.replace(".", "_"): value.detach()
         for key, value in (*model.named_parameters(), *model.named_buffers())
