@@ -93,8 +93,7 @@ class _Trips:
         self._payload = torch.empty(0, dtype=torch.uint8)
 
     def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:
-        """Runs one step of the transport. Returns the seconds of each round trip, as the source
-        sees them."""
+        """Runs one step of the transport. Returns each round trip's seconds, at its source."""
         sent = (message for some in messages.sends.values() for message in some)
         sends = sorted(sent, key=lambda message: message.index)
         receives = sorted(messages.receives, key=lambda message: message.index)

@@ -69,24 +69,25 @@ def exchanges(placement: Placement, rails: Sequence[str]) -> Iterator[Exchange]:
     for lane in measured:
         for pairs in rounds:
             for ordered in (pairs, tuple((b, a) for a, b in pairs)):
-                slow = [pair for pair in ordered if _is_slow(placement, pair, lane, seconds)]
+                fitting = {p: _fitting_bytes(placement, p, lane, seconds) for p in ordered}
+                slow = [pair for pair in ordered if _SLOW * fitting[pair] < _LEAST_BYTES]
                 quick = [pair for pair in ordered if pair not in slow]
                 for some, larger in ((quick, _LARGER), (slow, _LARGER_IF_SLOW)):
                     if some:
-                        yield from _of_all_sizes(placement, some, lane, seconds, larger)
+                        yield from _of_all_sizes({p: fitting[p] for p in some}, lane, larger)
 
 
 def _of_all_sizes(
-    placement: Placement,
-    pairs: Sequence[DevicePair],
+    fitting: Mapping[DevicePair, float],
     lane: tuple[str, ...],
-    seconds: float,
     larger: Sequence[tuple[float, int, int]],
 ) -> Iterator[Exchange]:
-    yield Exchange(lane, dict.fromkeys(pairs, SMALL_BYTES), *_SMALL)
-    largest = {pair: _largest(placement, pair, lane, seconds) for pair in pairs}
+    yield Exchange(lane, dict.fromkeys(fitting, SMALL_BYTES), *_SMALL)
     for part, messages, warm_up in larger:
-        sizes = {pair: round(part * most) for pair, most in largest.items()}
+        sizes = {
+            pair: round(part * min(max(round(size), _LEAST_BYTES), _MOST_BYTES))
+            for pair, size in fitting.items()
+        }
         yield Exchange(lane, sizes, messages, warm_up)
 
 
@@ -141,8 +142,7 @@ def exchange_placement(placement: Placement, exchange: Exchange) -> Placement:
 
 
 def _rounds(devices: Sequence[str]) -> Iterator[tuple[DevicePair, ...]]:
-    """Yields rounds by the circle method for tournaments: each pair once, no device twice in a
-    round."""
+    """Yields each pair once, no device twice in a round: the circle method for tournaments."""
     ring: list[str | None] = [*devices, *([None] if len(devices) % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
@@ -151,20 +151,10 @@ def _rounds(devices: Sequence[str]) -> Iterator[tuple[DevicePair, ...]]:
         ring.insert(1, ring.pop())
 
 
-def _is_slow(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> bool:
-    return _SLOW * _fitting_bytes(placement, pair, lane, seconds) < _LEAST_BYTES
-
-
-def _largest(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> int:
-    fitting = round(_fitting_bytes(placement, pair, lane, seconds))
-    return min(max(fitting, _LEAST_BYTES), _MOST_BYTES)
-
-
 def _fitting_bytes(
     placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float
 ) -> float:
-    """Returns the largest size with which all larger messages of the pair and direction together
-    take _FOR_LARGER of `seconds`."""
+    """Returns the largest size with which all larger messages take _FOR_LARGER of `seconds`."""
     sizes = sum(part * messages for part, messages, _ in _LARGER)
     rate = sum(_rate(placement, pair, rail) for rail in lane)
     return rate / 8 * seconds * _FOR_LARGER / sizes

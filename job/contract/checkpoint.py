@@ -21,9 +21,10 @@ from placewire.frozen import Frozen
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"
-_WHOLE = "step-"
-_STAGED = "saving-"
-_LEAVING = "removing-"
+# Prefixes of the folders of checkpoints, by their state.
+WHOLE = "step-"
+STAGED = "saving-"
+LEAVING = "removing-"
 # Prefix of a file by which ranks check that they see the same folder.
 PROBE = "seen-"
 
@@ -86,26 +87,18 @@ def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
     cannot be read, OSError where the folder cannot."""
     if not folder.exists():
         return ()
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_WHOLE))
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(WHOLE))
     return tuple(_read(folder / name) for name in names)
 
 
-def whole_path(folder: Path, step: int) -> Path:
-    return folder / f"{_WHOLE}{step:08d}"
-
-
-def staged_path(folder: Path, step: int) -> Path:
-    return folder / f"{_STAGED}{step:08d}"
-
-
-def leaving_path(folder: Path, step: int) -> Path:
-    """The path of a checkpoint that is being removed and therefore no longer whole."""
-    return folder / f"{_LEAVING}{step:08d}"
+def checkpoint_path(folder: Path, state: str, step: int) -> Path:
+    """state: WHOLE, STAGED, or LEAVING for a checkpoint that is being removed."""
+    return folder / f"{state}{step:08d}"
 
 
 def remains_in(folder: Path) -> Iterator[Path]:
     """Yields what a job left behind that ended in the middle of saving or removing."""
-    unfinished = (_STAGED, _LEAVING, PROBE)
+    unfinished = (STAGED, LEAVING, PROBE)
     yield from (e for e in sorted(folder.iterdir()) if e.name.startswith(unfinished))
 
 

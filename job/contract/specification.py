@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -242,10 +242,9 @@ class Failed(Frozen):
 
 
 RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed
-_EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
+_EVENT: TypeAdapter[RankEvent] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 
 def parse_rank_event(line: str | bytes) -> RankEvent:
     """Raises pydantic.ValidationError where the line is not an event."""
-    event: RankEvent = _EVENT.validate_json(line)
-    return event
+    return _EVENT.validate_json(line)

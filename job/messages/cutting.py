@@ -87,8 +87,7 @@ def tags_taken(parts: Sequence[Part], first_tag: int, rails: int) -> int:
 
 
 def _pieces(start: int, stop: int, count: int) -> list[tuple[int, int]]:
-    """Returns at most `count` pieces of nearly equal size; all but the last are multiples of
-    CUT_BYTES."""
+    """Returns at most `count` nearly equal pieces; all but the last are multiples of CUT_BYTES."""
     size = _aligned(ceil((stop - start) / count))
     return [(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
 

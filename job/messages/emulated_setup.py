@@ -47,7 +47,7 @@ class SetUp:
         self._count = 0
 
     def add(self, parts: Sequence[Waiting]) -> None:
-        """parts: those of one message."""
+        """parts: of one message."""
         device = parts[0].message.peer_device
         takes = sum(one.part.bytes for one in parts) / self._rates[device]
         begin = self._clock()

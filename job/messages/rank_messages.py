@@ -41,8 +41,7 @@ class RankMessage:
 
 @dataclass(frozen=True)
 class RankMessages:
-    """sends: by producer, in the order in which they are posted. receives: in the order in which
-    their producers run."""
+    """sends: by producer, in the order of posting. receives: in the order of their producers."""
 
     sends: Mapping[str, tuple[RankMessage, ...]]
     receives: tuple[RankMessage, ...]
@@ -74,8 +73,22 @@ def rank_messages(
                 f"{message.producer!r} does not run",
                 "check the placement file with `optimizer check`",
             )
+        for end in (message.source, message.destination):
+            if end not in ranks:
+                raise JobError(f"message {index} names device {end!r}, which runs no operator")
         peer = message.destination if device == message.source else message.source
-        ours = _seen_from(index, message, parts, peer, ranks, rails)
+        ours = RankMessage(
+            index=index,
+            producer=message.producer,
+            output=message.output,
+            bytes=message.bytes,
+            peer=ranks[peer],
+            peer_device=peer,
+            upward=ranks[message.source] < ranks[message.destination],
+            parts=parts,
+            rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
+            send_order=message.send_order,
+        )
         if device == message.source:
             sends.setdefault(message.producer, []).append(ours)
         else:
@@ -139,28 +152,3 @@ def _chunks(
         for a, ours in rates.items()
         for b, theirs in rates.items()
     }
-
-
-def _seen_from(
-    index: int,
-    message: Message,
-    parts: tuple[Part, ...],
-    peer: str,
-    ranks: Mapping[str, int],
-    rails: Sequence[str],
-) -> RankMessage:
-    for end in (message.source, message.destination):
-        if end not in ranks:
-            raise JobError(f"message {index} names device {end!r}, which runs no operator")
-    return RankMessage(
-        index=index,
-        producer=message.producer,
-        output=message.output,
-        bytes=message.bytes,
-        peer=ranks[peer],
-        peer_device=peer,
-        upward=ranks[message.source] < ranks[message.destination],
-        parts=parts,
-        rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
-        send_order=message.send_order,
-    )

@@ -25,18 +25,19 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from placewire.job.contract.checkpoint import (
+    LEAVING,
     LOCK,
     MANIFEST,
     PROBE,
+    STAGED,
+    WHOLE,
     Checkpoint,
     CheckpointSpec,
     Manifest,
+    checkpoint_path,
     checkpoints_in,
-    leaving_path,
     remains_in,
-    staged_path,
     sync_folder,
-    whole_path,
     write_durably,
 )
 from placewire.job.contract.specification import Saved
@@ -118,7 +119,7 @@ class Checkpoints:
     def save(self, steps_done: int) -> Saved | None:
         """To be called by all ranks at once. Returns the event, on the first rank only."""
         began = time.monotonic()
-        staged = staged_path(self.folder, steps_done)
+        staged = checkpoint_path(self.folder, STAGED, steps_done)
         with _as_job_error(f"the checkpoint after step {steps_done} cannot be saved"):
             metadata = save(
                 self._state.to_save(steps_done),
@@ -149,11 +150,11 @@ class Checkpoints:
         manifest = self.job.model_copy(update={"step": steps_done, "files": files})
         write_durably(staged / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
         sync_folder(staged)
-        whole = whole_path(self.folder, steps_done)
+        whole = checkpoint_path(self.folder, WHOLE, steps_done)
         staged.rename(whole)
         sync_folder(self.folder)
         for old in checkpoints_in(self.folder)[: -self._asked.keep]:
-            leaving = leaving_path(self.folder, old.manifest.step)
+            leaving = checkpoint_path(self.folder, LEAVING, old.manifest.step)
             Path(old.path).rename(leaving)
             _remove(leaving)
         return whole, sum(files.values())

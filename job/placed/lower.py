@@ -8,7 +8,7 @@ this rank's parameters, buffers and optimizer state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx
@@ -91,43 +91,37 @@ def lower(
             "make the model's sources and the versions of torch the same on every server, and "
             "solve again",
         )
-    return _Lowering(captured, placement, device, messages, transport).program()
+    return _Lowering(captured, placement.order[device], device, messages, transport).program()
 
 
+@dataclass
 class _Lowering:
-    def __init__(
-        self,
-        captured: CapturedStep,
-        placement: Placement,
-        device: str,
-        messages: RankMessages,
-        transport: Transport,
-    ) -> None:
-        self.captured = captured
-        self.nodes: Mapping[str, fx.Node] = captured.nodes
-        self.order = placement.order[device]
-        self.device = device
-        self.sends = messages.sends
-        self.arriving = {message.producer: message for message in messages.receives}
-        self.transport = transport
-        self.root = torch.nn.Module()
-        self.graph = fx.Graph()
-        self.values: dict[str, fx.Node] = {}
-        self.stepped: list[Stepped] = []
-        self.held: dict[str, torch.Tensor] = {}
-        self.updates: dict[str, AdamW | Sgd] = {}
+    captured: CapturedStep
+    order: tuple[str, ...]
+    device: str
+    messages: RankMessages
+    transport: Transport
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    values: dict[str, fx.Node] = field(default_factory=dict)
+    stepped: list[Stepped] = field(default_factory=list)
+    held: dict[str, torch.Tensor] = field(default_factory=dict)
+    updates: dict[str, AdamW | Sgd] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arriving = {message.producer: message for message in self.messages.receives}
 
     def program(self) -> RankProgram:
-        code = self.captured.code
+        code, nodes = self.captured.code, self.captured.nodes
         inputs = [identifier for identifier in self.order if identifier in code.inputs]
         for identifier in inputs:
             self.values[identifier] = self.graph.placeholder(identifier)
         for identifier in self.order:
-            if identifier not in self.nodes:
+            if identifier not in nodes:
                 raise JobError(
                     f"the placement names operator {identifier!r}, which is not captured"
                 )
-            self._operator(self.nodes[identifier])
+            self._operator(nodes[identifier])
             self._sends(identifier)
         has_loss = self.captured.loss in self.order
         self.graph.output(self.values[self.captured.loss] if has_loss else None)
@@ -185,13 +179,13 @@ class _Lowering:
         return self.values[source.name]
 
     def _sends(self, identifier: str) -> None:
-        for message in self.sends.get(identifier, ()):
+        for message in self.messages.sends.get(identifier, ()):
             send = Send(self.transport, message, self._layout(message))
             self._call(f"send_{message.index}", send, self.values[identifier])
 
     def _complete_sends_of(self, identifiers: frozenset[str]) -> None:
         for identifier in sorted(identifiers):
-            for message in self.sends.get(identifier, ()):
+            for message in self.messages.sends.get(identifier, ()):
                 if identifier in self.values:
                     self._call(f"complete_{message.index}", Complete(self.transport, message))
 

@@ -103,7 +103,7 @@ class Recorder:
             self._queued.append((self._step, message, at))
 
     def left(self, message: RankMessage, rail: str, started: float, finished: float) -> None:
-        """Is Watcher.left()."""
+        """Implements Watcher."""
         if self.on:
             self._left.append((self._step, message.index, rail, started, finished))
 

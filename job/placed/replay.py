@@ -28,8 +28,7 @@ ARRIVED_SECONDS = 0.00005
 
 @dataclass(frozen=True)
 class Compute:
-    """Operators (id, seconds) that run one after the other without a message between them.
-    seconds: of all of them."""
+    """Operators (id, seconds) without a message between them. seconds: of all together."""
 
     seconds: float
     operators: tuple[tuple[str, float], ...] = ()

@@ -14,8 +14,7 @@ _PAUSE_SECONDS = 0.02
 
 
 def adopt_orphans() -> None:
-    """Makes descendants that lose their parent children of this process, so that they are found.
-    Raises OSError."""
+    """Makes descendants that lose their parent children of this process. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 

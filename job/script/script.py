@@ -166,8 +166,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
 def _relayed(
     process: subprocess.Popen[bytes], local: int, events: Events
 ) -> list[threading.Thread]:
-    """Starts threads that pass on what the process prints. Where nobody listens any more they drop
-    it, and the process does not notice."""
+    """Starts threads that pass on what the process prints, or drop it where nobody listens."""
     mark = f"[{local}] ".encode()
 
     def complain(line: bytes) -> None:

@@ -47,8 +47,7 @@ class Events:
             os._exit(status)
 
     def nobody_listens(self) -> None:
-        """To be called when nobody reads standard output and error any more: whatever the model
-        prints from then on is discarded and cannot fail."""
+        """Discards standard output and error from now on, so that no print of the model's fails."""
         self._heard = False
         nothing = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):

@@ -35,8 +35,7 @@ Lost = Callable[[Failed], None]
 
 
 class Heart:
-    """To be started once rank 0's store exists, and finished after the last step. on_lost is called
-    from another thread, at most once."""
+    """To be started once rank 0's store exists. on_lost is called at most once, by a thread."""
 
     def __init__(self, spec: RankSpec, on_lost: Lost) -> None:
         self._spec, self._on_lost = spec, on_lost
@@ -53,8 +52,8 @@ class Heart:
             threading.Thread(target=work, name=name, daemon=True).start()
 
     def finish(self) -> None:
-        """Returns when this rank may end: rank 0 after all others, because its store is the sign of
-        life that they watch."""
+        """To be called after the last step. Returns when this rank may end: rank 0 after all
+        others, because its store is the sign of life that they watch."""
         self._finishing.set()
         self._done.wait()
 
@@ -78,7 +77,7 @@ class Heart:
                 for peer in self._peers:
                     self._look(store, peer)
                 self._store_silence = 0.0
-                if finishing and self._all_done():
+                if finishing and all(self._seen.get(peer) == _DONE for peer in self._peers):
                     self._done.set()
                     return
                 if finishing:
@@ -93,9 +92,6 @@ class Heart:
         if store.check([key]) and (seen := store.get(key).decode()) != self._seen.get(peer):
             self._seen[peer] = seen
             self._silence[peer] = 0.0
-
-    def _all_done(self) -> bool:
-        return all(self._seen.get(peer) == _DONE for peer in self._peers)
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -131,8 +127,7 @@ class Heart:
 
 
 def end_when_lost(emit: Callable[[Failed], None]) -> Lost:
-    """Returns a callback that ends the process: the main thread may be stuck in the network
-    library."""
+    """Returns a callback that ends the process, whose main thread may be stuck in gloo or NCCL."""
 
     def end(failed: Failed) -> None:
         emit(failed)
@@ -145,8 +140,7 @@ def limit_tcp_waits(loss_seconds: float) -> None:
     """Ends each connection of this process when what it sent stays unacknowledged for that long.
 
     The kernel's own limit is a quarter of an hour, because it cannot tell a rail that is down from
-    a slow one. gloo and NCCL offer no setting for it, but a process can set options of any of its
-    sockets.
+    a slow one. gloo and NCCL have no setting for it, but a process can set options of all sockets.
     """
     milliseconds = int((loss_seconds + _TCP_EXTRA_SECONDS) * 1000)
     for _, ours in tcp_connections():

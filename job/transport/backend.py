@@ -18,8 +18,7 @@ from placewire.optimizer.placement import Placement
 def transport_of(
     spec: RankSpec, placement: Placement, messages: RankMessages
 ) -> GlooTransport | NcclTransport:
-    """Returns the transport, not yet connected. Raises JobError where the placement or this server
-    does not suit the backend."""
+    """Returns the unconnected transport. Raises JobError where its backend cannot be used."""
     rails = tuple(rail.rail for rail in spec.rail_interfaces)
     if spec.backend == "gloo":
         queues = queues_for(placement, spec.device, rails, spec.urgent_first)

@@ -20,8 +20,7 @@ def connect(
     transport: GlooTransport | NcclTransport,
     store: TCPStore,
 ) -> None:
-    """Waits for all ranks, then connects. Raises JobError where a rank is not ready or cannot be
-    reached."""
+    """Raises JobError where a rank does not get ready, or cannot be reached."""
     addresses = meet(store, spec)
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
     transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)

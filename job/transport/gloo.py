@@ -79,8 +79,7 @@ class GlooTransport:
         self._messages = messages
 
     def watch(self, backlog: Backlog) -> None:
-        """From now on a part is under way until its receiver has it, not only until the kernel
-        has it."""
+        """From now on a part is under way until its receiver has it, not just the kernel."""
         self._outbox.backlog = backlog
 
     def report_to(self, watcher: Watcher) -> None:

@@ -85,7 +85,9 @@ class Outbox:
             for part, rail in zip(message.parts, message.rail_names, strict=True):
                 by_rail.setdefault(rail, []).append(Waiting(message, part))
             for rail, parts in by_rail.items():
-                self._lane(message.peer_server, rail)
+                if (message.peer_server, rail) not in self._lanes:
+                    lane = self._lanes[message.peer_server, rail] = _Lane(self, rail, self._lock)
+                    lane.thread.start()
                 self._queues[rail].add(parts)
                 self._feed(rail)
             self._check()
@@ -128,13 +130,6 @@ class Outbox:
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
-
-    def _lane(self, receiver: str, rail: str) -> _Lane:
-        lane = self._lanes.get((receiver, rail))
-        if lane is None:
-            lane = self._lanes[receiver, rail] = _Lane(self, rail, self._lock)
-            lane.thread.start()
-        return lane
 
     def _feed(self, rail: str) -> None:
         """Hands over all parts that may leave now. The caller holds the lock."""

@@ -75,7 +75,10 @@ def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
     failed, and with the message `otherwise` when the key is not set within the time limit."""
     deadline = time.monotonic() + spec.timeout_seconds
     with _rank_0_there():
-        while not _within(store, key):
+        while True:
+            with contextlib.suppress(dist.DistStoreError):  # not set yet
+                store.wait([key], _POLL)
+                return str(store.get(key).decode())
             if store.check(["failed"]):
                 raise JobError(
                     f"another rank could not start ({store.get('failed').decode()})",
@@ -86,7 +89,6 @@ def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
                     f"{otherwise} after {spec.timeout_seconds:g} s",
                     "see what that rank reports, or allow more time",
                 )
-        return str(store.get(key).decode())
 
 
 @contextlib.contextmanager
@@ -98,11 +100,3 @@ def _rank_0_there() -> Iterator[None]:
             f"lost rank 0 before the first step: {str(error).splitlines()[0]}",
             "see what rank 0 reports",
         ) from error
-
-
-def _within(store: TCPStore, key: str) -> bool:
-    try:
-        store.wait([key], _POLL)
-    except dist.DistStoreError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from placewire.job.messages.rank_messages import RankMessage
 
 
 class Watcher(Protocol):
-    """Is told what leaves while `on`. Times are of time.perf_counter."""
+    """Gets reports of what leaves, while `on`. Times are of time.perf_counter."""
 
     on: bool
 
@@ -26,8 +26,7 @@ class Transport(Protocol):
     sent_bytes: Counter[tuple[str, str]]  # by (destination device, rail)
 
     def report_to(self, watcher: Watcher) -> None:
-        """To be called before the first step. The transport tells the watcher from any thread, if
-        it sees what leaves."""
+        """To be called before the first step. Reports come from any thread, or never with NCCL."""
 
     def begin_step(self) -> None:
         """Posts the step's receives, and returns when all ranks have called it."""
