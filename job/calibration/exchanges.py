@@ -18,7 +18,7 @@ from placewire.optimizer.placement import Message, Placement
 
 # The whole calibration takes about this long where paths are as fast as the placement says.
 MEASURING_SECONDS = 8.0
-# The smallest message that is sent at all: one of 0 bytes is not.
+# The smallest message: one of 0 bytes is not sent.
 SMALL_BYTES = 1
 # (fraction of the largest size, messages, how many of the first are not counted); _SMALL without
 # the fraction. Connections warm up during the first messages.
@@ -54,19 +54,14 @@ def calibrating_devices(placement: Placement) -> tuple[str, ...]:
     return tuple(f"{server.name}/0" for server in placement.cluster.servers if server.devices)
 
 
-def lanes(placement: Placement, rails: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Returns the sets of rails that are measured separately: each rail alone for gloo, all rails
-    together for a backend that does not let the sender choose one."""
-    return tuple((rail,) for rail in rails) if placement.backend == "gloo" else (tuple(rails),)
-
-
 def exchanges(placement: Placement, rails: Sequence[str]) -> Iterator[Exchange]:
     """Yields the exchanges of every ordered pair of servers on every lane."""
     devices = calibrating_devices(placement)
-    measured = lanes(placement, rails)
+    # Each rail is a lane of its own, or all rails are one where the backend does not choose a rail.
+    lanes = [(rail,) for rail in rails] if placement.backend == "gloo" else [tuple(rails)]
     rounds = list(_rounds(devices))
-    seconds = MEASURING_SECONDS / max(1, 2 * len(rounds) * len(measured))
-    for lane in measured:
+    seconds = MEASURING_SECONDS / max(1, 2 * len(rounds) * len(lanes))
+    for lane in lanes:
         for pairs in rounds:
             for ordered in (pairs, tuple((b, a) for a, b in pairs)):
                 fitting = {p: _fitting_bytes(placement, p, lane, seconds) for p in ordered}

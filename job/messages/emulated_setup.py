@@ -82,25 +82,23 @@ def with_set_up(
     device: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, RailQueue]:
-    """queues: by rail; the key "" is the path inside the server."""
-    setup_seconds = max(0.0, placement.cluster.setup_latency_seconds - TRANSPORT_SECONDS)
-    inside = placement.cluster.intra_server_bits_per_second / 8
+    """queues: by rail, "" inside the server."""
+    setup = max(0.0, placement.cluster.setup_latency_seconds - TRANSPORT_SECONDS)
+    urgent_first = SHARINGS[placement.sharing].sends_most_urgent_first
     peers = [other for other in placement.devices_used if other != device]
     made: dict[str, RailQueue] = {}
     for rail, queue in queues.items():
-        if not rail:
-            rates = dict.fromkeys(peers, inside)
-            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=True, carried=True, clock=clock)
-        else:
-            rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
-            in_turn = not SHARINGS[placement.sharing].sends_most_urgent_first
-            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=in_turn, clock=clock)
+        rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
+        turns = not (rail and urgent_first)
+        made[rail] = SetUp(queue, setup, rates, in_turn=turns, carried=not rail, clock=clock)
     return made
 
 
 def _channel_rate(placement: Placement, source: str, destination: str, rail: str) -> float:
     """Returns the most bits per second that one pair of devices can have: its part of its servers'
     rate where the sharing caps pairs, else the slower NIC's rate; inf where no NIC limits it."""
+    if not rail:
+        return placement.cluster.intra_server_bits_per_second
     ends = (server_of(source), server_of(destination))
     if SHARINGS[placement.sharing].caps_pairs:
         used = {(m.source, m.destination) for m in placement.messages}

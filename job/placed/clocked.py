@@ -33,7 +33,7 @@ class ClockedStep:
         self.ends |= program.operators
         inputs = [node.name for node in program.module.graph.find_nodes(op="placeholder")]
         self._inputs = [program.operators[name] for name in inputs]
-        # By reading of the clock but the first.
+        # For each reading of the clock but the first the operator that ended, if one did.
         self._ended = [
             self.ends[node.name]
             for node in program.module.graph.nodes

@@ -12,9 +12,8 @@ from placewire.optimizer.placement import Placement
 
 
 def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
-    """Returns the kind of device that the placement's type of the rank's device means. A CUDA
-    device, which has the rank's index on its server, becomes the process's current device. Raises
-    JobError where there is no such device, or where gloo would have to carry its messages."""
+    """Returns what the rank's device runs on. A CUDA device, by its index on the server, becomes
+    the process's current one. Raises JobError where it does not exist, or gloo must serve it."""
     cluster = placement.cluster
     device = cluster.devices[cluster.device_names.index(spec.device)]
     if device.runs_on == "cpu":

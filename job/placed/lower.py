@@ -119,7 +119,7 @@ class _Lowering:
         for identifier in self.order:
             if identifier not in nodes:
                 raise JobError(
-                    f"the placement names operator {identifier!r}, which is not captured"
+                    f"the placement names operator {identifier!r}, which was not captured"
                 )
             self._operator(nodes[identifier])
             self._sends(identifier)

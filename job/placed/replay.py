@@ -79,7 +79,7 @@ def replay_actions(
                 actions.append(ReceiveAction(message))
         seconds = float(graph.seconds[operator, column]) * time_scale
         if not np.isfinite(seconds):
-            raise JobError(f"operator {identifier!r} cannot run on {device}: it has no time there")
+            raise JobError(f"operator {identifier!r} has no time on {device}: it cannot run there")
         if actions and isinstance(actions[-1], Compute):
             earlier = actions[-1]
             together = (*earlier.operators, (identifier, seconds))

@@ -71,7 +71,14 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
     placement = load_placement(Path(spec.placement_file))
-    messages = _messages(spec, placement)
+    used = placement.devices_used
+    if len(used) != spec.world_size or used[spec.rank] != spec.device:
+        raise JobError(
+            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
+            f"{', '.join(used)} in this order"
+        )
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    messages = rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
     if spec.world_size == 1:
         alone = Alone()
         program, beginning = _prepare(spec, placement, messages, alone, None, emit)
@@ -93,17 +100,6 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     limit_tcp_waits(spec.loss_seconds)
     _run_steps(spec, program, beginning, transport, emit)
     heart.finish()
-
-
-def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
-    used = placement.devices_used
-    if len(used) != spec.world_size or used[spec.rank] != spec.device:
-        raise JobError(
-            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
-            f"{', '.join(used)} in this order"
-        )
-    rails = tuple(rail.rail for rail in spec.rail_interfaces)
-    return rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
 
 
 def _prepare(

@@ -47,7 +47,9 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     rails = _Rails(spec)
     adopt_orphans()
     began = time.monotonic()
-    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
+    taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
+    note = f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"
+    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=(note,)))
     started: list[subprocess.Popen[bytes]] = []
     events.at_end = lambda: _end(started)
     readers: list[threading.Thread] = []
@@ -199,17 +201,16 @@ def _watch(
             running |= status is None
             if status:
                 rank = spec.rank * spec.processes + local
-                return f"process {local} of {spec.script} (its rank {rank}) {_ending(status)}"
+                ending = f"ended with {status}"
+                if status < 0:
+                    ending = f"was killed by {signal.Signals(-status).name}"
+                return f"process {local} of {spec.script} (its rank {rank}) {ending}"
         if not running:
             return None
         if time.monotonic() - told >= TELL_SECONDS:
             told = time.monotonic()
             tell()
         time.sleep(_POLL_SECONDS)
-
-
-def _ending(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:
@@ -223,8 +224,3 @@ def _end(started: list[subprocess.Popen[bytes]]) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
     kill_descendants(_END_SECONDS)
-
-
-def _notes(spec: ScriptSpec) -> tuple[str, ...]:
-    names = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
-    return (f"{spec.processes} processes; gloo's collectives take rails {names} in turn",)

@@ -75,7 +75,11 @@ class Heart:
                     self._done.set()
                     return
                 for peer in self._peers:
-                    self._look(store, peer)
+                    key = f"beat/{peer}"
+                    if store.check([key]):
+                        seen = store.get(key).decode()
+                        if seen != self._seen.get(peer):
+                            self._seen[peer], self._silence[peer] = seen, 0.0
                 self._store_silence = 0.0
                 if finishing and all(self._seen.get(peer) == _DONE for peer in self._peers):
                     self._done.set()
@@ -86,12 +90,6 @@ class Heart:
                     self._finishing.wait(_BEAT_SECONDS)
         except RuntimeError as error:
             self._store_lost = str(error).splitlines()[0] or "its store is gone"
-
-    def _look(self, store: TCPStore, peer: int) -> None:
-        key = f"beat/{peer}"
-        if store.check([key]) and (seen := store.get(key).decode()) != self._seen.get(peer):
-            self._seen[peer] = seen
-            self._silence[peer] = 0.0
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -119,8 +117,8 @@ class Heart:
             Failed(
                 rank=self._spec.rank,
                 what=f"rank {lost} is lost: {how}",
-                remedy=f"see whether rank {lost}'s server is up and reached over the management "
-                "network, and whether the process was stopped",
+                remedy=f"check that rank {lost}'s server is up and reachable over the management "
+                "network, and that the process was not stopped",
                 lost_rank=lost,
             )
         )

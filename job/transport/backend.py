@@ -36,12 +36,9 @@ def transport_of(
             "backend nccl needs a CUDA device and a CUDA build of torch; this server has none",
             "use `job.backend: gloo`",
         )
-    fastest = max(
-        nic.rate_bits_per_second
-        for s in placement.cluster.servers
-        if s.name == server_of(spec.device)
-        for nic in s.nics
-    )
+    here = server_of(spec.device)
+    servers = [server for server in placement.cluster.servers if server.name == here]
+    fastest = max(nic.rate_bits_per_second for server in servers for nic in server.nics)
     device = torch.device("cuda", index_of(spec.device))
     return NcclTransport(messages, device, fastest, spec.sockets_per_rail)
 

@@ -142,7 +142,7 @@ def _read(node: fx.Node, name: str) -> list[torch.Tensor]:
     inputs = _inputs(node)
     if name != "convolution_backward":
         return inputs
-    # The gradient of the input needs the weight but not the input; that of the weight the opposite.
+    # The gradient of the input does not need the input, and that of the weight not the weight.
     mask: Any = node.args[-1]
     unread = {None if mask[1] or mask[2] else node.args[1], None if mask[0] else node.args[2]}
     return [s.meta["val"] for s in node.all_input_nodes if s not in unread and _is_tensor(s)]

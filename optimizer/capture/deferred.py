@@ -223,7 +223,7 @@ class _Recorder(TorchDispatchMode):
         if seen == self._state:
             return None
         if seen in self._ours:
-            raise NotRepeatableError("it restores a state of the random generator")
+            raise NotRepeatableError("the function restores a state of the random generator")
         self._state = seen
         return now
 

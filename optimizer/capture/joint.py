@@ -131,12 +131,15 @@ def _with_roles(
         if isinstance(role, d.PlainAOTOutput):
             losses.append(value)
         elif isinstance(role, d.InputMutationAOTOutput):
-            if not isinstance(role.mutated_input, d.BufferAOTInput):
+            written: Any = role.mutated_input
+            if not isinstance(written, d.BufferAOTInput):
+                name = getattr(written, "target", None)
+                what = f"parameter {name}" if name else f"input {written.idx}"
                 raise CaptureError(
-                    f"{where}: the step writes into {_input_name(role.mutated_input)} in place; "
-                    "inputs and parameters must be left as they are (clone them first)"
+                    f"{where}: the step writes into {what} in place; inputs and parameters must be "
+                    "left as they are (clone them first)"
                 )
-            new_buffers[named(role.mutated_input)] = value
+            new_buffers[named(written)] = value
         elif (
             value is not None
             and isinstance(role, d.GradAOTOutput)
@@ -156,11 +159,6 @@ def _with_roles(
         gradients=gradients,
         new_buffers=new_buffers,
     )
-
-
-def _input_name(role: Any) -> str:
-    name = getattr(role, "target", None)
-    return f"parameter {name}" if name else f"input {role.idx}"
 
 
 def _scalar_loss(losses: list[Any], gradients: Mapping[str, fx.Node], where: str) -> fx.Node:

@@ -56,7 +56,9 @@ class MemoryMeter:
             self.program_bytes = total - free - torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats()
             return
-        _give_back()
+        # What the capture left free in glibc's heap would hide what the steps take.
+        if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)
         try:
             _CLEAR.write_text(_FORGET_PEAK)
         except OSError:  # forbidden: better no figure than one with the capture's peak
@@ -97,10 +99,3 @@ def _status(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"{_STATUS} has no {field}")
-
-
-def _give_back() -> None:
-    """Trims glibc's heap: what the capture left free there would hide what the steps take."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

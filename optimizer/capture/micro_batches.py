@@ -85,7 +85,11 @@ class _Unrolling:
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
                 for name, node in written.items()
             }
-            losses.append(self._share_of_the_loss(m, here[joint.loss]))
+            share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
+            with joint.loss.meta["val"].fake_mode:
+                share.meta["val"] = joint.loss.meta["val"] / self.count
+            rename(share, "loss", f"m{m}")
+            losses.append(share)
         loss = sum_of(self.graph, losses)
         rename(loss, "loss", "of_the_batch")
         return replace(
@@ -149,10 +153,3 @@ class _Unrolling:
             return
         self.totals[name] = sum_of(self.graph, [self.totals[name], gradient])
         rename(self.totals[name], "gradient", f"{name}_m{m}")
-
-    def _share_of_the_loss(self, m: int, loss: fx.Node) -> fx.Node:
-        share = self.graph.call_function(aten.div.Tensor, (loss, self.count))
-        with loss.meta["val"].fake_mode:
-            share.meta["val"] = loss.meta["val"] / self.count
-        rename(share, "loss", f"m{m}")
-        return share

@@ -18,21 +18,21 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.devices import DEVICES, Kind, ModelledDevice
 
-_KINDS: dict[Kind, frozenset[str]] = {
-    "matmul": frozenset(
-        {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul", "gemm", "einsum",
-         "matmulinteger", "qlinearmatmul", "lstm", "gru", "rnn"}
-    ),
-    "random": frozenset({"native_dropout", "bernoulli", "rand", "randn", "rand_like"}),
-    "reduction": frozenset(
-        {"sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "cumsum"}
-    ),
-    "update": frozenset({"update"}),
-    "gather": frozenset(
-        {"embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
-         "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
-         "scatternd"}
-    ),
+_KINDS: dict[Kind, set[str]] = {
+    "matmul": {
+        "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul", "gemm", "einsum",
+        "matmulinteger", "qlinearmatmul", "lstm", "gru", "rnn",
+    },
+    "random": {"native_dropout", "bernoulli", "rand", "randn", "rand_like"},
+    "reduction": {
+        "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "cumsum",
+    },
+    "update": {"update"},
+    "gather": {
+        "embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
+        "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
+        "scatternd",
+    },
 }  # fmt: skip
 # Where no whole name decides, the first of these parts that the name contains does.
 _PARTS: tuple[tuple[str, Kind], ...] = (
