@@ -1,4 +1,4 @@
-"""What a step may hold, on several ranks: is it the same, bit for bit, wherever it is placed?"""
+"""Features of a step on several ranks: are results bit-equal wherever they are placed?"""
 
 from __future__ import annotations
 

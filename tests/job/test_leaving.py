@@ -1,4 +1,4 @@
-"""Where a rank's sockets leave a server, before it sends anything."""
+"""Egress check: is a peer refused that is not reached through its rail?"""
 
 from __future__ import annotations
 

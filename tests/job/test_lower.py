@@ -1,4 +1,4 @@
-"""Lowering: do any ranks train as one does, bit for bit?"""
+"""Lowering: do several ranks train as one rank does, bit for bit?"""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_dropout_differs_between_steps(hard: CapturedStep) -> None:
 
 
 def fixed_parameters(program: RankProgram) -> torch.nn.Module:
-    """The program without its updates and copies."""
+    """Returns the program without its updates and copies."""
     for node in list(program.module.graph.nodes):
         is_update = node.op == "call_module" and str(node.target).startswith("update_")
         if is_update or node.target is torch.ops.aten.copy_.default:
@@ -98,7 +98,8 @@ def fixed_parameters(program: RankProgram) -> torch.nn.Module:
 
 
 def test_a_sent_parameter_is_complete_before_its_update(mlp: CapturedStep) -> None:
-    """The first layer's weight is read elsewhere only; nothing else delays its update."""
+    """The first layer's weight is read on another rank only, so that nothing else delays its
+    update."""
     graph = mlp.operators
     cluster = cluster_of(2)
     devices = dict.fromkeys(graph.ids, "s2/0")

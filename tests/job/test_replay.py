@@ -1,4 +1,4 @@
-"""Replay: does a rank take its time and say the right things, and is a wrong graph refused?"""
+"""Replay: does a rank take its time and report correctly, and is a wrong graph refused?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BYTES = 1_500_000
 
 
 def fork_and_join() -> OperatorGraph:
-    """first -> (left, right) -> last, with right's result twice as long on its way to be made."""
+    """first -> (left, right) -> last, where right takes twice as long as left."""
     seconds = {"first": 0.02, "left": 0.03, "right": 0.06, "idle": 0.0, "last": 0.02}
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": s}) for i, s in seconds.items()]
     tensors = [
@@ -105,7 +105,7 @@ def test_one_rank_needs_no_network(tmp_path: Path) -> None:
 
 
 class Clock:
-    """In place of the module `time`: a look takes a microsecond, and a sleep is too long."""
+    """Replaces the module `time`: reading it takes a microsecond, and a sleep is too long."""
 
     def __init__(self) -> None:
         self.now = 0.0

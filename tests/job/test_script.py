@@ -52,7 +52,7 @@ def start(of: ScriptSpec, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[object], list[str]]:
-    """Exit status, events, and what was printed beside them."""
+    """Returns exit status, events, and what was printed beside them."""
     try:
         out, _ = process.communicate(timeout=300)
     finally:
@@ -135,7 +135,8 @@ def test_a_process_that_fails_ends_the_others_and_is_named(
 
 
 def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> None:
-    """A helper in a session of its own, whose parent is gone: as experiment trackers do."""
+    """The test starts a helper in a session of its own whose parent is gone, as experiment
+    trackers do."""
     script, told = tmp_path / "starting.py", tmp_path / "pid"
     script.write_text(
         "import subprocess, sys\n"

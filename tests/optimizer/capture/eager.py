@@ -1,4 +1,4 @@
-"""The reference: plain PyTorch, one process, one loop."""
+"""Trains with plain PyTorch, in one process and one loop, as the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 
-# A model to train, from the one that the step gives.
+# Makes the model to train from the model of the step.
 Change = Callable[[nn.Module], nn.Module]
 
 
@@ -28,7 +28,7 @@ class Trained:
 
 
 def train_captured(captured: CapturedStep, steps: int) -> Trained:
-    """In place: the captured step's own values are trained."""
+    """Trains the captured step's own values in place."""
     program = StraightStep(captured)
     losses = [program.run(program.load(number)).item() for number in range(steps)]
     return Trained(losses, {k.split("_", 1)[1]: v for k, v in captured.values.items()})
@@ -93,7 +93,7 @@ def assert_trains_as_eager(
     accumulate: int = 1,
     autocast: Autocast | None = None,
 ) -> CapturedStep:
-    """To the last bit: losses of all steps, and parameters and buffers after them."""
+    """Compares losses of all steps, and parameters and buffers after them, to the last bit."""
     captured = capture(path, batch, choice, 3, accumulate, autocast)
     expected = train_eager(path, choice, steps, batch, 3, accumulate, autocast)
     trained = train_captured(captured, steps)

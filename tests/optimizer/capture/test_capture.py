@@ -241,7 +241,8 @@ def test_operators_say_which_part_of_the_model_they_are_of(alexnet: CapturedStep
 
 @pytest.mark.thorough
 def test_modules_do_not_depend_on_how_a_step_is_given() -> None:
-    """A repeated call is of the same part; autocast and a step without a loss add no level."""
+    """A repeated call belongs to the same module; autocast, and a step without a loss, add no
+    level."""
     whole = capture("placewire.examples.models.gnmt:training_step_small", 2, ADAMW, 0).operators
     assert {one.partition("@")[0] for one in whole.modules} == set(whole.modules)
     assert whole.modules.count("model.encoder.second.cell.given") > 6

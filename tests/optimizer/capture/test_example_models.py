@@ -61,7 +61,7 @@ def small(name: str) -> CapturedStep:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
-    # Of its own: training changes the values.
+    # Captured anew, because training changes the values.
     captured = capture(f"tests.models.small:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
     step = load_training_step(f"tests.models.small:{name}", 4, 3)
     model = whole(step)
@@ -111,7 +111,7 @@ def test_batch_norm_writes_its_buffers() -> None:
 
 @pytest.mark.slow
 def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
-    """Every layer adds the same: what 80 have follows from what 2 and 6 have."""
+    """Every layer adds the same number, so that 2 and 6 layers tell the number for 80."""
     two, six = small("gpt2").operators.operator_count, small("deep").operators.operator_count
     layer, rest = divmod(six - two, deep_transformer.SMALL.layers - gpt2.SMALL.layers)
     assert rest == 0
@@ -153,7 +153,7 @@ def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_there_is_something_to_learn(name: str) -> None:
-    """In twenty steps of fresh batches."""
+    """The loss falls in twenty steps over fresh batches."""
     step = load_training_step(f"tests.models.small:{name}", 32, 0)
     model = whole(step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""A step on another device than the processor: what is moved, and what a machine without one says.
+"""A step on a GPU: what is moved there, and what happens on a machine without one.
 
 What needs a CUDA device is in tests/job/test_cuda.py.
 """
