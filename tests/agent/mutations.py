@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
-from placewire.job.placed import lower, runtime
-from placewire.optimizer.capture import layout, writers
+from placewire.job.placed import runtime
+from placewire.optimizer.capture import execute, layout, writers
 from placewire.optimizer.capture.layout import Layout
 
 
 def strides_as_kernels_choose() -> None:
     """Results keep the strides that a kernel gave them; what arrives has the captured ones."""
-    lower.as_captured = _as_it_is
+    execute.as_captured = _as_it_is
 
 
 def strides_lost_on_the_way() -> None:
@@ -34,7 +34,7 @@ def strides_lost_on_the_way() -> None:
 def strides_sent_as_they_are() -> None:
     """A sender sends its memory as a kernel left it, a receiver reads it as captured."""
     layout.as_captured = _as_it_is
-    lower.as_captured = _as_it_is
+    execute.as_captured = _as_it_is
 
 
 def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
