@@ -1,4 +1,4 @@
-"""An ordinary script of DistributedDataParallel: knows nothing of Placewire, only of torchrun.
+"""Trains with DistributedDataParallel; needs torchrun and nothing of Placewire.
 
 torchrun --nproc-per-node 2 examples/ddp.py --steps 20
 """
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def time_all_reduce(elements: int) -> None:
-    """In one piece, and in several that are under way at once."""
+    """Times an all-reduce in one piece, and one in several pieces that run at the same time."""
     whole, parts = torch.ones(elements), [torch.ones(elements // PARTS) for _ in range(PARTS)]
 
     def several() -> None:

@@ -1,15 +1,16 @@
-"""`python -m placewire.job SPEC.json`: runs one rank; 0 done, 1 failed, 2 no such specification."""
+"""Runs one rank. Exits with 0 when done, 1 on failure, 2 where SPEC.json cannot be read."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from placewire.job.contract.specification import Failed, RankEvent, RankSpec, ScriptSpec, parse_spec
+from placewire.job.contract.checkpoint import CheckpointError
+from placewire.job.contract.specification import Failed, RankSpec, ScriptSpec, parse_spec
 from placewire.job.supervision.events import Events, end_on_signals
 from placewire.job.supervision.lease_deadline import follow_hold
 from placewire.optimizer.capture.allocator import prepare_allocator
@@ -42,36 +43,31 @@ def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
             from placewire.job.script.script import run_script
 
             return run_script(spec, events)
-        _program_of(spec)(spec, events.emit)
-    except JobError as error:
+        if spec.kind == "calibrate":
+            from placewire.job.calibration.calibrate import run_calibration
+
+            run_calibration(spec, events.emit)
+        else:
+            from placewire.job.placed.runtime import run_rank
+
+            run_rank(spec, events.emit)
+    except (JobError, CheckpointError) as error:
         events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
         return 1
     except (ValueError, OSError) as error:
         events.emit(Failed(rank=spec.rank, what=str(error)))
         return 1
     except Exception as error:
-        # Not foreseen: the launcher still needs one event, and whoever repairs it the traceback.
+        # Not foreseen: the launcher still needs an event, and whoever debugs this the traceback.
         traceback.print_exc()
         events.emit(Failed(rank=spec.rank, what=f"{type(error).__name__}: {error}"))
         return 1
     return 0
 
 
-def _program_of(spec: RankSpec) -> Callable[[RankSpec, Callable[[RankEvent], None]], None]:
-    if spec.kind == "calibrate":
-        from placewire.job.calibration.calibrate import run_calibration
-
-        return run_calibration
-    from placewire.job.placed.runtime import run_rank
-
-    return run_rank
-
-
 if __name__ == "__main__":
-    import os
-
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # A lost peer's connections could hold up the ordinary exit for minutes.
+    # The connections of a lost peer could delay an ordinary exit for minutes.
     os._exit(code)

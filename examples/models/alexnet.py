@@ -5,7 +5,7 @@ Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep Convolutiona
 images. About 23 million parameters, of which 21 million are in the classifier.
 
     training_step          as above
-    training_step_small    an eighth of the widths, for tries
+    training_step_small    an eighth of the widths, for quick trials
 """
 
 from __future__ import annotations

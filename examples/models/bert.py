@@ -1,11 +1,11 @@
-"""BERT-base that tells two classes of reviews apart, on synthetic data.
+"""BERT-base that classifies reviews into two classes, on synthetic data.
 
 Devlin, Chang, Lee and Toutanova, BERT: Pre-training of Deep Bidirectional Transformers for Language
 Understanding (2018): 12 layers of width 768, 12 heads, 30,522 words; sequences of 128 tokens with a
 padding mask, and a class read from the first token. 109 million parameters.
 
     training_step          BERT-base
-    training_step_small    2 layers of width 32, for tries
+    training_step_small    2 layers of width 32, for quick trials
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Bert(nn.Module):
         self.apply(small_initial_values)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        # Reviews are of one segment: its embedding is added everywhere.
+        # A review is a single segment, whose embedding is added to every token.
         x = self.dropout(self.norm(self.embeddings(tokens) + self.segment))
         mask = torch.where(tokens == PADDING, -1e9, 0.0)[:, None, None, :]
         for layer in self.layers:

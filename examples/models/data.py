@@ -1,7 +1,7 @@
-"""Synthetic data that the examples train on, and training steps over it.
+"""Makes the synthetic data that the examples train on, and training steps over it.
 
 A batch depends on the seed and the step's number alone, so that every process makes the same one.
-Each kind holds something to learn.
+Each kind of data has a pattern that a model can learn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch.nn import functional
 from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 
 PADDING = 0
-# Of translations(): what stands before the first word.
+# For translations(): stands before the first word.
 BEGIN = 0
-# Of choices(): kinds of users and items, and how many items a user took before.
+# For choices(): the number of kinds of users and items, and of items that a user took before.
 KINDS = 10
 HISTORY = 4
 
@@ -29,7 +29,7 @@ def step_on(
 
 
 def generator_of(seed: int, step: int) -> torch.Generator:
-    """Never torch's own: dropout draws from that."""
+    """Returns a generator other than torch's own, from which dropout draws."""
     return torch.Generator().manual_seed(seed * 1_000_003 + step)
 
 
@@ -67,9 +67,9 @@ def reviews(batch: int, seed: int, words: int, length: int) -> Callable[[int], T
 
 
 def sentences(batch: int, seed: int, words: int, length: int) -> Callable[[int], Tensors]:
-    """step -> int64[batch, length] twice: token sequences, and the same one word on.
+    """step -> int64[batch, length] twice: token sequences, and the same shifted by one word.
 
-    Words follow each other by a fixed rule, of which one word in four departs.
+    Words follow each other by a fixed rule, from which one word in four departs.
     """
 
     def batches(step: int) -> Tensors:
@@ -88,8 +88,8 @@ def translations(batch: int, seed: int, words: int, length: int) -> Callable[[in
     """step -> int64[batch, length] three times: a sentence, its translation behind a BEGIN, and the
     translation.
 
-    Word by word, the last one first, of which one word in eight departs. Small numbers are common,
-    as few words are in any language.
+    A translation is the sentence in reverse, with one word in eight replaced. Small numbers are
+    frequent, as some words are in any language.
     """
 
     def batches(step: int) -> Tensors:
@@ -106,10 +106,10 @@ def translations(batch: int, seed: int, words: int, length: int) -> Callable[[in
 
 def holograms(batch: int, seed: int, side: int) -> Callable[[int], Tensors]:
     """step -> float[batch, 4, side, side], float[batch, 6, side, side]: a picture's three colours
-    and its depth, of 0 to 1; and of each colour's light the amplitude and the phase.
+    and its depth, from 0 to 1; and the amplitude and phase of each colour's light.
 
-    A colour's phase turns with the depth, as often as its wave is short; the light of a point
-    spreads to its neighbours.
+    A colour's phase turns with the depth, faster for shorter waves; the light of a point spreads to
+    its neighbours.
     """
 
     def batches(step: int) -> Tensors:
@@ -125,9 +125,9 @@ def holograms(batch: int, seed: int, side: int) -> Callable[[int], Tensors]:
 
 def choices(batch: int, seed: int, users: int, items: int) -> Callable[[int], Tensors]:
     """step -> int64[batch, 1 + HISTORY], int64[batch, 2]: a user with the items that they took
-    before, and an item with its kind that they took now.
+    before, and the item that they took now with its kind.
 
-    Users and items fall into KINDS kinds; nine choices of ten are of the user's own kind.
+    Users and items fall into KINDS kinds; nine of ten items that a user takes are of their kind.
     """
 
     def batches(step: int) -> Tensors:

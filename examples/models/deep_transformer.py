@@ -1,10 +1,10 @@
 """A very deep, narrow Transformer: a training step of more than 12,000 operators.
 
-GPT-2's layers (examples/models/gpt2.py), 80 of them of width 256 with 4 heads; 8,192 words and
+It has 80 of GPT-2's layers (examples/models/gpt2.py) of width 256 with 4 heads; 8,192 words and
 sequences of 128 tokens. 65 million parameters (262 MB): large in operators, small in memory.
 
     training_step          80 layers
-    training_step_small    6 layers of width 32, for tries
+    training_step_small    6 layers of width 32, for quick trials
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""FNet that tells two classes of reviews apart, on synthetic data.
+"""FNet that classifies reviews into two classes, on synthetic data.
 
 Lee-Thorp, Ainslie, Eckstein and Ontañón, FNet: Mixing Tokens with Fourier Transforms (2021): BERT's
 layers with attention replaced by the real part of a two-dimensional Fourier transform, which has no
 parameters. 12 layers of width 768, 32,000 words, sequences of 128 tokens. 83 million parameters.
 
     training_step          FNet-base
-    training_step_small    2 layers of width 32, for tries
+    training_step_small    2 layers of width 32, for quick trials
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Layer(nn.Module):
 
 
 class FNet(nn.Module):
-    """tokens int64[batch, length] -> logits float[batch, 2]. Padding takes part, as published."""
+    """tokens int64[batch, length] -> logits float[batch, 2]. As published, padding is mixed too."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

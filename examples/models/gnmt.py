@@ -1,14 +1,15 @@
-"""An LSTM that translates, of the kind of GNMT, on synthetic data.
+"""An LSTM like GNMT that translates, on synthetic data.
 
 Wu et al., Google's Neural Machine Translation System (2016), section 3: an encoder whose first
-layer reads the sentence both ways, a decoder whose first layer asks an additive attention what the
-others then see at every word, and residual connections from the third layer on. In the sizes that
-Celeritas is measured with (section 6.2.1): 4 layers each, 2,048 hidden units; 32,000 words and
-sentences of 30, which it does not state. Every layer's every word is a cell of its own operators,
-so that a layer can begin before the one below has ended. 591 million parameters.
+layer reads the sentence in both directions, a decoder whose first layer computes at every word an
+additive attention that all its layers use, and residual connections from the third layer on. The
+sizes are those that Celeritas is measured with (section 6.2.1): 4 layers each, 2,048 hidden units;
+it does not state the 32,000 words and the 30 words per sentence. Every word in every layer has
+operators of its own, so that a layer can begin before the one below has ended. 591 million
+parameters.
 
     training_step          as above
-    training_step_small    3 layers each of 32 units, sentences of 6, for tries
+    training_step_small    3 layers each of 32 units, sentences of 6, for quick trials
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes:
-    """layers: of encoder and decoder each, the encoder's first of two directions."""
+    """layers: of encoder and decoder each; the encoder's first has two directions."""
 
     words: int = 32_000
     layers: int = 4
@@ -97,8 +98,8 @@ class Encoder(nn.Module):
 
 
 class Attention(nn.Module):
-    """What was said, float[batch, hidden], of the encoded sentence float[batch, length, hidden] and
-    its keys -> what of it matters, float[batch, hidden] (Bahdanau et al., 2015, section A.1.2)."""
+    """The decoder's state float[batch, hidden], the encoded sentence float[batch, length, hidden]
+    and its keys -> the context float[batch, hidden] (Bahdanau et al., 2015, section A.1.2)."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Attention(nn.Module):
 
 class Decoder(nn.Module):
     """Words of float[batch, hidden] each, and the encoded sentence -> the same: the first layer
-    asks at every word, and all others see the answer beside their input."""
+    computes the context at every word, and all others read it beside their input."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -145,8 +146,8 @@ class Decoder(nn.Module):
 
 
 class Gnmt(nn.Module):
-    """sentence int64[batch, length], the translation's words before each int64[batch, length] ->
-    logits float[batch, length, words]"""
+    """sentence int64[batch, length], translation behind a BEGIN int64[batch, length] -> logits
+    float[batch, length, words]"""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

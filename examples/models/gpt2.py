@@ -5,7 +5,7 @@ Radford et al., Language Models are Unsupervised Multitask Learners (2019): 12 l
 itself (tied). Sequences of 128 tokens. 124 million parameters.
 
     training_step          GPT-2 small
-    training_step_small    2 layers of width 32, for tries
+    training_step_small    2 layers of width 32, for quick trials
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(sizes.width, sizes.dropout)
 
     def attended(self, x: torch.Tensor) -> torch.Tensor:
-        """After the first of the two parts."""
+        """Returns the result of the first of the two parts."""
         return x + self.dropout(self.attention(self.attention_norm(x)))  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

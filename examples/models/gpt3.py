@@ -2,16 +2,16 @@
 
 Brown et al., Language Models are Few-Shot Learners (2020), section 2.1, without its sparse
 attention: GPT-2's layers (examples/models/gpt2.py), in the sizes that Moirai is measured with
-(section V-A, table IV); sequences of 2,048 of 50,257 words.
+(section V-A, table IV); sequences of 2,048 tokens, 50,257 words.
 
     training_step             24 layers of width 1,024 with 16 heads: 356 million parameters
     training_step_1300m       32 layers of width 2,048 with 32 heads
     training_step_2700m       32 layers of width 2,560 with 32 heads
     training_step_13b         40 layers of width 5,120 with 40 heads
-    training_step_small       3 layers of width 32, for tries
+    training_step_small       3 layers of width 32, for quick trials
 
-Moirai calls them by 330 million, 1.3, 2.7 and 13 thousand million. Capture gives no parameter a
-value, so that none needs memory for them.
+Moirai names the first four by 330 million, 1.3, 2.7 and 13 thousand million parameters. `optimizer
+capture` gives parameters no values, so that it needs no memory for them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A network that turns pictures with depth into holograms, on synthetic data.
 
-Of the kind of Shi, Li, Kim, Kellnhofer and Matusik, Towards Real-Time Photorealistic 3D Holography
-with Deep Neural Networks (2021), as Celeritas is measured with (section 6.2.1): 30 convolutions of
-24 filters, here of 3 x 3, each with normalisation and ReLU, every second one added to what came two
-before; the last gives amplitude and phase of three colours. Pictures of 384 x 384, at which a batch
-of 16 has about the 30 GB of activations that Celeritas tells of. 150 thousand parameters: small in
-weights, large in memory.
+It is like the network of Shi, Li, Kim, Kellnhofer and Matusik, Towards Real-Time Photorealistic 3D
+Holography with Deep Neural Networks (2021), with which Celeritas is measured (section 6.2.1): 30
+convolutions of 24 filters, here of 3 x 3, each with normalisation and ReLU, and a residual
+connection around every two of them; the last gives amplitude and phase of three colours. Pictures
+have 384 x 384 points, with which a batch of 16 has about the 30 GB of activations that Celeritas
+reports. 150 thousand parameters: small in weights, large in memory.
 
     training_step          as above
-    training_step_small    6 convolutions of 8 filters, pictures of 16 x 16, for tries
+    training_step_small    6 convolutions of 8 filters, pictures of 16 x 16, for quick trials
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes:
-    """convolutions: an even number, the first and the last among them."""
+    """convolutions: an even number, which includes the first and the last."""
 
     convolutions: int = 30
     filters: int = 24
@@ -34,7 +34,7 @@ class Sizes:
 
 SMALL = Sizes(convolutions=6, filters=8, side=16)
 
-# Colours and depth; amplitude and phase of each colour.
+# Input channels: colours and depth. Output channels: amplitude and phase of each colour.
 GIVEN, WANTED = 4, 6
 
 
@@ -48,7 +48,7 @@ class Normalised(nn.Sequential):
 
 
 class Pair(nn.Module):
-    """float[batch, filters, side, side] -> the same: two convolutions, added to what came in."""
+    """float[batch, filters, side, side] -> the same: two convolutions, added to their input."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()

@@ -2,13 +2,13 @@
 
 Szegedy et al., Rethinking the Inception Architecture for Computer Vision (2016), section 6 and
 figures 5, 6, 7 and 10, in the widths of the published implementation; with the auxiliary classifier
-of section 4, whose loss counts 0.4 (Going Deeper with Convolutions, 2015, section 5). 27.2 million
-parameters, 23.8 million without the auxiliary classifier.
+of section 4, whose loss has weight 0.4 (Going Deeper with Convolutions, 2015, section 5). 27.2
+million parameters, 23.8 million without the auxiliary classifier.
 
     training_step             Inception-v3
     training_step_one_loss    without the auxiliary classifier
     training_step_small       one block of each kind, an eighth of the widths, 10 classes of images
-                              of 75 x 75, for tries
+                              of 75 x 75, for quick trials
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes:
-    """squares: channels behind the pooling of each block of the first kind; factorised: inner
-    channels of each of the second. shrink divides all widths.
+    """squares: channels after the pooling of each SquareBlock. factorised: inner channels of each
+    FactorisedBlock. shrink: divides all widths.
 
-    auxiliary: side and stride of the auxiliary classifier's pooling, and the side of what is left;
-    none if empty.
+    auxiliary: side and stride of the auxiliary classifier's pooling, and the side of its result;
+    empty for none.
     """
 
     squares: tuple[int, ...] = (32, 64, 64)
@@ -56,7 +56,7 @@ SMALL = Sizes(
 
 
 class Inception(nn.Module):
-    """float[batch, 3, side, side] -> logits float[batch, classes], and those of the auxiliary
+    """float[batch, 3, side, side] -> logits float[batch, classes], and the logits of the auxiliary
     classifier where there is one"""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -114,7 +114,7 @@ class Auxiliary(nn.Sequential):
 
 
 class LossOfAll(nn.Module):
-    """Cross-entropy of the first logits, and 0.4 times that of the others."""
+    """Cross-entropy of the first logits plus 0.4 times that of the auxiliary classifier's."""
 
     def forward(self, outputs: tuple[torch.Tensor, ...], targets: torch.Tensor) -> torch.Tensor:
         first, *others = (functional.cross_entropy(logits, targets) for logits in outputs)

@@ -1,7 +1,7 @@
-"""The blocks of Inception-v3: branches of convolutions that can run at once, joined by channel.
+"""The blocks of Inception-v3: convolutional branches that can run at the same time.
 
-Szegedy et al., Rethinking the Inception Architecture for Computer Vision (2016). Every block takes
-and gives float[batch, channels, side, side]; `k` divides all widths.
+Szegedy et al., Rethinking the Inception Architecture for Computer Vision (2016). Every block maps
+float[batch, channels, side, side] to the same form; `k` divides all widths.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Convolution(nn.Sequential):
 
 
 def row(channels: int, width: int, length: int) -> Convolution:
-    """1 x length, keeping the side."""
+    """A convolution of 1 x length that keeps the side."""
     return Convolution(channels, width, (1, length), padding=(0, length // 2))
 
 
 def column(channels: int, width: int, length: int) -> Convolution:
-    """length x 1, keeping the side."""
+    """A convolution of length x 1 that keeps the side."""
     return Convolution(channels, width, (length, 1), padding=(length // 2, 0))
 
 
@@ -45,7 +45,7 @@ def pooled(channels: int, width: int) -> nn.Sequential:
 
 
 class Branches(nn.Module):
-    """Every branch reads the block's input; their outputs are joined by channel."""
+    """Every branch reads the block's input; the outputs are joined by channel."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class FactorisedBlock(Branches):
 
 
 class LastGridReduction(Branches):
-    """As GridReduction, with rows and columns."""
+    """Like GridReduction, with rows and columns."""
 
     def __init__(self, channels: int, k: int) -> None:
         width = 192 // k

@@ -1,13 +1,13 @@
 """A Transformer with mixtures of experts that predicts the next word, on synthetic data.
 
-Every second layer's feed-forward network is eight of them, of which each token takes two (Lepikhin
-et al., GShard, 2020, algorithm 1; Fedus, Zoph and Shazeer, Switch Transformers, 2022, sections 2.1
+Every second layer has eight feed-forward networks, of which each token takes two (Lepikhin et al.,
+GShard, 2020, algorithm 1; Fedus, Zoph and Shazeer, Switch Transformers, 2022, sections 2.1
 and 2.2). How many tokens an expert takes is fixed, and masks say which, so that all shapes are
 known before the step runs: every expert's operators can be placed. 8 layers of width 512, 32,000
 words, sequences of 128 tokens. 117 million parameters, of which 67 million are experts.
 
     training_step          as above
-    training_step_small    2 layers of width 32 with 4 experts, for tries
+    training_step_small    2 layers of width 32 with 4 experts, for quick trials
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes(parts.Sizes):
-    """chosen: experts that a token takes. An expert has room for `room` times its even share."""
+    """chosen: experts that a token takes. room: an expert takes this many times its even share."""
 
     experts: int = 8
     chosen: int = 2
@@ -40,14 +40,14 @@ class Sizes(parts.Sizes):
 
     @property
     def capacity(self) -> int:
-        """Tokens of one sequence that an expert takes; the others pass it by."""
+        """The most tokens of one sequence that an expert takes; further tokens skip it."""
         return ceil(self.room * self.chosen * self.length / self.experts)
 
 
 BASE = Sizes(words=32_000, layers=8, width=512, heads=8)
 SMALL = Sizes(words=101, layers=2, width=32, heads=4, length=16, experts=4)
 
-# What the balance of the experts counts beside the loss of the words (Switch, section 2.2).
+# The weight of the experts' balance beside the loss of the words (Switch, section 2.2).
 BALANCE = 0.01
 
 
@@ -78,13 +78,13 @@ class Mixture(nn.Module):
         return torch.einsum("blec,becw->blw", weights, outputs), self._balance(chances)
 
     def _routes(self, chances: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which token goes to which place of which expert: float[batch, length, experts, capacity]
-        twice, weighed by the router, and 0 or 1."""
+        """Says which token goes to which place of which expert: float[batch, length, experts,
+        capacity] twice, first with the router's weights, then as 0 or 1."""
         batch, length, experts = chances.shape
         top, numbers = chances.topk(self.chosen, dim=-1)
         top = top / top.sum(dim=-1, keepdim=True)
         choice = (numbers[..., None] == self.numbers).to(chances.dtype)
-        # The place in the expert's queue: how many came before.
+        # A token's place in an expert's queue is the number of tokens before it.
         queue = choice.view(batch, length * self.chosen, experts)
         place = (queue.cumsum(dim=1) - queue).view_as(choice)
         taken = choice[..., None] * (place[..., None] == self.places).to(chances.dtype)

@@ -1,4 +1,4 @@
-"""A small network of two branches that can run at once; for tests and first tries."""
+"""A small network of two branches that can run at the same time; for tests and first trials."""
 
 from __future__ import annotations
 

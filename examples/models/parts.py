@@ -1,4 +1,4 @@
-"""What the examples share: sizes and parts of Transformers, initial values."""
+"""Sizes and parts of Transformers, and initial values, that the examples share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a Transformer; the defaults are those of the published base models."""
+    """Sizes of a Transformer; the defaults are those of the published base models."""
 
     words: int
     layers: int = 12
@@ -21,7 +21,7 @@ class Sizes:
     dropout: float = 0.1
 
 
-# For tries: the same structure with little in it.
+# For quick trials: the same structure in small sizes.
 SMALL = Sizes(words=101, layers=2, width=32, heads=4, length=16)
 
 
@@ -46,7 +46,7 @@ class SelfAttention(nn.Module):
     def mixed(
         self, x: torch.Tensor, source: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Of what is in `source`, float[batch, any length, width], what each of x asks for."""
+        """Attends from each position of x to `source`, float[batch, any length, width]."""
         mixed = functional.scaled_dot_product_attention(
             self._by_head(self.query(x)),
             self._by_head(self.key(source)),
@@ -96,9 +96,9 @@ class EachTokenLoss(nn.Module):
 
 
 def small_initial_values(module: nn.Module) -> None:
-    """Normal of deviation 0.02 (Devlin et al., BERT, 2018): for `Module.apply`.
+    """Draws weights with standard deviation 0.02 (Devlin et al., BERT, 2018); for `Module.apply`.
 
-    Without it, logits of a tied output layer begin as large as the root of the width.
+    With torch's defaults logits of a tied output layer begin as large as the root of the width.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
@@ -107,7 +107,7 @@ def small_initial_values(module: nn.Module) -> None:
 
 
 def he_initial_values(module: nn.Module) -> None:
-    """He et al., Delving Deep into Rectifiers (2015): for `Module.apply` on deep convolutional
-    networks, where torch's defaults fade to nothing."""
+    """Sets the values of He et al., Delving Deep into Rectifiers (2015); for `Module.apply` on deep
+    convolutional networks, where signals fade to nothing with torch's defaults."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -2,11 +2,11 @@
 
 He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition (2016), table 1: a stem and
 four stages of bottlenecks. A stage halves the image in its first 3 x 3 convolution, as is usual
-since (the paper: in the 1 x 1 before it). 25.6 million parameters.
+now (in the paper: in the 1 x 1 before it). 25.6 million parameters.
 
     training_step          ResNet-50
     training_step_small    one or two bottlenecks a stage, an eighth of the widths, 10 classes of
-                           images of 32 x 32, for tries
+                           images of 32 x 32, for quick trials
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from placewire.examples.models.data import images, step_on
 from placewire.examples.models.parts import he_initial_values
 from placewire.optimizer.capture.protocol import TrainingStep
 
-# A bottleneck gives four times as many channels as its 3 x 3 convolution has.
+# A bottleneck has four times as many output channels as its 3 x 3 convolution.
 EXPANSION = 4
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """blocks: bottlenecks of each stage; width: channels of the stem and of the first stage."""
+    """blocks: bottlenecks of each stage. width: channels of the stem and of the first stage."""
 
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     width: int = 64

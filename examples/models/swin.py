@@ -2,14 +2,15 @@
 
 Liu et al., Swin Transformer: Hierarchical Vision Transformer using Shifted Windows (2021), section
 3: attention within windows, which every second layer shifts, and a relative position bias; between
-its four stages neighbouring patches are merged, which halves the sides and doubles the width. In
-the smallest size that Moirai is measured with (section V-A, table IV): 32 layers, width 512 with 16
-heads in the first stage, pictures of 1100 x 1100. How the layers are divided it does not state; 2,
-2, 26 and 2 give its 1.8 thousand million parameters. Windows of 7 x 7, to which sides are padded.
+its four stages neighbouring patches are merged, which halves the sides and doubles the width. The
+sizes are the smallest that Moirai is measured with (section V-A, table IV): 32 layers, width 512
+with 16 heads in the first stage, pictures of 1100 x 1100. Moirai does not state how the layers are
+divided; 2, 2, 26 and 2 give its 1.8 thousand million parameters. Windows are 7 x 7, and sides are
+padded to multiples of them.
 
     training_step          as above
     training_step_tiny     Swin-T of the paper: 12 layers, width 96, pictures of 224 x 224
-    training_step_small    2 stages of 2 layers, width 16, pictures of 28 x 28, for tries
+    training_step_small    2 stages of 2 layers, width 16, pictures of 28 x 28, for quick trials
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes:
-    """layers: of each stage; width and heads: of the first, doubled in each after it."""
+    """layers: of each stage. width, heads: of the first stage; they double in each further one."""
 
     layers: tuple[int, ...] = (2, 2, 26, 2)
     width: int = 512
@@ -180,7 +181,7 @@ def _windows(x: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def _relative_positions(window: int) -> torch.Tensor:
-    """int64[window², window²]: a number for each way from one patch to another (section 3.2)."""
+    """int64[window², window²]: a number for each offset between two patches (section 3.2)."""
     place = torch.arange(window)
     row, column = (axis.flatten() for axis in torch.meshgrid(place, place, indexing="ij"))
     down, right = row[:, None] - row + window - 1, column[:, None] - column + window - 1
@@ -188,7 +189,7 @@ def _relative_positions(window: int) -> torch.Tensor:
 
 
 def _mask(side: int, window: int, shift: int) -> torch.Tensor:
-    """float[windows, window², window²]: patches that the shift brought from another side."""
+    """float[windows, window², window²]: separates patches that a shift brought together."""
     places = torch.arange(side)
     part = (places >= side - window).long() + (places >= side - shift).long()
     parts = _windows((3 * part[:, None] + part)[None, :, :, None], window).squeeze(-1)

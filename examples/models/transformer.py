@@ -1,14 +1,14 @@
 """A Transformer that translates, on synthetic data.
 
 Vaswani et al., Attention Is All You Need (2017), section 3, with learned positions and GELU: an
-encoder, and a decoder that attends to its own words and to what the encoder makes of the sentence.
-In the sizes that Celeritas is measured with (section 6.2.1): 12 layers each, 16 heads, width 2048;
-32,000 words shared by both languages and by the output layer (section 3.4), and sentences of 128,
-which it does not state. 1.48 thousand million parameters.
+encoder, and a decoder that attends to its own words and to the encoded sentence. The sizes are
+those that Celeritas is measured with (section 6.2.1): 12 layers each, 16 heads, width 2048; it does
+not state the 32,000 words, shared by both languages and by the output layer (section 3.4), and the
+128 words per sentence. 1.48 thousand million parameters.
 
     training_step          as above
     training_step_base     6 layers each of width 512 with 8 heads, as Vaswani's base model
-    training_step_small    2 layers each of width 32, for tries
+    training_step_small    2 layers each of width 32, for quick trials
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """sentence int64[batch, length], the translation's words before each int64[batch, length] ->
-    logits float[batch, length, words]"""
+    """sentence int64[batch, length], translation behind a BEGIN int64[batch, length] -> logits
+    float[batch, length, words]"""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -2,12 +2,12 @@
 
 Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations (2019),
 sections 3 and 4, without the correction: one network for the user and one for the item, which share
-the items' embedding; a user's item is told from all other items of the batch. The towers meet only
-in the loss, so that they can run at once, and most of the memory is in embeddings. 21 million
-parameters.
+the items' embedding; the loss tells a user's item from all other items of the batch. The towers
+meet only in the loss, so that they can run at the same time; most memory is in embeddings. 21
+million parameters.
 
     training_step          as above
-    training_step_small    200 users and 100 items, for tries
+    training_step_small    200 users and 100 items, for quick trials
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from placewire.optimizer.capture.protocol import TrainingStep
 
 @dataclass(frozen=True)
 class Sizes:
-    """hidden: widths of a tower's inner layers; its result is `width` wide."""
+    """hidden: widths of a tower's inner layers. width: that of its result."""
 
     users: int = 100_000
     items: int = 50_000
@@ -35,7 +35,7 @@ class Sizes:
 
 SMALL = Sizes(users=200, items=100, width=16, hidden=(32, 16))
 
-# What similarities are divided by before the softmax (section 4.2).
+# Similarities are divided by this before the softmax (section 4.2).
 TEMPERATURE = 0.1
 
 

@@ -6,7 +6,7 @@ at 512 x 1 x 1, so that the classifier's first layer reads 512 values. 33.6 mill
 
     training_step               as published
     training_step_batch_norm    with batch normalisation after each convolution
-    training_step_small         an eighth of the widths, for tries
+    training_step_small         an eighth of the widths, for quick trials
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placewire.examples.models.data import images, step_on
 from placewire.examples.models.parts import he_initial_values
 from placewire.optimizer.capture.protocol import TrainingStep
 
-# Output channels of each convolution; 0 is a pooling that halves the image.
+# Output channels of each convolution; 0 stands for a pooling that halves the image.
 WIDTHS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 HIDDEN = 4096
 CLASSES = 10

@@ -1,7 +1,7 @@
-"""A rank that measures the paths between servers through the job's own transport, and no more.
+"""Measures the paths between servers through the job's own transport, in place of a job.
 
-There is one for every server, connected as the job's ranks are, on the network as it was shaped for
-them. What iperf3 measures has neither gloo's work nor this program's in it; this has both.
+One rank per server takes part; the ranks are connected as a job's are, on the network as it was
+shaped for the job. Unlike iperf3, this measures gloo's work and this program's along with the path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch._C._distributed_c10d import TCPStore
@@ -41,15 +40,13 @@ from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.gloo import GlooTransport
+from placewire.job.transport.nccl import NcclTransport
 from placewire.job.transport.rendezvous import await_key, open_store
 from placewire.optimizer.device_names import index_of, server_of
 from placewire.optimizer.placement import Placement, load_placement
 
-if TYPE_CHECKING:
-    from placewire.job.transport.nccl import NcclTransport
-
-# Where paths are far slower than the placement says, what is not measured after so long is left
-# out; an exchange that is under way is waited for.
+# No exchange begins after this time: where paths are far slower than the placement says, those
+# that are not measured by then are left out.
 LIMIT_SECONDS = 2.5 * MEASURING_SECONDS
 _GO_ON, _ENOUGH = "go on", "enough"
 
@@ -85,7 +82,7 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
 
 
 class _Trips:
-    """Round trips over a transport, at either end."""
+    """One end of the round trips over a transport."""
 
     def __init__(self, spec: RankSpec, transport: GlooTransport | NcclTransport) -> None:
         self._transport = transport
@@ -96,7 +93,7 @@ class _Trips:
         self._payload = torch.empty(0, dtype=torch.uint8)
 
     def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:
-        """One step of the transport. Seconds of each round trip, at its source."""
+        """Runs one step of the transport. Returns each round trip's seconds, at its source."""
         sent = (message for some in messages.sends.values() for message in some)
         sends = sorted(sent, key=lambda message: message.index)
         receives = sorted(messages.receives, key=lambda message: message.index)
@@ -112,7 +109,7 @@ class _Trips:
                 self._transport.send(ours, self._payload[: ours.bytes])
             self._transport.receive(theirs)
             if self._device.type == "cuda":
-                # There only the device has waited so far.
+                # So far only the device has waited for the message.
                 torch.cuda.synchronize(self._device)
             seconds.append(time.perf_counter() - started)
             if not is_source:
@@ -124,7 +121,6 @@ class _Trips:
 def _measure(
     spec: RankSpec, placement: Placement, rails: Sequence[str], trips: _Trips, store: TCPStore
 ) -> _RoundTrips:
-    """What this rank measured as the source."""
     found: _RoundTrips = defaultdict(dict)
     until = time.monotonic() + LIMIT_SECONDS
     for number, exchange in enumerate(exchanges(placement, rails)):
@@ -140,7 +136,7 @@ def _measure(
 
 
 def _goes_on(spec: RankSpec, store: TCPStore, number: int, until: float) -> bool:
-    """Rank 0's clock decides for all, before each exchange."""
+    """Before each exchange rank 0 decides by its clock for all ranks."""
     key = f"exchange/{number}"
     if spec.rank == 0:
         store.set(key, _GO_ON if time.monotonic() < until else _ENOUGH)
@@ -157,7 +153,7 @@ def _messages(
 def _paths(spec: RankSpec, trips: _RoundTrips) -> Iterator[MeasuredPath]:
     for (destination, rails), seconds in trips.items():
         if len(seconds) < 3:
-            continue  # the time was over before
+            continue  # time ran out before the larger sizes
         try:
             fit = fit_path(seconds)
         except ValueError as error:

@@ -1,10 +1,10 @@
-"""Which servers measure their paths to each other when, and with messages of what size. Pure.
+"""Decides which servers measure their paths when, and with messages of which sizes.
 
 All ranks go through the same exchanges. In one exchange every server talks to at most one other, on
-one rail and in one direction, so that what is measured has its NICs to itself; pairs that have
-nothing to do with each other measure at the same time. Between each pair and direction there are
-small messages first, then some of three larger sizes; where a path is so slow that these would take
-far longer than its share of the time, a few of two sizes.
+one lane and in one direction, so that each measured path has its NICs to itself; pairs without a
+common server measure at the same time. For each pair and direction small messages come first, then
+several of three larger sizes, or, where a path is so slow that these would take far longer than its
+share of the time, a few of two larger sizes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from itertools import combinations
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.placement import Message, Placement
 
-# All of the measuring takes about so long where paths are as fast as the placement says.
+# The whole calibration takes about this long where paths are as fast as the placement says.
 MEASURING_SECONDS = 8.0
-# A message of no size does not travel.
+# The smallest message: one of 0 bytes is not sent.
 SMALL_BYTES = 1
-# (part of the largest size, messages, of which the first are not counted: connections warm up)
+# (fraction of the largest size, messages, how many of the first are not counted); _SMALL without
+# the fraction. Connections warm up during the first messages.
 _SMALL = (24, 4)
 _LARGER = ((0.25, 7, 1), (0.5, 5, 0), (1.0, 7, 0))
 _LARGER_IF_SLOW = ((0.25, 3, 1), (1.0, 2, 0))
-# So many times its share of the time makes a path slow.
+# A path is slow where its larger messages would take this many times its share of the time.
 _SLOW = 2
-# The rest of the time is for answers, small messages, and waiting for each other.
+# The part of the time that larger messages get; the rest is for answers, small messages, and for
+# ranks that wait for each other.
 _FOR_LARGER = 0.8
-# A quarter of it is more than a shaper lets pass at once after a pause.
+# The least largest size: a quarter of it exceeds what a shaper lets pass at once after a pause.
 _LEAST_BYTES = 32 * 1024
 _MOST_BYTES = 16 * 1024 * 1024
 
@@ -37,9 +39,9 @@ DevicePair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Exchange:
-    """rails: those that each message is cut over. bytes: of each message from the first device to
-    the second. messages: from each source, one after the other, each answered with SMALL_BYTES;
-    the round trips of the first `warm_up` of them do not count."""
+    """rails: the rails that each message is cut over. bytes: the size of each message from the
+    first device of the pair to the second. messages: how many each source sends, one after the
+    other, each answered with SMALL_BYTES; the first `warm_up` round trips do not count."""
 
     rails: tuple[str, ...]
     bytes: Mapping[DevicePair, int]
@@ -52,45 +54,42 @@ def calibrating_devices(placement: Placement) -> tuple[str, ...]:
     return tuple(f"{server.name}/0" for server in placement.cluster.servers if server.devices)
 
 
-def lanes(placement: Placement, rails: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """What is measured by itself: each rail, or all together where the backend does not choose."""
-    return tuple((rail,) for rail in rails) if placement.backend == "gloo" else (tuple(rails),)
-
-
 def exchanges(placement: Placement, rails: Sequence[str]) -> Iterator[Exchange]:
-    """Every ordered pair of servers on every lane."""
+    """Yields the exchanges of every ordered pair of servers on every lane."""
     devices = calibrating_devices(placement)
-    measured = lanes(placement, rails)
+    # Each rail is a lane of its own, or all rails are one where the backend does not choose a rail.
+    lanes = [(rail,) for rail in rails] if placement.backend == "gloo" else [tuple(rails)]
     rounds = list(_rounds(devices))
-    seconds = MEASURING_SECONDS / max(1, 2 * len(rounds) * len(measured))
-    for lane in measured:
+    seconds = MEASURING_SECONDS / max(1, 2 * len(rounds) * len(lanes))
+    for lane in lanes:
         for pairs in rounds:
             for ordered in (pairs, tuple((b, a) for a, b in pairs)):
-                slow = [pair for pair in ordered if _is_slow(placement, pair, lane, seconds)]
+                fitting = {p: _fitting_bytes(placement, p, lane, seconds) for p in ordered}
+                slow = [pair for pair in ordered if _SLOW * fitting[pair] < _LEAST_BYTES]
                 quick = [pair for pair in ordered if pair not in slow]
                 for some, larger in ((quick, _LARGER), (slow, _LARGER_IF_SLOW)):
                     if some:
-                        yield from _of_all_sizes(placement, some, lane, seconds, larger)
+                        yield from _of_all_sizes({p: fitting[p] for p in some}, lane, larger)
 
 
 def _of_all_sizes(
-    placement: Placement,
-    pairs: Sequence[DevicePair],
+    fitting: Mapping[DevicePair, float],
     lane: tuple[str, ...],
-    seconds: float,
     larger: Sequence[tuple[float, int, int]],
 ) -> Iterator[Exchange]:
-    yield Exchange(lane, dict.fromkeys(pairs, SMALL_BYTES), *_SMALL)
-    largest = {pair: _largest(placement, pair, lane, seconds) for pair in pairs}
+    yield Exchange(lane, dict.fromkeys(fitting, SMALL_BYTES), *_SMALL)
     for part, messages, warm_up in larger:
-        sizes = {pair: round(part * most) for pair, most in largest.items()}
+        sizes = {
+            pair: round(part * min(max(round(size), _LEAST_BYTES), _MOST_BYTES))
+            for pair, size in fitting.items()
+        }
         yield Exchange(lane, sizes, messages, warm_up)
 
 
 def paths_from(
     device: str, placement: Placement, rails: Sequence[str]
 ) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """(destination device, lane) of all that is measured with this device as the source."""
+    """Returns (destination device, lane) of every path that this device measures as the source."""
     return frozenset(
         (destination, exchange.rails)
         for exchange in exchanges(placement, rails)
@@ -100,14 +99,14 @@ def paths_from(
 
 
 def everybody(placement: Placement, rails: Sequence[str]) -> Exchange:
-    """One message each way between every pair: whom ranks must be connected with."""
+    """An exchange between all pairs of servers: from it ranks learn which connections to make."""
     pairs = combinations(calibrating_devices(placement), 2)
     return Exchange(tuple(rails), dict.fromkeys(pairs, SMALL_BYTES), 1, 0)
 
 
 def exchange_placement(placement: Placement, exchange: Exchange) -> Placement:
-    """The exchange in the words of a placement, from which ranks derive parts and tags: messages
-    and their answers in turn, on the network that `placement` is for."""
+    """Returns the exchange as a placement on the network of `placement`, with messages and their
+    answers in turn: ranks derive parts and tags from it."""
     order: dict[str, list[str]] = {d: [f"idle on {d}"] for d in calibrating_devices(placement)}
     messages: list[Message] = []
     share = 1 / len(exchange.rails)
@@ -138,7 +137,7 @@ def exchange_placement(placement: Placement, exchange: Exchange) -> Placement:
 
 
 def _rounds(devices: Sequence[str]) -> Iterator[tuple[DevicePair, ...]]:
-    """Each pair once, no device twice in a round: the circle method for tournaments."""
+    """Yields each pair once, no device twice in a round: the circle method for tournaments."""
     ring: list[str | None] = [*devices, *([None] if len(devices) % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
@@ -147,26 +146,17 @@ def _rounds(devices: Sequence[str]) -> Iterator[tuple[DevicePair, ...]]:
         ring.insert(1, ring.pop())
 
 
-def _is_slow(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> bool:
-    return _SLOW * _fitting_bytes(placement, pair, lane, seconds) < _LEAST_BYTES
-
-
-def _largest(placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float) -> int:
-    fitting = round(_fitting_bytes(placement, pair, lane, seconds))
-    return min(max(fitting, _LEAST_BYTES), _MOST_BYTES)
-
-
 def _fitting_bytes(
     placement: Placement, pair: DevicePair, lane: Sequence[str], seconds: float
 ) -> float:
-    """The largest size, so that all larger messages of the pair and direction take `seconds`."""
+    """Returns the largest size with which all larger messages take _FOR_LARGER of `seconds`."""
     sizes = sum(part * messages for part, messages, _ in _LARGER)
     rate = sum(_rate(placement, pair, rail) for rail in lane)
     return rate / 8 * seconds * _FOR_LARGER / sizes
 
 
 def _rate(placement: Placement, pair: DevicePair, rail: str) -> float:
-    """The pair's own rate where it has one, else the slower NIC's."""
+    """Returns the pair's own rate where it has one, else the slower NIC's."""
     source, destination = (server_of(device) for device in pair)
     for a, b, on, rate in placement.rates_bits_per_second:
         if (a, b, on) == (source, destination, rail) and rate > 0:

@@ -1,10 +1,11 @@
-"""Checkpoints of a placed job: what is asked for, and what lies in their folder.
+"""Checkpoints of a placed job: their settings, their manifest, and the layout of their folder.
 
     FOLDER/step-00000300/placewire.json   the manifest: which job, which step, which files
     FOLDER/step-00000300/.metadata, …     written by torch.distributed.checkpoint
-    FOLDER/saving-00000400/               not whole yet, or never became so
+    FOLDER/saving-00000400/               being saved, or left unfinished by an ended job
 
-A checkpoint is renamed to `step-…` when all of it is on disk, so that what has that name is whole.
+A checkpoint is renamed to `step-…` once all of its files are on disk, so that every folder of that
+name is whole.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from placewire.frozen import Frozen
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"
-_WHOLE = "step-"
-_STAGED = "saving-"
-_LEAVING = "removing-"
-# A file by which ranks find out whether they see the same folder.
+# Prefixes of the folders of checkpoints, by their state.
+WHOLE = "step-"
+STAGED = "saving-"
+LEAVING = "removing-"
+# Prefix of a file by which ranks check that they see the same folder.
 PROBE = "seen-"
 
 Resume = Literal["auto", "never", "required"]
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used: what is wrong, where, and what to do."""
+    """A checkpoint cannot be used; what: the reason and the place; remedy: what to do."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -40,7 +42,7 @@ class CheckpointError(ValueError):
 
 class CheckpointSpec(Frozen):
     """folder: absolute, and the same folder on every server of the job. every: steps from one
-    checkpoint to the next; there is one after the last step too. keep: how many are kept."""
+    checkpoint to the next; the last step is followed by one too. keep: how many are kept."""
 
     folder: str
     every: int
@@ -49,8 +51,8 @@ class CheckpointSpec(Frozen):
 
 
 class Manifest(Frozen):
-    """step: how many steps are done, and so the number of the next. tensors: type and shape of what
-    is saved of the model, by its name. files: their bytes, by name."""
+    """step: how many steps are done, which is also the number of the next step. tensors: type and
+    shape of each saved tensor of the model, by name. files: sizes in bytes, by name."""
 
     version: Literal[1] = 1
     step: int
@@ -72,7 +74,7 @@ class Checkpoint(Frozen):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Files that are not there, or not as long as they were."""
+        """Names of the files that do not exist, or have not the size that they had."""
         return tuple(
             name
             for name, size in self.manifest.files.items()
@@ -81,32 +83,23 @@ class Checkpoint(Frozen):
 
 
 def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
-    """Oldest step first. Raises CheckpointError where one cannot be read, OSError where the folder
-    cannot be."""
+    """Returns the whole checkpoints, smallest step first. Raises CheckpointError where a manifest
+    cannot be read, OSError where the folder cannot."""
     if not folder.exists():
         return ()
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_WHOLE))
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(WHOLE))
     return tuple(_read(folder / name) for name in names)
 
 
-def whole_path(folder: Path, step: int) -> Path:
-    return folder / f"{_WHOLE}{step:08d}"
-
-
-def staged_path(folder: Path, step: int) -> Path:
-    return folder / f"{_STAGED}{step:08d}"
-
-
-def leaving_path(folder: Path, step: int) -> Path:
-    """Where a checkpoint is while it is being removed: no longer whole."""
-    return folder / f"{_LEAVING}{step:08d}"
+def checkpoint_path(folder: Path, state: str, step: int) -> Path:
+    """state: WHOLE, STAGED, or LEAVING for a checkpoint that is being removed."""
+    return folder / f"{state}{step:08d}"
 
 
 def remains_in(folder: Path) -> Iterator[Path]:
-    """What a job that was ended in the middle of saving or removing left behind."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith((_STAGED, _LEAVING, PROBE)):
-            yield entry
+    """Yields what a job left behind that ended in the middle of saving or removing."""
+    unfinished = (STAGED, LEAVING, PROBE)
+    yield from (e for e in sorted(folder.iterdir()) if e.name.startswith(unfinished))
 
 
 def write_durably(file: Path, text: str) -> None:
@@ -117,7 +110,7 @@ def write_durably(file: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names in a folder are on disk only once the folder itself is."""
+    """Writes the folder's names to disk, which syncing its files does not do."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -130,7 +123,7 @@ def _read(path: Path) -> Checkpoint:
         manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
     except (OSError, ValidationError) as error:
         raise CheckpointError(
-            f"{path} is no checkpoint of this version: {error}",
+            f"{path} cannot be read as a checkpoint of this version: {error}",
             "move it out of the folder, or give job.checkpoint another folder",
         ) from error
     return Checkpoint(path=str(path), manifest=manifest)

@@ -1,18 +1,18 @@
-"""What a launcher gives a rank, and what the rank says while it runs.
+"""What a launcher gives a rank, and the events that the rank reports.
 
-A job is placed, operator by operator, or replayed; or it is a script of the user's own that
-places itself, started on every server as torchrun would. A program of it is started as
+A job is placed operator by operator, or replayed; or it is a script of the user's own that places
+itself and is started on every server as torchrun would. Each program of a job is started as
 `python -m placewire.job SPEC.json`; it writes one JSON event a line to standard output and free
-text to standard error. It exits 0 when all steps are done. On standard input it may be told, one
-`Hold` a line, for how long it may run on without hearing more; where it is never told, it runs to
-its end.
+text to standard error, and exits with 0 when all steps are done. On standard input it may get
+`Hold` messages, one a line, each of which limits how long it runs on without another; a program
+that never gets one runs to its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -21,7 +21,7 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 
 
 class RailInterface(Frozen):
-    """Of one server. peers: addresses of the others on this rail."""
+    """One server's interface on one rail. peers: the other servers' addresses on this rail."""
 
     rail: str
     interface: str
@@ -30,7 +30,7 @@ class RailInterface(Frozen):
 
 
 class ScheduleSpec(Frozen):
-    """As placewire.optimizer.capture.learning_rate_schedule.LearningRateSchedule says."""
+    """The fields of placewire.optimizer.capture.learning_rate_schedule.LearningRateSchedule."""
 
     name: Literal["constant", "linear", "cosine", "step"] = "constant"
     warmup_steps: int = 0
@@ -41,7 +41,7 @@ class ScheduleSpec(Frozen):
 
 
 class OptimizerSpec(Frozen):
-    """clip_norm: of the gradients of all parameters together."""
+    """clip_norm: the largest norm of the gradients of all parameters together."""
 
     name: Literal["sgd", "adamw"] = "adamw"
     lr: float = 1e-3
@@ -51,9 +51,9 @@ class OptimizerSpec(Frozen):
 
 
 class TraceSpec(Frozen):
-    """Each rank writes a file of its own, of the last `steps` steps, when they are done. A folder
-    that is not there is made. workspace: the step before these is run for what each operator holds
-    only while it runs, which is slow; it must not be the job's first."""
+    """After the last step each rank writes a file of its own, with the last `steps` steps. The
+    folder is made where it does not exist. workspace: the step before these measures, slowly, what
+    each operator holds only while it runs; it must not be the job's first step."""
 
     folder: str
     steps: Annotated[int, Field(ge=1)]
@@ -64,8 +64,8 @@ class TraceSpec(Frozen):
 
 
 class ProgramSpec(Frozen):
-    """What every program of a job is told. device: its `server/index`. rail_interfaces are in the
-    order of the cluster's rails, the same on every rank. threads pins torch's thread counts."""
+    """What every program of a job is given. device: its `server/index`. rail_interfaces: in the
+    order of the cluster's rails, the same on every rank. threads: torch's number of threads."""
 
     rank: int
     world_size: int
@@ -79,8 +79,8 @@ class ProgramSpec(Frozen):
 
 class ScriptSpec(ProgramSpec):
     """One server's part of a script, of `processes` processes; rank and world_size count servers,
-    device is the server's first. rail_pattern: which of rail_interfaces each of gloo's contexts is
-    on, the same on every server."""
+    device is the server's first. rail_pattern: for each of gloo's contexts the index of its
+    interface in rail_interfaces, the same on every server."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
@@ -90,16 +90,16 @@ class ScriptSpec(ProgramSpec):
 
 
 class RankSpec(ProgramSpec):
-    """One rank of a placed or replayed job; or of a calibration, which has one for every server of
-    the placement's cluster that has a device, and its first device.
+    """One rank of a placed or replayed job; or of a calibration, which has one rank on the first
+    device of every server that has devices.
 
-    rank order is the order of placement.devices_used. gloo's device k is rail k, and a part on rail
-    k has a tag that is k modulo the number of rails. model and graph_file: exactly one is set, for
-    a calibration none. time_scale multiplies operator times in a replay. sockets_per_rail:
-    connections of a pair, per rail and direction.
-    urgent_first: whether the send order of `job` sharing is kept, or messages leave as they come.
+    Ranks are in the order of placement.devices_used. gloo's device k is rail k, and the tag of a
+    part on rail k is k modulo the number of rails. model and graph_file: a placed job has a model,
+    a replay a graph file, a calibration neither. time_scale: multiplies operator times in a replay.
+    sockets_per_rail: connections of a pair of ranks, per rail and direction. urgent_first: whether
+    `job` sharing's send order is kept; without it messages leave as they are made.
     timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
-    that gives no sign of life for so long is lost. wait_seconds: how long a living rank may keep
+    that gives no sign of life for this long is lost. wait_seconds: how long a living rank may keep
     another waiting within a step.
     """
 
@@ -129,12 +129,12 @@ _SPEC: TypeAdapter[RankSpec | ScriptSpec] = TypeAdapter(
 
 
 def parse_spec(document: str | bytes) -> RankSpec | ScriptSpec:
-    """Raises pydantic.ValidationError on anything else."""
+    """Raises pydantic.ValidationError where the document is not a specification."""
     return _SPEC.validate_json(document)
 
 
 class Hold(Frozen):
-    """The network stays as it is for so long from now on."""
+    """The network is promised to stay as it is for held_seconds from now on."""
 
     held_seconds: float
 
@@ -148,7 +148,7 @@ class Started(Frozen):
 
 
 class Resumed(Frozen):
-    """From rank 0: step is the first that runs now."""
+    """From rank 0. step: the first step that runs now."""
 
     event: Literal["resumed"] = "resumed"
     rank: int
@@ -169,8 +169,8 @@ class Saved(Frozen):
 
 
 class MeasuredPath(Frozen):
-    """A message of n bytes from source to destination (servers) takes setup_seconds + 8 n /
-    bits_per_second; on one rail, or over all of these together."""
+    """A message of n bytes from source to destination (servers), cut over `rails`, takes
+    setup_seconds + 8 n / bits_per_second."""
 
     source: str
     destination: str
@@ -180,8 +180,8 @@ class MeasuredPath(Frozen):
 
 
 class Calibrated(Frozen):
-    """What this rank measured as the source. left_out: how many paths more there are, for which
-    there was no time."""
+    """What this rank measured as the source. left_out: how many further paths were not measured,
+    because time ran out."""
 
     event: Literal["calibrated"] = "calibrated"
     rank: int
@@ -190,7 +190,7 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """loss only from the rank that computes it; seconds from a barrier before the step."""
+    """seconds: from the barrier before the step. loss: only from the rank that computes it."""
 
     event: Literal["step"] = "step"
     rank: int
@@ -200,7 +200,7 @@ class StepDone(Frozen):
 
 
 class Carried(Frozen):
-    """Bytes that a script's server has sent on each rail since it began, all headers counted."""
+    """Bytes that a script's server has sent on each rail since the script began, with headers."""
 
     event: Literal["carried"] = "carried"
     rank: int
@@ -217,11 +217,11 @@ class Traffic(Frozen):
 
 
 class Finished(Frozen):
-    """peak_memory_bytes: of the process at any time, capture included. step_memory_bytes: the most
-    that its steps from the second on took beside program_memory_bytes, which is what is there
-    between two steps apart from parameters, buffers and optimizer state; None where there were no
-    two steps. On a GPU both are the GPU's. Of a script: the most that one of its processes took.
-    """
+    """peak_memory_bytes: the most that the process took at any time, capture included; of a script,
+    the most that one of its processes took. program_memory_bytes: what the process holds between
+    two steps beside parameters, buffers and optimizer state. step_memory_bytes: the most that its
+    steps from the second on took beyond that. The last two are GPU memory on a GPU, and None where
+    fewer than two steps ran."""
 
     event: Literal["finished"] = "finished"
     rank: int
@@ -232,7 +232,7 @@ class Finished(Frozen):
 
 
 class Failed(Frozen):
-    """lost_rank: the rank whose loss is the cause, where it is another's."""
+    """lost_rank: the rank whose loss is the cause, where it is not this rank."""
 
     event: Literal["failed"] = "failed"
     rank: int
@@ -242,10 +242,9 @@ class Failed(Frozen):
 
 
 RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed
-_EVENT: TypeAdapter[Any] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
+_EVENT: TypeAdapter[RankEvent] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 
 def parse_rank_event(line: str | bytes) -> RankEvent:
-    """Raises pydantic.ValidationError on anything else."""
-    event: RankEvent = _EVENT.validate_json(line)
-    return event
+    """Raises pydantic.ValidationError where the line is not an event."""
+    return _EVENT.validate_json(line)

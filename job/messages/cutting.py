@@ -1,6 +1,6 @@
-"""How the bytes of one message are cut: over rails by shares, on a rail into chunks or stripes.
+"""Cuts the bytes of one message into parts: over rails by shares, on a rail into chunks or stripes.
 
-Sender and receiver come to the same parts and tags from the placement alone.
+Sender and receiver derive the same parts and tags from the placement alone.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-# Parts begin at multiples of this, so that no element is cut and every part is aligned.
+# Parts begin at multiples of this, so that no element is cut in two and every part is aligned.
 CUT_BYTES = 64
-# A message that overtakes waits for what was handed to the connection before it: chunks are this
-# long on a rail that is theirs alone, and never so small that gloo's work for one (about 0.1 ms in
-# sender and receiver together) shows, nor so large that a fast rail has no room to choose.
+# A message that overtakes others still waits for what the connection was given before it. A chunk
+# therefore takes this long on a rail that carries nothing else, but is never so small that gloo's
+# work for it (about 0.1 ms in sender and receiver together) shows, nor so large that a fast rail is
+# left no choice of what goes next.
 CHUNK_SECONDS = 0.006
 LEAST_CHUNK_BYTES = 16 * 1024
 MOST_CHUNK_BYTES = 8 * 1024 * 1024
@@ -23,9 +24,9 @@ STRIPE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes [start, stop) of a message: what gloo is given as one send or receive.
+    """Bytes [start, stop) of a message, which gloo sends and receives as a unit.
 
-    gloo takes rail `tag % rails`; socket counts the connections of a pair on one rail.
+    gloo takes rail `tag % rails`. socket: the number of the connection of the pair on that rail.
     """
 
     rail: int
@@ -40,7 +41,7 @@ class Part:
 
 
 def chunk_bytes(rate_bits_per_second: float) -> int:
-    """The largest piece that is sent at once on a rail of this payload rate."""
+    """Returns the largest piece that is sent at once on a rail of this payload rate."""
     exact = rate_bits_per_second / 8 * CHUNK_SECONDS
     return _aligned(int(min(max(exact, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)))
 
@@ -52,11 +53,10 @@ def cut(
     chunks: Sequence[int] | None = None,
     sockets: int = 1,
 ) -> tuple[Part, ...]:
-    """Consecutive parts in proportion to shares, which need not sum to one; none is empty.
+    """Returns consecutive parts, none empty, in proportion to shares, which need not sum to one.
 
-    chunks: the most bytes of a part, per rail; without it a rail's share is one part, or one for
-    each socket. Tag = first_tag + rail + K * (number of the part on its
-    rail), K rails.
+    chunks: the most bytes of a part, per rail; without it a rail's share is one part, or one part
+    per socket. With K rails a part's tag is first_tag + rail + K * (its number on that rail).
     """
     total = sum(shares)
     parts: list[Part] = []
@@ -81,13 +81,13 @@ def cut(
 
 
 def tags_taken(parts: Sequence[Part], first_tag: int, rails: int) -> int:
-    """How far the next message's first tag is from this one's: a multiple of the rails."""
+    """Returns how far the next message's first tag is from this one's: a multiple of `rails`."""
     highest = max((part.tag for part in parts), default=first_tag)
     return (highest - first_tag) // rails * rails + rails
 
 
 def _pieces(start: int, stop: int, count: int) -> list[tuple[int, int]]:
-    """At most count pieces of nearly one size, each but the last a multiple of CUT_BYTES."""
+    """Returns at most `count` nearly equal pieces; all but the last are multiples of CUT_BYTES."""
     size = _aligned(ceil((stop - start) / count))
     return [(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
 

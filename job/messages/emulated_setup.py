@@ -1,11 +1,10 @@
-"""What a replay emulates of a network beside the real one: how long messages are set up (p0), and
-the path inside a server.
+"""Emulates in a replay the set-up latency (p0) of messages, and the path inside a server.
 
-The real network carries the bytes; before that a message waits as long as the model `contended`
-says that its set-up takes. Under `job` every message's set-up begins when it is sent. Under the
-other sharings messages to one device on one rail are first come, first served: a set-up begins when
-the message before has been carried, at the fastest that the network lets it be. Inside a server the
-kernel is as good as immediate, so that there the bytes' own time is waited for too.
+The real network carries the bytes; before that a message waits as long as its set-up takes under
+the model `contended`. Under `job` sharing every message's set-up begins when the message is sent.
+Under the other sharings messages to one device on one rail are served first come, first served: a
+set-up begins when the message before has been carried, at the highest rate that the network allows.
+Inside a server the kernel carries bytes almost at once, so that their time is emulated as well.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
-# What a message costs on its way through this process, gloo and the kernel as it is: measured over
-# the lab's shaped links (0.4 to 0.5 ms, two busy cores). Of a set-up only the rest is waited for.
+# What a message really takes through this process, gloo and the kernel: measured over the lab's
+# shaped links (0.4 to 0.5 ms, two busy cores). The emulation adds only the rest of a set-up.
 TRANSPORT_SECONDS = 0.0004
 
 
 class SetUp:
-    """A queue before which messages are set up. bytes_per_second: of the channel to each device;
-    in_turn: whether messages to one device wait for each other; carried: whether their bytes are
-    waited for as well."""
+    """A queue whose messages are first set up. bytes_per_second: the rate of the channel to each
+    device. in_turn: whether messages to one device wait for each other. carried: whether a message
+    also waits for the time that its bytes take."""
 
     def __init__(
         self,
@@ -84,24 +83,22 @@ def with_set_up(
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, RailQueue]:
     """queues: by rail, "" inside the server."""
-    setup_seconds = max(0.0, placement.cluster.setup_latency_seconds - TRANSPORT_SECONDS)
-    inside = placement.cluster.intra_server_bits_per_second / 8
+    setup = max(0.0, placement.cluster.setup_latency_seconds - TRANSPORT_SECONDS)
+    urgent_first = SHARINGS[placement.sharing].sends_most_urgent_first
     peers = [other for other in placement.devices_used if other != device]
     made: dict[str, RailQueue] = {}
     for rail, queue in queues.items():
-        if not rail:
-            rates = dict.fromkeys(peers, inside)
-            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=True, carried=True, clock=clock)
-        else:
-            rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
-            in_turn = not SHARINGS[placement.sharing].sends_most_urgent_first
-            made[rail] = SetUp(queue, setup_seconds, rates, in_turn=in_turn, clock=clock)
+        rates = {peer: _channel_rate(placement, device, peer, rail) / 8 for peer in peers}
+        turns = not (rail and urgent_first)
+        made[rail] = SetUp(queue, setup, rates, in_turn=turns, carried=not rail, clock=clock)
     return made
 
 
 def _channel_rate(placement: Placement, source: str, destination: str, rail: str) -> float:
-    """Bits per second that one device pair has at most: its own part of its servers' rate where
-    that is a cap, else the slower NIC's; inf where it has none."""
+    """Returns the most bits per second that one pair of devices can have: its part of its servers'
+    rate where the sharing caps pairs, else the slower NIC's rate; inf where no NIC limits it."""
+    if not rail:
+        return placement.cluster.intra_server_bits_per_second
     ends = (server_of(source), server_of(destination))
     if SHARINGS[placement.sharing].caps_pairs:
         used = {(m.source, m.destination) for m in placement.messages}

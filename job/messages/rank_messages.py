@@ -1,7 +1,4 @@
-"""Which messages one rank sends and receives, and how each is cut over the rails.
-
-Sender and receiver derive the same cut and the same tags from the placement alone.
-"""
+"""Derives from a placement which messages one rank sends and receives, and how each is cut."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement
 
-# torch takes a tag as a signed 32-bit number. The last ones are not for messages.
+# torch takes a tag as a signed 32-bit number. The last tags are not for messages.
 MOST_TAG = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class RankMessage:
-    """One message as one of its two ranks sees it; index is its place in placement.messages.
+    """One message as one of its two ranks sees it.
 
-    rail_names: what each part is counted under, "" inside one server. send_order: smaller is
-    sent first.
+    index: the message's place in placement.messages. upward: whether the receiver's rank is larger.
+    rail_names: the rail of each part, "" inside one server. send_order: smaller is sent first.
     """
 
     index: int
@@ -44,7 +41,7 @@ class RankMessage:
 
 @dataclass(frozen=True)
 class RankMessages:
-    """sends by producer, in the order in which they are posted; receives in producer order."""
+    """sends: by producer, in the order of posting. receives: in the order of their producers."""
 
     sends: Mapping[str, tuple[RankMessage, ...]]
     receives: tuple[RankMessage, ...]
@@ -53,9 +50,9 @@ class RankMessages:
 def rank_messages(
     placement: Placement, device: str, rails: Sequence[str], sockets: int = 1
 ) -> RankMessages:
-    """rails: the names in the order of gloo's devices; sockets: connections per rail and pair.
+    """rails: names in the order of gloo's devices. sockets: connections per rail and pair.
 
-    Raises JobError for an unknown rail, and where the placement's parts do not fit together.
+    Raises JobError for an unknown rail, and where the placement contradicts itself.
     """
     ranks = {name: rank for rank, name in enumerate(placement.devices_used)}
     if device not in ranks:
@@ -76,31 +73,43 @@ def rank_messages(
                 f"{message.producer!r} does not run",
                 "check the placement file with `optimizer check`",
             )
+        for end in (message.source, message.destination):
+            if end not in ranks:
+                raise JobError(f"message {index} names device {end!r}, which runs no operator")
+        peer = message.destination if device == message.source else message.source
+        ours = RankMessage(
+            index=index,
+            producer=message.producer,
+            output=message.output,
+            bytes=message.bytes,
+            peer=ranks[peer],
+            peer_device=peer,
+            upward=ranks[message.source] < ranks[message.destination],
+            parts=parts,
+            rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
+            send_order=message.send_order,
+        )
         if device == message.source:
-            ours = _seen_from(index, message, parts, message.destination, ranks, rails)
             sends.setdefault(message.producer, []).append(ours)
         else:
-            ours = _seen_from(index, message, parts, message.source, ranks, rails)
             receives.append((turn[message.source, message.producer], ours))
-    # Both by urgency and then by index where one producer has several: NCCL matches by order.
+
+    # Both ends order one producer's messages alike: NCCL matches messages by order.
+    def urgency(message: RankMessage) -> tuple[int, int]:
+        return message.send_order, message.index
+
+    receives.sort(key=lambda pair: (pair[0], urgency(pair[1])))
     return RankMessages(
-        sends={
-            k: tuple(sorted(v, key=lambda m: (m.send_order, m.index))) for k, v in sends.items()
-        },
-        receives=tuple(
-            m
-            for _, m in sorted(
-                receives, key=lambda pair: (pair[0], pair[1].send_order, pair[1].index)
-            )
-        ),
+        sends={producer: tuple(sorted(some, key=urgency)) for producer, some in sends.items()},
+        receives=tuple(message for _, message in receives),
     )
 
 
 def _cuts(
     placement: Placement, rails: Sequence[str], sockets: int
 ) -> Iterator[tuple[Message, tuple[Part, ...]]]:
-    """Every message with its parts. All ranks walk all messages: a message's tags begin where the
-    one before ended."""
+    """Yields every message with its parts. Each rank goes through all messages, because the tags
+    of a message begin where those of the message before end."""
     chunks = _chunks(placement, rails)
     first_tag, count = 0, max(len(rails), 1)
     for index, message in enumerate(placement.messages):
@@ -116,7 +125,7 @@ def _cuts(
             largest = None if chunks is None else chunks[pair]
             parts = cut(message.bytes, shares, first_tag, largest, sockets)
         else:
-            # Inside one server the kernel carries the message; it takes the first connection.
+            # Inside one server the kernel carries the message over the first connection.
             parts = (Part(0, first_tag, 0, message.bytes),) if message.bytes else ()
         yield message, parts
         first_tag += tags_taken(parts, first_tag, count)
@@ -130,43 +139,16 @@ def _cuts(
 def _chunks(
     placement: Placement, rails: Sequence[str]
 ) -> Mapping[tuple[str, str], tuple[int, ...]] | None:
-    """By (source, destination) server, per rail; None where messages leave in program order."""
+    """Returns the most bytes of a chunk on each rail, by (source, destination) server; None where
+    messages leave in program order and are not cut into chunks."""
     if not SHARINGS[placement.sharing].sends_most_urgent_first:
         return None
-    rates = [
-        {nic.rail: nic.rate_bits_per_second for nic in server.nics}
+    rates = {
+        server.name: {nic.rail: nic.rate_bits_per_second for nic in server.nics}
         for server in placement.cluster.servers
-    ]
-    names = [server.name for server in placement.cluster.servers]
-    return {
-        (names[s], names[t]): tuple(
-            chunk_bytes(min(rates[s].get(rail, 0.0), rates[t].get(rail, 0.0))) for rail in rails
-        )
-        for s in range(len(names))
-        for t in range(len(names))
     }
-
-
-def _seen_from(
-    index: int,
-    message: Message,
-    parts: tuple[Part, ...],
-    peer: str,
-    ranks: Mapping[str, int],
-    rails: Sequence[str],
-) -> RankMessage:
-    for end in (message.source, message.destination):
-        if end not in ranks:
-            raise JobError(f"message {index} names device {end!r}, which runs no operator")
-    return RankMessage(
-        index=index,
-        producer=message.producer,
-        output=message.output,
-        bytes=message.bytes,
-        peer=ranks[peer],
-        peer_device=peer,
-        upward=ranks[message.source] < ranks[message.destination],
-        parts=parts,
-        rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
-        send_order=message.send_order,
-    )
+    return {
+        (a, b): tuple(chunk_bytes(min(ours.get(r, 0.0), theirs.get(r, 0.0))) for r in rails)
+        for a, ours in rates.items()
+        for b, theirs in rates.items()
+    }

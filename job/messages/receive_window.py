@@ -1,7 +1,8 @@
-"""How many receives may be posted ahead, where a posted receive holds memory of the device.
+"""Decides which receives are posted ahead, where a posted receive holds memory of the device.
 
-NCCL matches messages of one pair by order alone: both ends must post theirs in one order, and a
-message that is needed has to have all before it from the same peer posted. Bookkeeping only.
+NCCL matches the messages of a pair by order alone: both ends must post them in the same order, and
+before a message is received all earlier ones from the same peer must have been posted. This module
+only keeps count; it posts nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from placewire.job.messages.rank_messages import RankMessage
 class ReceiveWindow:
     """messages: a step's receives in the order in which they are sent, over all peers.
 
-    Posted and not yet consumed are at most `limit_bytes`, except where one alone is larger, or one
-    that is needed stands behind others.
+    At most `limit_bytes` are posted and not yet consumed, except where a single message is larger,
+    or a needed message stands behind others.
     """
 
     def __init__(self, messages: Sequence[RankMessage], limit_bytes: int) -> None:
@@ -27,24 +28,24 @@ class ReceiveWindow:
         self._held_bytes = 0
 
     def begin(self) -> list[RankMessage]:
-        """What to post as a step begins."""
+        """Returns what to post as a step begins."""
         self._waiting = deque(self._messages)
         self._posted, self._held_bytes = set(), 0
         return self.refill()
 
     def needed(self, message: RankMessage) -> list[RankMessage]:
-        """What else to post, in this order, before the message can be waited for."""
+        """Returns what else to post, in this order, before the message can be waited for."""
         posted = []
         while message.index not in self._posted:
             posted.append(self._post())
         return posted
 
     def consumed(self, message: RankMessage) -> None:
-        """The message's memory is no longer the transport's."""
+        """To be called when the message's memory no longer belongs to the transport."""
         self._held_bytes -= message.bytes
 
     def refill(self) -> list[RankMessage]:
-        """What to post now that there may be room."""
+        """Returns what to post now that there may be room."""
         posted = []
         while self._waiting and (
             not self._held_bytes or self._held_bytes + self._waiting[0].bytes <= self._limit_bytes

@@ -1,14 +1,14 @@
-"""Which part leaves next: decisions only, nothing is sent here.
+"""Decides which part of a message leaves next; sends nothing.
 
-`InOrder`: everything at once, as it comes. gloo's connections keep the order of one pair and rail,
-and different pairs share the NIC as TCP does: what `contended` assumes of strict, even, guarantee
-and unshaped sharing.
+`InOrder` lets every part leave as it comes. gloo's connections keep the order of one pair and rail,
+and different pairs share the NIC as TCP does: the model `contended` assumes this of strict, even,
+guarantee and unshaped sharing.
 
-`UrgentFirst`, for `job` sharing: of what waits on a rail the most urgent part leaves first. gloo
-and the kernel send what they were given in the order in which they were given it, so they are given
-little at a time: WINDOW_CHUNKS per receiving server. What an urgent receiver cannot take shows as a
-full window; the NIC's known rate, counted in tokens, says how much is then left for the next most
-urgent message to another server.
+`UrgentFirst`, for `job` sharing, lets the most urgent part that waits on a rail leave first. gloo
+and the kernel send in the order in which they are given parts, so they are given little at a time:
+WINDOW_CHUNKS per receiving server. A receiver that takes less than the NIC could send shows as a
+full window; the NIC's known rate, counted in tokens, says how much it can still carry of the next
+most urgent message to another server.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
-# One chunk is on its way and the next lies ready: a connection never waits for this process.
+# While one chunk is on its way the next lies ready, so that a connection never waits for this
+# process.
 WINDOW_CHUNKS = 2
-# So much later than its NIC alone explains a part shows that its receiver has other things to do.
-# Two senders to one receiver take twice as long; processes of a busy machine wake up late.
+# A part that takes longer than its NIC needs, by this factor and these seconds, shows that its
+# receiver is busy otherwise. Two senders to one receiver take twice as long; the seconds allow for
+# processes of a busy machine, which wake up late.
 HELD_UP_TIMES, HELD_UP_SECONDS = 1.25, 0.002
 
 
@@ -54,7 +56,7 @@ class Waiting:
 
 
 class RailQueue(Protocol):
-    """What waits on one rail of one sender. Times are of one clock that never goes back."""
+    """The parts that wait on one rail of one sender. Times are of one monotonic clock."""
 
     def add(self, parts: Sequence[Waiting]) -> None: ...
 
@@ -62,13 +64,14 @@ class RailQueue(Protocol):
         """Whether anything waits."""
 
     def take(self, now_seconds: float) -> Waiting | None:
-        """What leaves now; to be asked again until it says None."""
+        """Returns a part that leaves now; to be called again until it returns None."""
 
     def left(self, part: Waiting, now_seconds: float) -> None:
-        """The part is out of hand: with the kernel, or, where that is watched, acknowledged."""
+        """To be called when the kernel has the part, or, where acknowledgements are watched, when
+        its receiver has."""
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
-        """When take() may say more although nothing was added and nothing left; None: never."""
+        """Returns how soon take() may return a part though none was added or left; None: never."""
 
 
 class InOrder:
@@ -92,17 +95,18 @@ class InOrder:
 
 
 class UrgentFirst:
-    """bytes_per_second: what this NIC carries of payload; chunk_bytes: the largest part there is.
+    """bytes_per_second: payload that this NIC carries. chunk_bytes: the largest part there is.
 
-    A receiver's most urgent part leaves while its window has room, and
-    - less than a window is under way of what is more urgent or goes there too: the NIC would soon
-      run dry; or
-    - the more urgent are held up by their receivers, and tokens allow: the NIC could carry more.
-    A receiver holds up what is under way for longer than this NIC takes for all that was handed
-    over before it. Tokens come at the NIC's rate, every part takes as many as it has bytes, and at
-    most a chunk's worth is kept: what a NIC did not carry it cannot carry later. Tokens alone would
-    let a less urgent part in wherever the NIC is slower than was said; from then on both have a
-    window in one queue, and equal shares of it.
+    A receiver's most urgent part leaves while its window has room, and one of these holds:
+    - Less than a window is under way of parts that are more urgent or go to the same receiver: the
+      NIC would soon run dry.
+    - The receivers of the more urgent parts hold these up, and there are enough tokens: the NIC
+      could carry more.
+    A receiver holds up a part that is under way for longer than this NIC takes for everything that
+    was handed over before it. Tokens come at the NIC's rate, a part takes as many as it has bytes,
+    and at most a chunk's worth is kept, because a NIC cannot make up for idle time. Tokens alone
+    would let less urgent parts through wherever the NIC is slower than its given rate; from then on
+    both receivers would have a window in one queue, and equal shares of the NIC.
     """
 
     def __init__(self, bytes_per_second: float, chunk_bytes: int) -> None:
@@ -153,19 +157,20 @@ class UrgentFirst:
         return min(pauses, default=None)
 
     def _most_urgent(self) -> Iterator[Waiting]:
-        """The first of each receiver whose window has room, most urgent first."""
+        """Yields the first part of each receiver whose window has room, most urgent first."""
         for first in sorted(queue[0] for queue in self._waiting.values()):
             there = self._bytes_under_way[first.receiver]
             if not there or there + first.part.bytes <= self._window:
                 yield first
 
     def _ahead(self, first: Waiting) -> int:
-        """Bytes under way that go to the same receiver or are more urgent."""
+        """Returns the bytes under way that go to the same receiver or are more urgent."""
         more_urgent = (part.part.bytes for parts in self._before(first) for part in parts)
         return self._bytes_under_way[first.receiver] + sum(more_urgent)
 
     def _held_up_at(self, first: Waiting) -> float:
-        """From when on all more urgent receivers will be known to hold up what is under way."""
+        """Returns the time from which on the receivers of all more urgent parts under way count as
+        holding these up."""
         return max(
             (
                 min(self._due[part] for part in parts)
@@ -176,7 +181,7 @@ class UrgentFirst:
         )
 
     def _before(self, first: Waiting) -> Iterator[list[Waiting]]:
-        """What is under way to each other receiver and more urgent."""
+        """Yields, for each other receiver, the parts under way to it that are more urgent."""
         for receiver, parts in self._under_way.items():
             if receiver != first.receiver:
                 yield [part for part in parts if part < first]
@@ -187,12 +192,13 @@ class UrgentFirst:
         if not queue:
             del self._waiting[part.receiver]
         if not self._bytes_under_way[part.receiver]:
-            self._holding_up.discard(part.receiver)  # what was so before says nothing of this one
+            # Whether the receiver held up earlier parts says nothing of this one.
+            self._holding_up.discard(part.receiver)
         self._under_way.setdefault(part.receiver, []).append(part)
         self._bytes_under_way[part.receiver] += part.part.bytes
         takes = self._bytes_under_way.total() / self._rate
         self._due[part] = now_seconds + HELD_UP_TIMES * takes + HELD_UP_SECONDS
-        # No deeper debt than a window: a NIC that is faster than was said would never pay it.
+        # Debt is limited to a window: with a NIC above its given rate it would grow without end.
         self._tokens = max(self._tokens - part.part.bytes, -float(self._window))
         return part
 
@@ -205,13 +211,13 @@ class UrgentFirst:
 def queues_for(
     placement: Placement, device: str, rails: Sequence[str], urgent_first: bool
 ) -> dict[str, RailQueue]:
-    """By the names that parts are counted under: each rail of this rank, and "" inside a server.
+    """Returns a queue for each rail of this rank, and under "" the queue inside the server.
 
-    urgent_first: whether `job` sharing's order is kept; without it messages leave as they come.
+    urgent_first: whether `job` sharing's send order is kept; if not, messages leave as they come.
     """
     queues: dict[str, RailQueue] = {rail: InOrder() for rail in ("", *rails)}
-    if SHARINGS[placement.sharing].sends_most_urgent_first and urgent_first:
-        policy, cluster = SHARINGS[placement.sharing], placement.cluster
+    policy, cluster = SHARINGS[placement.sharing], placement.cluster
+    if policy.sends_most_urgent_first and urgent_first:
         usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
         server = [one.name for one in cluster.servers].index(server_of(device))
         for nic in cluster.servers[server].nics:

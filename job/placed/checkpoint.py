@@ -1,8 +1,9 @@
-"""Checkpoints through torch.distributed.checkpoint: each rank saves and loads its own part.
+"""Saves and loads checkpoints through torch.distributed.checkpoint: each rank handles its own part.
 
-No rank needs another's part to load its own, so that any placement loads what any other saved, and
-so does plain PyTorch. A checkpoint is written under another name, and gets its own when everything
-of it is on disk: whatever ends the job at whatever moment, the last one stays whole.
+No rank needs another's part to load its own, so that any placement, and plain PyTorch, can load
+what another placement saved. A checkpoint is written under a provisional name and gets its own
+name once all of it is on disk: whatever ends the job at whatever moment, the last checkpoint stays
+whole.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from placewire.job.contract.checkpoint import (
+    LEAVING,
     LOCK,
     MANIFEST,
     PROBE,
+    STAGED,
+    WHOLE,
     Checkpoint,
     CheckpointSpec,
     Manifest,
+    checkpoint_path,
     checkpoints_in,
-    leaving_path,
     remains_in,
-    staged_path,
     sync_folder,
-    whole_path,
     write_durably,
 )
 from placewire.job.contract.specification import Saved
@@ -44,76 +46,68 @@ from placewire.job.placed.state import RankState
 
 
 class Checkpoints:
-    """One rank's part in saving and loading; job is the manifest of a checkpoint at step 0.
+    """One rank's part in saving and loading. job: the manifest of a checkpoint at step 0.
 
-    The first rank also makes the folder ready, gives checkpoints their name and removes old ones.
+    The first rank also prepares the folder, gives checkpoints their names and removes old ones.
     """
 
     def __init__(self, asked: CheckpointSpec, rank: int, job: Manifest, state: RankState) -> None:
-        self._asked, self._rank, self._job, self._state = asked, rank, job, state
-        self._folder = Path(asked.folder)
+        self.job, self.folder = job, Path(asked.folder)
+        self._asked, self._rank, self._state = asked, rank, state
         self._group: dist.ProcessGroup | None = None
         self._probe: Path | None = None
         self._lock: int | None = None
 
-    @property
-    def folder(self) -> Path:
-        return self._folder
-
-    @property
-    def job(self) -> Manifest:
-        return self._job
-
     def join(self, group: dist.ProcessGroup) -> None:
-        """All ranks, after they have connected: they save together."""
+        """To be called by all ranks after they have connected; the group saves together."""
         self._group = group
         if self._probe is not None:
             self._probe.unlink(missing_ok=True)
 
     def make_ready(self) -> str:
-        """First rank: removes what an ended job left half-made. Returns the name of a file by which
-        the others know the folder."""
+        """To be called by the first rank: removes what an ended job left unfinished. Returns the
+        name of a file by which the other ranks recognise the folder."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._take()
-            for remains in remains_in(self._folder):
+            for remains in remains_in(self.folder):
                 _remove(remains)
-            probe = self._folder / f"{PROBE}{uuid.uuid4().hex}"
+            probe = self.folder / f"{PROBE}{uuid.uuid4().hex}"
             probe.touch()
         except OSError as error:
             raise JobError(
-                f"job.checkpoint.folder {self._folder} cannot be written to: {error.strerror}",
+                f"job.checkpoint.folder {self.folder} cannot be written to: {error.strerror}",
                 "give a folder that the ranks' user may write to, on every server",
             ) from error
         self._probe = probe
         return probe.name
 
     def _take(self) -> None:
-        """Until close(); the kernel lets go when this process ends, however it ends."""
-        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        """Locks the folder until close(). The kernel unlocks it however this process ends."""
+        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
             raise JobError(
-                f"another job saves its checkpoints in {self._folder}",
+                f"another job saves its checkpoints in {self.folder}",
                 "wait for it to end, or give job.checkpoint another folder; `controller status` "
                 "shows ranks whose controller is gone",
             ) from None
 
     def close(self) -> None:
-        """Lets another job have the folder."""
+        """Unlocks the folder for another job."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Overwrites what this rank holds. Raises JobError where a file is missing."""
+        """Overwrites what this rank holds. Raises JobError where a file cannot be loaded."""
         if missing := checkpoint.missing:
             raise JobError(
                 f"checkpoint {checkpoint.path} lacks {', '.join(missing)}",
-                "every rank wrote a file of its own: bring all of them into that folder, or move "
-                "the checkpoint away to resume from the one before",
+                "every rank wrote a file of its own: put all of them into that folder, or move "
+                "the checkpoint away to resume from the previous one",
             )
         tree = self._state.to_load(checkpoint.manifest.step)
         with _as_job_error(f"checkpoint {checkpoint.path} cannot be loaded"):
@@ -123,9 +117,9 @@ class Checkpoints:
         return steps_done % self._asked.every == 0 or steps_done == steps
 
     def save(self, steps_done: int) -> Saved | None:
-        """All ranks at once. What the first rank has to say of it."""
+        """To be called by all ranks at once. Returns the event, on the first rank only."""
         began = time.monotonic()
-        staged = staged_path(self._folder, steps_done)
+        staged = checkpoint_path(self.folder, STAGED, steps_done)
         with _as_job_error(f"the checkpoint after step {steps_done} cannot be saved"):
             metadata = save(
                 self._state.to_save(steps_done),
@@ -146,21 +140,21 @@ class Checkpoints:
         )
 
     def _finish(self, staged: Path, steps_done: int, parts: set[str]) -> tuple[Path, int]:
-        """(where it is now, bytes in all)"""
+        """Makes the checkpoint whole and removes old ones. Returns its path and its bytes."""
         files = {file.name: file.stat().st_size for file in sorted(staged.iterdir())}
         if missing := parts - files.keys():
             raise OSError(
                 f"{', '.join(sorted(missing))} is not in {staged} on the first rank's server: "
-                "the folder must be one and the same on every server"
+                "the folder must be the same on every server"
             )
-        manifest = self._job.model_copy(update={"step": steps_done, "files": files})
+        manifest = self.job.model_copy(update={"step": steps_done, "files": files})
         write_durably(staged / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
         sync_folder(staged)
-        whole = whole_path(self._folder, steps_done)
+        whole = checkpoint_path(self.folder, WHOLE, steps_done)
         staged.rename(whole)
-        sync_folder(self._folder)
-        for old in checkpoints_in(self._folder)[: -self._asked.keep]:
-            leaving = leaving_path(self._folder, old.manifest.step)
+        sync_folder(self.folder)
+        for old in checkpoints_in(self.folder)[: -self._asked.keep]:
+            leaving = checkpoint_path(self.folder, LEAVING, old.manifest.step)
             Path(old.path).rename(leaving)
             _remove(leaving)
         return whole, sum(files.values())
@@ -168,10 +162,10 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _as_job_error(what: str) -> Iterator[None]:
-    """torch says what went wrong on which rank in an exception that is none of Exception's."""
+    """Raises JobError for torch's CheckpointException, which is no Exception, and for OSError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a rank which is alone saves alone
+            warnings.simplefilter("ignore")  # about a rank that saves without a process group
             yield
     except CheckpointException as error:
         reasons = [f"rank {rank}: {why}" for rank, (why, _) in sorted(error.failures.items())]
@@ -180,7 +174,7 @@ def _as_job_error(what: str) -> Iterator[None]:
         raise JobError(f"{what}: {error}", _REMEDY) from error
 
 
-_REMEDY = "look at the space and the rights of job.checkpoint.folder on every server"
+_REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
 
 
 def _remove(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a rank's tensors are on."""
+"""Chooses the device of a rank's tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from placewire.optimizer.placement import Placement
 
 
 def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
-    """By the placement's type of the rank's device. A CUDA device, the one of the rank's index on
-    its server, is the process's current one from here on. Raises JobError."""
+    """Returns what the rank's device runs on. A CUDA device, by its index on the server, becomes
+    the process's current one. Raises JobError where it does not exist, or gloo must serve it."""
     cluster = placement.cluster
     device = cluster.devices[cluster.device_names.index(spec.device)]
     if device.runs_on == "cpu":
@@ -23,13 +23,13 @@ def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
         raise JobError(
             f"{spec.device} is of type {device.type!r}, and this server has "
             f"{torch.cuda.device_count()} CUDA devices that torch can use",
-            "types of processors begin with `cpu`; a GPU needs a CUDA build of torch",
+            "give a processor a type that begins with `cpu`; a GPU needs a CUDA build of torch",
         )
     if spec.backend == "gloo" and spec.world_size > 1:
         raise JobError(
             f"backend gloo carries messages of CPU devices, and {spec.device} is of type "
             f"{device.type!r}",
-            "use `job.backend: nccl` where every device is CUDA's",
+            "use `job.backend: nccl` where every device is a CUDA device",
         )
     torch.cuda.set_device(index)
     return "cuda"

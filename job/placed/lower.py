@@ -1,14 +1,14 @@
-"""A captured step and a placement become one straight-line module for this rank.
+"""Turns a captured step and a placement into one straight-line module for this rank.
 
 `print(program.module.code)` shows the rank's whole step. A value is released after its last use;
-receives stand before their first consumer, sends right after their producer. Only this rank's
-parameters, buffers and optimizer state are held.
+receives stand before their first consumer, sends right after their producer. The module holds only
+this rank's parameters, buffers and optimizer state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx
@@ -17,7 +17,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.capture.execute import execution_of
-from placewire.optimizer.capture.layout import Layout, as_captured
+from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 from placewire.optimizer.capture.updates import AdamW, Sgd
@@ -34,7 +34,7 @@ class Send(torch.nn.Module):
 
 
 class Complete(torch.nn.Module):
-    """Before a value is overwritten: its send must no longer read it."""
+    """Waits, before a value is overwritten, until its send no longer reads it."""
 
     def __init__(self, transport: Transport, message: RankMessage) -> None:
         super().__init__()
@@ -57,22 +57,21 @@ class Receive(torch.nn.Module):
 class RankProgram:
     """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
 
-    inputs: which of a batch's tensors it takes. stepped: what must be told the step's number. held:
-    the parameters and buffers that this rank keeps, and updates: the optimizer's step for each of
-    these parameters, both by the operator id of what is kept. operators: ids by the name of the
-    node that ends them.
+    inputs: positions in a batch of the tensors that the module takes. stepped: the modules that
+    must be told the step's number. held: the parameters and buffers that this rank keeps, by
+    operator id. updates: the optimizer's step for each of these parameters, by the parameter's
+    operator id. operators: operator ids by the name of the node that ends the operator.
     """
 
     module: fx.GraphModule
     inputs: tuple[int, ...]
     stepped: tuple[Stepped, ...]
-    has_loss: bool
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
     operators: Mapping[str, str]
 
     def tell(self, step: int) -> None:
-        """Before a step runs: its number, from 0."""
+        """To be called before a step runs, with its number from 0."""
         for part in self.stepped:
             part.step = step
 
@@ -92,43 +91,37 @@ def lower(
             "make the model's sources and the versions of torch the same on every server, and "
             "solve again",
         )
-    return _Lowering(captured, placement, device, messages, transport).program()
+    return _Lowering(captured, placement.order[device], device, messages, transport).program()
 
 
+@dataclass
 class _Lowering:
-    def __init__(
-        self,
-        captured: CapturedStep,
-        placement: Placement,
-        device: str,
-        messages: RankMessages,
-        transport: Transport,
-    ) -> None:
-        self.captured = captured
-        self.nodes: Mapping[str, fx.Node] = captured.nodes
-        self.order = placement.order[device]
-        self.device = device
-        self.sends = messages.sends
-        self.arriving = {message.producer: message for message in messages.receives}
-        self.transport = transport
-        self.root = torch.nn.Module()
-        self.graph = fx.Graph()
-        self.values: dict[str, fx.Node] = {}
-        self.stepped: list[Stepped] = []
-        self.held: dict[str, torch.Tensor] = {}
-        self.updates: dict[str, AdamW | Sgd] = {}
+    captured: CapturedStep
+    order: tuple[str, ...]
+    device: str
+    messages: RankMessages
+    transport: Transport
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    values: dict[str, fx.Node] = field(default_factory=dict)
+    stepped: list[Stepped] = field(default_factory=list)
+    held: dict[str, torch.Tensor] = field(default_factory=dict)
+    updates: dict[str, AdamW | Sgd] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arriving = {message.producer: message for message in self.messages.receives}
 
     def program(self) -> RankProgram:
-        code = self.captured.code
+        code, nodes = self.captured.code, self.captured.nodes
         inputs = [identifier for identifier in self.order if identifier in code.inputs]
         for identifier in inputs:
             self.values[identifier] = self.graph.placeholder(identifier)
         for identifier in self.order:
-            if identifier not in self.nodes:
+            if identifier not in nodes:
                 raise JobError(
-                    f"the placement names operator {identifier!r}, which is not captured"
+                    f"the placement names operator {identifier!r}, which was not captured"
                 )
-            self._operator(self.nodes[identifier])
+            self._operator(nodes[identifier])
             self._sends(identifier)
         has_loss = self.captured.loss in self.order
         self.graph.output(self.values[self.captured.loss] if has_loss else None)
@@ -139,7 +132,6 @@ class _Lowering:
             module=fx.GraphModule(self.root, self.graph),
             inputs=tuple(code.inputs[identifier] for identifier in inputs),
             stepped=tuple(self.stepped),
-            has_loss=has_loss,
             held=self.held,
             updates=self.updates,
             operators={self.values[identifier].name: identifier for identifier in self.order},
@@ -150,7 +142,7 @@ class _Lowering:
         if node.name in code.inputs:
             return
         if node.op == "placeholder":
-            # Apart from the model, whose other parameters can then be released.
+            # Held outside the model, whose other parameters can then be released.
             self.held[node.name] = self.captured.values[node.name]
             self.root.register_buffer(node.name, self.held[node.name])
             self.values[node.name] = self.graph.get_attr(node.name)
@@ -162,13 +154,7 @@ class _Lowering:
         self.stepped.extend(execution.stepped)
         if execution.update is not None:
             self.updates[code.writers[node.name]] = execution.update
-            self.root.add_module(node.name, execution.update)
-        if execution.seeder is not None:
-            self._call(f"seed_{node.name}", execution.seeder)
-        value = self.graph.node_copy(node, operands.__getitem__)
-        if (layout := execution.layout) is not None:
-            value = self.graph.call_function(as_captured, (value, layout.size, layout.stride))
-        self.values[node.name] = value
+        self.values[node.name] = execution.write(node, self.graph, self.root, operands.__getitem__)
 
     def _operand(self, source: fx.Node, consumer: str) -> fx.Node:
         if source.name in self.values:
@@ -187,19 +173,19 @@ class _Lowering:
             )
         else:
             raise JobError(
-                f"{consumer!r} on {self.device} needs {source.name!r}, and no message brings it",
+                f"{consumer!r} on {self.device} needs {source.name!r}, which no message brings",
                 "check the placement file with `optimizer check`",
             )
         return self.values[source.name]
 
     def _sends(self, identifier: str) -> None:
-        for message in self.sends.get(identifier, ()):
+        for message in self.messages.sends.get(identifier, ()):
             send = Send(self.transport, message, self._layout(message))
             self._call(f"send_{message.index}", send, self.values[identifier])
 
     def _complete_sends_of(self, identifiers: frozenset[str]) -> None:
         for identifier in sorted(identifiers):
-            for message in self.sends.get(identifier, ()):
+            for message in self.messages.sends.get(identifier, ()):
                 if identifier in self.values:
                     self._call(f"complete_{message.index}", Complete(self.transport, message))
 
@@ -211,8 +197,7 @@ class _Lowering:
         layout = self.captured.layouts.get(message.producer)
         if layout is None:
             raise JobError(
-                f"message {message.index}: {message.producer!r} gives no tensor, so that it cannot "
-                "be sent",
+                f"message {message.index}: {message.producer!r} gives no tensor and cannot be sent",
                 "check the placement file with `optimizer check`",
             )
         if layout.wire_bytes != message.bytes or message.output:

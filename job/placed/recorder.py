@@ -1,6 +1,6 @@
-"""What this rank did in its job's last steps: when each operator ran, and each message.
+"""Records when each operator and message of a rank ran in the last steps of its job.
 
-Nothing is kept, and no clock read, in steps that are not recorded.
+In other steps nothing is kept and no clock is read.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from placewire.optimizer.trace.document import (
 
 
 class Recorder:
-    """`on` within the steps that the job asks for, else off; while it is off nothing is kept.
-    `weighing` in the step before these, where the job asks what operators hold while they run;
-    workspace_bytes, by operator, is to be set then.
+    """`on` during the steps that the job asks for; only then is anything kept. `weighing` during
+    the step before these, where the job asks for workspace: workspace_bytes, by operator, is to be
+    set in that step.
 
-    Times are those of time.perf_counter. Any thread may tell what left.
+    Times are of time.perf_counter. left() may be called from any thread.
     """
 
     def __init__(self, spec: RankSpec, placement: Placement) -> None:
-        """Raises JobError or OSError where the trace could not be written after the job."""
+        """Raises JobError or OSError where the trace cannot be recorded or written."""
         self.on = self.weighing = False
         self.workspace_bytes: Mapping[str, int] = {}
         self._spec, self._placement = spec, placement
@@ -57,24 +57,24 @@ class Recorder:
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
                 raise JobError(
-                    f"the trace's folder {folder} cannot be written",
-                    "give a folder that the user of the ranks may write to, in job.trace.folder",
+                    f"the trace's folder {folder} cannot be written to",
+                    "give a job.trace.folder that the ranks' user may write to",
                 )
             if spec.trace.workspace and spec.steps < spec.trace.steps + 2:
                 raise JobError(
-                    f"{spec.steps} steps are too few for workspace and {spec.trace.steps} recorded "
-                    "ones after the first"
+                    f"{spec.steps} steps are too few: the workspace step and {spec.trace.steps} "
+                    "recorded steps must come after the first step"
                 )
 
     def around(self, transport: Transport) -> Transport:
-        """The transport for the rank's program: itself where nothing will be recorded."""
+        """Returns the transport, wrapped so that it tells this recorder where a trace is asked."""
         if self._spec.trace is None:
             return transport
         transport.report_to(self)
         return _WatchedTransport(transport, self)
 
     def begin(self, step: int) -> None:
-        """Right after the step's barrier."""
+        """To be called right after the step's barrier."""
         trace = self._spec.trace
         recorded = self._spec.steps if trace is None else self._spec.steps - trace.steps
         self.on = step >= recorded
@@ -82,7 +82,7 @@ class Recorder:
         self._step, self._barriers[step] = step, time.perf_counter()
 
     def end(self) -> None:
-        """When all of the step's messages are complete."""
+        """To be called when all of the step's messages are complete."""
         if self.on:
             took = time.perf_counter() - self._barriers[self._step]
             self._step_seconds[self._step] = took
@@ -93,7 +93,7 @@ class Recorder:
             self._operators.append((self._step, identifier, started, finished))
 
     def in_turn(self, operators: Iterable[tuple[str, float]], started: float) -> None:
-        """Operators (id, seconds) that take their time one after the other."""
+        """Records operators (id, seconds) that run one after the other from `started`."""
         for identifier, seconds in operators:
             self.operator(identifier, started, started + seconds)
             started += seconds
@@ -103,7 +103,7 @@ class Recorder:
             self._queued.append((self._step, message, at))
 
     def left(self, message: RankMessage, rail: str, started: float, finished: float) -> None:
-        """See Watcher."""
+        """Implements Watcher."""
         if self.on:
             self._left.append((self._step, message.index, rail, started, finished))
 
@@ -112,7 +112,7 @@ class Recorder:
             self._received.append((self._step, message, waited_from, there))
 
     def write(self, structure_hash: str) -> None:
-        """After the last step. Raises OSError."""
+        """To be called after the last step. Raises OSError."""
         if self._spec.trace is None:
             return
         spans = [*self._computed(), *self._sent(), *self._arrived()]
@@ -129,7 +129,7 @@ class Recorder:
             yield self._span(step, COMPUTE, identifier, started, finished, details)
 
     def _sent(self) -> Iterator[Span]:
-        """From when the transport took up its first part to when its last part was out of hand."""
+        """Spans from when a message's first part was handed over to when its last part had left."""
         first: dict[tuple[int, int, str], float] = {}
         last: dict[tuple[int, int, str], float] = {}
         for step, index, rail, started, finished in self._left:
@@ -147,7 +147,7 @@ class Recorder:
                 yield self._span(step, row, name, started, finished, details)
 
     def _arrived(self) -> Iterator[Span]:
-        """While the program waited for it; merging knows when it was sent."""
+        """Spans of the program's wait for a message; merging adds when the message was sent."""
         for step, message, waited_from, there in self._received:
             for rail, count in _bytes_by_rail(message).items():
                 told = {"waited_microseconds": round((there - waited_from) * 1e6, 3)}
@@ -178,12 +178,12 @@ class Recorder:
 def _bytes_by_rail(message: RankMessage) -> Counter[str]:
     count: Counter[str] = Counter()
     for part, rail in zip(message.parts, message.rail_names, strict=True):
-        count[rail] += part.stop - part.start
+        count[rail] += part.bytes
     return count
 
 
 class _WatchedTransport:
-    """What a program sends and receives, told to the recorder."""
+    """Tells the recorder what a program sends and receives."""
 
     def __init__(self, inner: Transport, recorder: Recorder) -> None:
         self._inner, self._recorder = inner, recorder
@@ -198,9 +198,9 @@ class _WatchedTransport:
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         self._recorder.queued(message, time.perf_counter())
         if self._recorder.weighing and wire.device.type == "cpu":
-            # torch's profiler goes with the thread that hands something to gloo into gloo's own,
-            # which may still tell it of memory when it is gone (seen with torch 2.13: a crash in
-            # one of ten runs). A thread of its own takes nothing along.
+            # torch's profiler follows a thread that hands something to gloo into gloo's threads,
+            # which may report memory to it after it has ended (seen with torch 2.13: a crash in one
+            # of ten runs). It does not follow a thread that was started for the sending.
             with ThreadPoolExecutor(max_workers=1) as apart:
                 apart.submit(self._inner.send, message, wire).result()
         else:

@@ -1,8 +1,8 @@
-"""A graph and a placement replayed: real messages, operators that only take their time.
+"""Replays a graph and a placement: messages are real, operators only take their time.
 
-The rank keeps its own clock of when the device would be free. It sleeps only where that shows: at
-a send, at a receive, and at the end. A late wake-up therefore delays one message, not all that
-follow, and several ranks share few cores.
+The rank computes when its device would be free. It sleeps only where others see the time: at a
+send, at a receive, and at the end. A late wake-up therefore delays one message but not all that
+follow, and several ranks can share few cores.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from placewire.job.transport.transport import Transport
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 
-# time.sleep wakes up late by about this; the rest is waited for in a loop.
+# time.sleep wakes up late by about this much; the end of a wait is therefore a busy loop.
 SPIN_SECONDS = 0.0002
-# A wait for a message that returned faster than this found the message there.
+# A wait that returns faster than this found its message there already.
 ARRIVED_SECONDS = 0.00005
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Operators (id, seconds) one after the other, with no message between; seconds: of all."""
+    """Operators (id, seconds) without a message between them. seconds: of all together."""
 
     seconds: float
     operators: tuple[tuple[str, float], ...] = ()
@@ -54,10 +54,10 @@ def replay_actions(
     messages: RankMessages,
     time_scale: float,
 ) -> tuple[Action, ...]:
-    """This rank's step. Raises JobError where the placement does not fit the graph.
+    """Returns this rank's step. Raises JobError where the placement does not fit the graph.
 
-    A tensor of 0 bytes orders operators of one device; between devices it is not enforced, because
-    nothing is sent.
+    A tensor of 0 bytes orders operators on one device; between devices nothing is sent for it, so
+    that the order is not enforced.
     """
     if graph.structure_hash != placement.structure_hash:
         raise JobError(
@@ -79,7 +79,7 @@ def replay_actions(
                 actions.append(ReceiveAction(message))
         seconds = float(graph.seconds[operator, column]) * time_scale
         if not np.isfinite(seconds):
-            raise JobError(f"operator {identifier!r} cannot run on {device}: it has no time there")
+            raise JobError(f"operator {identifier!r} has no time on {device}: it cannot run there")
         if actions and isinstance(actions[-1], Compute):
             earlier = actions[-1]
             together = (*earlier.operators, (identifier, seconds))
@@ -98,7 +98,7 @@ def replay_step(
     payload: torch.Tensor,
     recorder: Recorder | None = None,
 ) -> None:
-    """payload: uint8 of at least the largest message; what it holds does not matter."""
+    """payload: uint8, at least as large as the largest message; its values do not matter."""
     free = time.perf_counter()
     for action in actions:
         if isinstance(action, Compute):
@@ -119,7 +119,7 @@ def replay_step(
 
 
 def sleep_until(deadline: float) -> None:
-    """On the clock of time.perf_counter."""
+    """deadline: by time.perf_counter."""
     coarse = deadline - time.perf_counter() - SPIN_SECONDS
     if coarse > 0:
         time.sleep(coarse)

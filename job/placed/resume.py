@@ -1,6 +1,6 @@
-"""Where a job begins: at step 0, or after the last checkpoint of its folder.
+"""Decides whether a job begins at step 0 or resumes from the last checkpoint of its folder.
 
-The first rank decides, before any rank connects; the others follow, or say that they cannot.
+The first rank decides, before any rank connects; the others follow, or report that they cannot.
 """
 
 from __future__ import annotations
@@ -9,26 +9,21 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.checkpoint import (
     Checkpoint,
-    CheckpointError,
     Manifest,
     Resume,
     checkpoints_in,
 )
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
+from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.transport.rendezvous import await_key
 
-if TYPE_CHECKING:
-    from placewire.job.placed.checkpoint import Checkpoints
-
-# Folders that are shared over a network show a new file late.
+# A folder that is shared over a network shows a new file late.
 _SEEN_WITHIN_SECONDS = 15.0
 _KEY = "checkpoint"
 _NAMED_DIFFERENCES = 3
@@ -36,14 +31,15 @@ _NAMED_DIFFERENCES = 3
 
 @dataclass(frozen=True)
 class Beginning:
-    """step: the first that runs. resumed: what there is to say of it, on the first rank."""
+    """step: the first step that runs. resumed: the event to report, on a resuming first rank."""
 
     step: int = 0
     resumed: Resumed | None = None
 
 
 def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> Beginning:
-    """Loads what this rank holds. Raises JobError where there is nothing that may be loaded."""
+    """Loads what this rank holds where the job resumes. Raises JobError where it may not begin, and
+    CheckpointError where a checkpoint cannot be read."""
     if spec.rank:
         assert store is not None
         chosen = _follow(spec, checkpoints, store)
@@ -64,13 +60,13 @@ def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> B
 
 
 def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
-    found = _listed(checkpoints.folder)
+    found = checkpoints_in(checkpoints.folder)
     resume: Resume = spec.checkpoint.resume if spec.checkpoint else "never"
     if not found:
         if resume == "required":
             raise JobError(
                 f"job.checkpoint.resume is `required`, and {checkpoints.folder} has no checkpoint",
-                "give the folder that has, or `auto`",
+                "give a folder with a checkpoint, or `auto`",
             )
         return None
     last = found[-1]
@@ -83,7 +79,7 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     if differences := differences_between(last.manifest, checkpoints.job):
         raise JobError(
             f"{last.path} is of another job: {'; '.join(differences)}",
-            "give job.checkpoint another folder, or the plan what the checkpoint was made with; "
+            "give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
             "docs/job.md says how plain PyTorch loads it",
         )
     if last.manifest.step > spec.steps:
@@ -101,29 +97,21 @@ def _follow(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore) -> Checkp
         if time.monotonic() > deadline:
             raise JobError(
                 f"this server does not see in {checkpoints.folder} what rank 0 wrote there",
-                "job.checkpoint.folder must be one and the same folder on every server, like one "
-                "of an NFS server",
+                "make job.checkpoint.folder the same folder on every server, for example over NFS",
             )
         time.sleep(0.1)
         if checkpoints.folder.exists():
-            list(checkpoints.folder.iterdir())  # asks the file server again
+            list(checkpoints.folder.iterdir())  # makes the client ask the file server again
     if said["step"] is None:
         return None
-    for checkpoint in _listed(checkpoints.folder):
+    for checkpoint in checkpoints_in(checkpoints.folder):
         if checkpoint.manifest.step == said["step"]:
             return checkpoint
     raise JobError(f"there is no checkpoint of step {said['step']} in {checkpoints.folder} here")
 
 
-def _listed(folder: Path) -> tuple[Checkpoint, ...]:
-    try:
-        return checkpoints_in(folder)
-    except CheckpointError as error:
-        raise JobError(error.what, error.remedy) from error
-
-
 def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """Why the one cannot go on as the other; empty where it can."""
+    """Returns why the job cannot go on from the saved one; empty where it can."""
     found = _tensor_differences(saved.tensors, job.tensors)
     for what in ("optimizer", "batch", "seed"):
         before, now = getattr(saved, what), getattr(job, what)
@@ -131,14 +119,14 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
             found.append(f"{what} was {before} and is {now}")
     if not found and saved.structure_hash != job.structure_hash:
         found.append(
-            "the parameters are the same and the computation is not (structure "
-            f"{saved.structure_hash[:12]} then, {job.structure_hash[:12]} now)"
+            "the parameters are the same and the computation is not (its structure was "
+            f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
         )
     return tuple(found)
 
 
 def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """What is different and does not matter, but should be known."""
+    """Returns differences that do not hinder resuming, but that the user should know."""
     notes = []
     if saved.devices != job.devices:
         notes.append(f"it was on {', '.join(saved.devices)} and is on {', '.join(job.devices)}")
@@ -151,7 +139,7 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
 
 def _tensor_differences(saved: Mapping[str, str], job: Mapping[str, str]) -> list[str]:
     found = [f"it lacks {name}" for name in job if name not in saved]
-    found += [f"it has {name}, which the model has not" for name in saved if name not in job]
+    found += [f"it has {name}, which the model lacks" for name in saved if name not in job]
     found += [
         f"{name} was {saved[name]} and is {job[name]}"
         for name in saved

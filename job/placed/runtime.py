@@ -1,4 +1,4 @@
-"""One rank from its specification to its last step."""
+"""Runs one rank of a placed or replayed job, from its specification to its last step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -27,7 +26,7 @@ from placewire.job.messages.rank_messages import RankMessages, rank_messages
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
-from placewire.job.placed.lower import RankProgram, lower
+from placewire.job.placed.lower import lower
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
@@ -37,26 +36,22 @@ from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.rendezvous import open_store, report_failure
 from placewire.job.transport.transport import Alone, Transport
-from placewire.optimizer.capture.allocations import Allocations, workspace_bytes
+from placewire.optimizer.capture.allocations import weigh, workspace_bytes
 from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import Tensors
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.placement import Placement, load_placement
-
-if TYPE_CHECKING:
-    from placewire.job.placed.checkpoint import Checkpoints
 
 Emit = Callable[[RankEvent], None]
 
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) gets a step's data, untimed; run(data) is the step and returns its loss, if this
-    rank has it. checkpoints: where the job keeps any. notes: what there is to know of its start.
-    recorder: told of each step. held_bytes(): of what stays between steps."""
+    """load(step) returns a step's data, untimed. run(data) runs the step and returns its loss,
+    where this rank has it. recorder: told of each step. checkpoints: where the job keeps any.
+    notes: what the user should know of the start. held_bytes(): of what stays between steps."""
 
     structure_hash: str
     load: Callable[[int], Tensors]
@@ -71,12 +66,19 @@ class Program:
 def run_rank(spec: RankSpec, emit: Emit) -> None:
     """Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
 
-    Does not hang: every wait has a time limit of the specification, and a lost peer ends the rank.
+    Never hangs: every wait has a time limit from the specification, and a lost peer ends the rank.
     """
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
     placement = load_placement(Path(spec.placement_file))
-    messages = _messages(spec, placement)
+    used = placement.devices_used
+    if len(used) != spec.world_size or used[spec.rank] != spec.device:
+        raise JobError(
+            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
+            f"{', '.join(used)} in this order"
+        )
+    rails = tuple(rail.rail for rail in spec.rail_interfaces)
+    messages = rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
     if spec.world_size == 1:
         alone = Alone()
         program, beginning = _prepare(spec, placement, messages, alone, None, emit)
@@ -98,17 +100,6 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
     limit_tcp_waits(spec.loss_seconds)
     _run_steps(spec, program, beginning, transport, emit)
     heart.finish()
-
-
-def _messages(spec: RankSpec, placement: Placement) -> RankMessages:
-    used = placement.devices_used
-    if len(used) != spec.world_size or used[spec.rank] != spec.device:
-        raise JobError(
-            f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
-            f"{', '.join(used)} in this order"
-        )
-    rails = tuple(rail.rail for rail in spec.rail_interfaces)
-    return rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
 
 
 def _prepare(
@@ -169,23 +160,24 @@ def _placed(
         batch = batches(step)
         return tuple(batch[position] for position in rank_program.inputs)
 
-    def weigh(inputs: Tensors) -> torch.Tensor | None:
-        allocations = Allocations(device_type)
-        loss: torch.Tensor | None = clocked.weigh(allocations, *inputs)
-        found = workspace_bytes(captured, allocations.peaks).tolist()
-        recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
-        return loss
-
     def run(inputs: Tensors) -> torch.Tensor | None:
+        loss: torch.Tensor | None
         if recorder.weighing:
-            return weigh(inputs)
+            loss, peaks = weigh(rank_program.module, clocked.ends, inputs, device_type)
+            found = workspace_bytes(captured, peaks).tolist()
+            recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
+            return loss
         module = clocked.run if recorder.on else rank_program.module
-        loss: torch.Tensor | None = module(*inputs)
+        loss = module(*inputs)
         if device_type == "cuda":
             torch.cuda.synchronize()
         return loss
 
-    checkpoints = _checkpoints(spec, placement, captured, rank_program)
+    checkpoints = None
+    if spec.checkpoint is not None:
+        job = job_manifest(spec, placement, captured)
+        state = rank_state(captured, rank_program, is_first=spec.rank == 0)
+        checkpoints = Checkpoints(spec.checkpoint, spec.rank, job, state)
     notes = (part.note,) if part.note else ()
     return Program(
         structure_hash,
@@ -197,17 +189,6 @@ def _placed(
         held_bytes=lambda: held_bytes(rank_program.module),
         device_type=device_type,
     )
-
-
-def _checkpoints(
-    spec: RankSpec, placement: Placement, captured: CapturedStep, program: RankProgram
-) -> Checkpoints | None:
-    if spec.checkpoint is None:
-        return None
-    # Here, because torch.distributed.checkpoint takes a second to load.
-    job = job_manifest(spec, placement, captured)
-    state = rank_state(captured, program, is_first=spec.rank == 0)
-    return Checkpoints(spec.checkpoint, spec.rank, job, state)
 
 
 def _replayed(

@@ -1,8 +1,8 @@
-"""What a rank keeps from step to step, by the names of a checkpoint.
+"""Maps what a rank keeps from step to step to the names that it has in a checkpoint.
 
 model.NAME            a parameter or buffer, NAME as in model.state_dict()
-loss.NAME             the same of the loss, where it is a module with state
-transient.NAME        a buffer that steps write and no state_dict() has
+loss.NAME             the same of the loss, where that is a module with state
+transient.NAME        a buffer that steps write and that no state_dict() has
 optimizer.state.NAME.exp_avg …, optimizer.param_groups …
                       as torch.distributed.checkpoint.state_dict has them
 """
@@ -28,9 +28,9 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class RankState:
-    """names, held and updates by operator id, as in StateNames.of and RankProgram.
+    """names, held and updates: by operator id, as in StateNames.of and RankProgram.
 
-    others: what this rank saves for all, because no operator of any rank holds it; the first rank.
+    others: on the first rank, what it saves for all because no operator of any rank holds it.
     """
 
     names: Mapping[str, tuple[StateName, ...]]
@@ -39,7 +39,7 @@ class RankState:
     others: Tree
 
     def to_load(self, steps_done: int) -> Tree:
-        """The rank's own tensors, to be overwritten in place."""
+        """Returns the rank's own tensors, to be overwritten in place."""
         tree: Tree = {}
         for identifier, value in self.held.items():
             name = self.names[identifier][0]
@@ -51,7 +51,7 @@ class RankState:
         return tree
 
     def to_save(self, steps_done: int) -> Tree:
-        """The same, with tied parameters under all their names, as state_dict() has them."""
+        """Returns the same with tied parameters under all their names, as in state_dict()."""
         tree = self.to_load(steps_done)
         for identifier, value in self.held.items():
             for name in self.names[identifier]:
@@ -69,7 +69,7 @@ def rank_state(captured: CapturedStep, program: RankProgram, is_first: bool) -> 
 
 
 def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -> Manifest:
-    """Which job a checkpoint is of, before there is one."""
+    """Returns the manifest that describes the job, at step 0 and without files."""
     return Manifest(
         step=0,
         structure_hash=captured.operators.structure_hash,
@@ -86,7 +86,7 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
 
 
 def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
-    """Type and shape of all that a checkpoint of the step has of model and loss, by name."""
+    """Returns type and shape of every tensor of model and loss that a checkpoint has, by name."""
     found = {
         name.key: _described(captured.layouts[identifier].dtype, captured.layouts[identifier].size)
         for identifier, names in captured.names.of.items()
@@ -116,7 +116,7 @@ def _others(captured: CapturedStep) -> Tree:
 
 
 def _optimizer_of(name: StateName) -> str:
-    """Apart for the loss: its parameters may be called as the model's are."""
+    """Returns a part of its own for the loss, whose parameters may have names of the model's."""
     return "optimizer" if name.part == "model" else f"{name.part}_optimizer"
 
 

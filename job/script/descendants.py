@@ -1,4 +1,4 @@
-"""All that this process started, directly or not: found, and ended."""
+"""Finds and ends the processes that this process started, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ _PAUSE_SECONDS = 0.02
 
 
 def adopt_orphans() -> None:
-    """From now on whoever loses its parent below this process becomes its own child, and is found.
-    Raises OSError."""
+    """Makes descendants that lose their parent children of this process. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def descendants() -> list[int]:
-    """Pids; zombies are none."""
+    """Returns the pids of all descendants that are no zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # pid (name, which may have spaces and parentheses) state ppid ...
+            # pid (name) state ppid ...; the name may have spaces and parentheses
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue
@@ -43,8 +42,8 @@ def descendants() -> list[int]:
 
 
 def kill_descendants(within_seconds: float) -> None:
-    """Until there are none, or time is up: one that is killed may have started another. Waits for
-    all children that have ended: nobody else can any more."""
+    """Kills descendants until there are none or time is up, because one may just have started
+    another. Then reaps the children that have ended, adopted ones included."""
     deadline = time.monotonic() + within_seconds
     while (left := descendants()) and time.monotonic() < deadline:
         for pid in left:

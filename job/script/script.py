@@ -1,10 +1,10 @@
-"""A script of the user's own on this server: its processes, started as torchrun starts them.
+"""Runs a script of the user's own on this server, in processes started as torchrun starts them.
 
 A process finds in its environment what torchrun's static rendezvous gives it (RANK, LOCAL_RANK and
-so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What
-they print is passed on with the local rank before it; what the rails carry is told while they run.
-However this program ends, nothing that they started outlives it; killed with SIGKILL, it takes its
-own processes with it, and these what they took care to.
+so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What a
+process prints is passed on behind its local rank; what the rails carry is reported meanwhile.
+When this program ends, it ends all that its processes started. When it is killed with SIGKILL, the
+kernel ends its own processes, but of what these started only what they themselves tied to them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from placewire.job.transport.nccl_environment import nccl_environment
 
 TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
-# For what a process does when it is asked to end; the launcher waits for three.
+# Time for a process to react to SIGTERM; the launcher waits 3 s for this program.
 _END_SECONDS = 2.0
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_script(spec: ScriptSpec, events: Events) -> int:
-    """Until every process has ended: 0 where each did with 0, else 1, which was told. Raises
-    JobError where none could be started."""
+    """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
+    event was emitted. Raises JobError where a process could not be started."""
     rails = _Rails(spec)
     adopt_orphans()
     began = time.monotonic()
-    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
+    taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
+    note = f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"
+    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=(note,)))
     started: list[subprocess.Popen[bytes]] = []
     events.at_end = lambda: _end(started)
     readers: list[threading.Thread] = []
@@ -61,7 +63,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
             lambda: events.emit(rails.carried(spec.rank, time.monotonic() - began)),
         )
         if failure is not None:
-            # Before the others end, of which theirs may be the consequence.
+            # Reported before the other processes end, which may be a consequence.
             events.emit(Failed(rank=spec.rank, what=failure))
     finally:
         _end(started)
@@ -85,8 +87,8 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
 
 
 def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
-    """What a process finds. given: what is there already, the plan's `env` in it: of gloo, NCCL and
-    threads that wins."""
+    """Returns the environment of a process. given: this program's environment with the plan's
+    `env`, which overrides what is chosen here for gloo, NCCL and threads."""
     world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
     rank = str(spec.rank * spec.processes + local)
     chosen = {
@@ -115,18 +117,18 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
 
 
 class _Rails:
-    """What each has sent since the beginning. An interface that is gone for a moment, or made anew,
-    which begins at 0, takes nothing back."""
+    """Counts what each rail has sent since the beginning. Counts never fall, though an interface
+    may vanish for a moment, or be made anew and count from 0."""
 
     def __init__(self, spec: ScriptSpec) -> None:
-        """Raises JobError where one is not there."""
+        """Raises JobError where an interface does not exist."""
         self._names = {one.rail: one.interface for one in spec.rail_interfaces}
         self._seen = self._counters()
         self._sent = dict.fromkeys(self._names, 0)
         if missing := [r for r, interface in self._names.items() if interface not in self._seen]:
             raise JobError(
-                f"interface {self._names[missing[0]]} of rail {missing[0]} is not there",
-                "`controller status` says whether the network is in force",
+                f"interface {self._names[missing[0]]} of rail {missing[0]} does not exist",
+                "check with `controller status` whether the network is in force",
             )
 
     def carried(self, rank: int, seconds: float) -> Carried:
@@ -144,10 +146,10 @@ class _Rails:
 
 
 def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
-    # Whoever is killed takes what it started with it: the kernel sees to that.
+    # The kernel kills the process when this program is killed.
     command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, spec.script]
-    # A thread of this program waits for these signals, which are blocked everywhere else; its
-    # processes are to take them.
+    # These signals are blocked in this program, where one thread waits for them; its processes must
+    # receive them.
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
     try:
         return subprocess.Popen(
@@ -166,8 +168,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
 def _relayed(
     process: subprocess.Popen[bytes], local: int, events: Events
 ) -> list[threading.Thread]:
-    """Threads that pass on what it prints. Nobody may listen any more: then it is dropped, and the
-    process does not notice."""
+    """Starts threads that pass on what the process prints, or drop it where nobody listens."""
     mark = f"[{local}] ".encode()
 
     def complain(line: bytes) -> None:
@@ -191,7 +192,7 @@ def _relayed(
 def _watch(
     spec: ScriptSpec, started: list[subprocess.Popen[bytes]], tell: Callable[[], None]
 ) -> str | None:
-    """Until all have ended with 0, or one otherwise: what is to be said of that."""
+    """Waits until all processes ended with 0, or one did not. Returns what to say of that one."""
     told = time.monotonic()
     while True:
         running = False
@@ -200,7 +201,10 @@ def _watch(
             running |= status is None
             if status:
                 rank = spec.rank * spec.processes + local
-                return f"process {local} of {spec.script} (its rank {rank}) {_ending(status)}"
+                ending = f"ended with {status}"
+                if status < 0:
+                    ending = f"was killed by {signal.Signals(-status).name}"
+                return f"process {local} of {spec.script} (its rank {rank}) {ending}"
         if not running:
             return None
         if time.monotonic() - told >= TELL_SECONDS:
@@ -209,12 +213,8 @@ def _watch(
         time.sleep(_POLL_SECONDS)
 
 
-def _ending(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
-
-
 def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """Asked first, then killed; and all that they started with them."""
+    """Asks the processes to end, then kills them and all that they started."""
     running = [process for process in started if process.poll() is None]
     for process in running:
         with suppress(ProcessLookupError):
@@ -224,8 +224,3 @@ def _end(started: list[subprocess.Popen[bytes]]) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
     kill_descendants(_END_SECONDS)
-
-
-def _notes(spec: ScriptSpec) -> tuple[str, ...]:
-    names = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
-    return (f"{spec.processes} processes; gloo's collectives take rails {names} in turn",)

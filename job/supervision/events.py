@@ -1,4 +1,4 @@
-"""What a rank says: JSON lines on standard output; and how it ends when told to."""
+"""Writes a rank's events to standard output, and ends the rank on a signal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Events:
-    """Owns standard output: whatever else prints there (a model, a library) goes to stderr.
+    """Owns standard output: what a model or a library prints goes to standard error instead.
 
-    A rank outlives whoever reads it, for as long as it may: what nobody reads is dropped.
+    A rank may outlive the reader of its events; what nobody reads is dropped.
     """
 
     def __init__(self) -> None:
@@ -24,14 +24,14 @@ class Events:
         os.dup2(2, 1)
         self._lock = threading.Lock()
         self._heard = True
-        # What is to be cleared up before this process ends itself.
+        # Called before this process ends itself.
         self.at_end: Callable[[], None] = lambda: None
 
     def emit(self, event: RankEvent) -> None:
         self.say(event.model_dump_json().encode() + b"\n")
 
     def say(self, line: bytes) -> None:
-        """A whole line that is no event: what a process of a script printed."""
+        """line: a whole line, which need not be an event: a process of a script may print it."""
         with self._lock:
             try:
                 while line and self._heard:
@@ -40,15 +40,14 @@ class Events:
                 self._heard = False
 
     def exit(self, status: int) -> NoReturn:
-        """From whatever thread, and whatever the others wait for."""
+        """Ends the process from any thread, whatever the other threads wait for."""
         try:
             self.at_end()
         finally:
             os._exit(status)
 
     def nobody_listens(self) -> None:
-        """The other ends of standard output and error are closed: a print of the model's must not
-        fail because of it."""
+        """Discards standard output and error from now on, so that no print of the model's fails."""
         self._heard = False
         nothing = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
@@ -57,10 +56,10 @@ class Events:
 
 
 def end_on_signals(events: Events, rank: int) -> None:
-    """A signal ends the rank with a Failed event, even while it waits for the network.
+    """Lets SIGTERM and SIGINT end the rank with a Failed event, even in a wait for the network.
 
-    Python runs a signal's handler only between two instructions of its main thread, which may be
-    inside gloo; so the signals are blocked everywhere and a thread waits for them. To be called
+    Python runs a signal handler only between two instructions of the main thread, which may be
+    inside gloo; therefore all threads block the signals and one thread waits for them. To be called
     before any other thread starts.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)

@@ -1,8 +1,9 @@
-"""How ranks learn that one of them is lost, though nobody closed a connection.
+"""Heartbeats, by which ranks notice a lost rank though none of its connections was closed.
 
-A rank whose process ends closes its connections, and who waits for it is told at once. One that is
-frozen, or whose server is out of reach, tells nobody. So every rank counts up in rank 0's store,
-from a thread of its own, however long an operator takes, and watches that the others do.
+A rank whose process ends closes its connections, and the ranks that wait for it notice at once. A
+rank that is frozen, or whose server is out of reach, closes nothing. Therefore a thread of every
+rank increases a counter in rank 0's store, however long an operator takes, and watches the other
+ranks' counters.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from placewire.job.contract.specification import Failed, RankSpec
 from placewire.job.transport.tcp_connections import tcp_connections
 
 _BEAT_SECONDS = 1.0
-# More than this between two looks is this rank's own pause, and says nothing about the others.
+# A longer time between two looks is a pause of this rank itself and says nothing about the others.
 _LONGEST_LOOK_SECONDS = 2.0
 _DONE = "done"
-# The cause is told by the lost rank's own connections first, if it ended: so long is left for it.
+# If the lost rank ended, its connections tell the cause; this much time is left for them to do so.
 _CAUSE_SECONDS = 2.0
-# Whoever holds a lost rank's connection should be told after the heart, which knows which rank.
+# Connections to a lost rank end this much later than its heartbeat is missed: only the heartbeat
+# can name the rank.
 _TCP_EXTRA_SECONDS = 4.0
 
 Lost = Callable[[Failed], None]
 
 
 class Heart:
-    """start() once rank 0's store is there; finish() after the last step, which returns when this
-    rank may end. on_lost is called from another thread, at most once."""
+    """To be started once rank 0's store exists. on_lost is called at most once, by a thread."""
 
     def __init__(self, spec: RankSpec, on_lost: Lost) -> None:
         self._spec, self._on_lost = spec, on_lost
@@ -51,7 +52,8 @@ class Heart:
             threading.Thread(target=work, name=name, daemon=True).start()
 
     def finish(self) -> None:
-        """Rank 0 stays until all are done: its store is how the others know that it is well."""
+        """To be called after the last step. Returns when this rank may end: rank 0 after all
+        others, because its store is the sign of life that they watch."""
         self._finishing.set()
         self._done.wait()
 
@@ -73,9 +75,13 @@ class Heart:
                     self._done.set()
                     return
                 for peer in self._peers:
-                    self._look(store, peer)
+                    key = f"beat/{peer}"
+                    if store.check([key]):
+                        seen = store.get(key).decode()
+                        if seen != self._seen.get(peer):
+                            self._seen[peer], self._silence[peer] = seen, 0.0
                 self._store_silence = 0.0
-                if finishing and self._all_done():
+                if finishing and all(self._seen.get(peer) == _DONE for peer in self._peers):
                     self._done.set()
                     return
                 if finishing:
@@ -84,15 +90,6 @@ class Heart:
                     self._finishing.wait(_BEAT_SECONDS)
         except RuntimeError as error:
             self._store_lost = str(error).splitlines()[0] or "its store is gone"
-
-    def _look(self, store: TCPStore, peer: int) -> None:
-        key = f"beat/{peer}"
-        if store.check([key]) and (seen := store.get(key).decode()) != self._seen.get(peer):
-            self._seen[peer] = seen
-            self._silence[peer] = 0.0
-
-    def _all_done(self) -> bool:
-        return all(self._seen.get(peer) == _DONE for peer in self._peers)
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -120,15 +117,15 @@ class Heart:
             Failed(
                 rank=self._spec.rank,
                 what=f"rank {lost} is lost: {how}",
-                remedy=f"see whether rank {lost}'s server is up and reached over the management "
-                "network, and whether the process was stopped",
+                remedy=f"check that rank {lost}'s server is up and reachable over the management "
+                "network, and that the process was not stopped",
                 lost_rank=lost,
             )
         )
 
 
 def end_when_lost(emit: Callable[[Failed], None]) -> Lost:
-    """The main thread may be inside the network's library and not come back."""
+    """Returns a callback that ends the process, whose main thread may be stuck in gloo or NCCL."""
 
     def end(failed: Failed) -> None:
         emit(failed)
@@ -138,10 +135,10 @@ def end_when_lost(emit: Callable[[Failed], None]) -> Lost:
 
 
 def limit_tcp_waits(loss_seconds: float) -> None:
-    """Every connection of this process ends when what it sent was not taken for that long.
+    """Ends each connection of this process when what it sent stays unacknowledged for that long.
 
-    The kernel's own limit is a quarter of an hour: for it a rail that is down looks like a slow
-    one. gloo and NCCL offer no setting for it, and a socket's options belong to the process.
+    The kernel's own limit is a quarter of an hour, because it cannot tell a rail that is down from
+    a slow one. gloo and NCCL have no setting for it, but a process can set options of all sockets.
     """
     milliseconds = int((loss_seconds + _TCP_EXTRA_SECONDS) * 1000)
     for _, ours in tcp_connections():

@@ -1,12 +1,13 @@
-"""Until when a rank may run: for as long as its network was promised to stay.
+"""Ends a rank when the lease of its network runs out.
 
-The controller renews the lease of the network and tells every rank. When the controller is gone the
-ranks go on until the lease runs out; then their servers put the network back, and they end. A rank
-that was never told anything runs to its end.
+The controller renews the network's lease and tells every rank. When the controller is gone, ranks
+go on until the lease runs out; then their servers restore the network, and the ranks end. A rank
+that was never told of a lease runs to its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -21,64 +22,49 @@ _LONGEST_LINE_BYTES = 4096
 
 
 def follow_hold(events: Events, rank: int) -> None:
-    """Takes over standard input. To be called before anything reads it."""
-    descriptor = os.dup(0)
+    """Takes over standard input to read Hold messages. To be called before anything reads it."""
+    told = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    follower = _Follower(descriptor, events, rank)
-    threading.Thread(target=follower.run, name="hold", daemon=True).start()
+    threading.Thread(target=_follow, args=(told, events, rank), name="hold", daemon=True).start()
 
 
-class _Follower:
-    def __init__(self, descriptor: int, events: Events, rank: int) -> None:
-        self._descriptor, self._events, self._rank = descriptor, events, rank
-        self._until: float | None = None
-        self._told_to_the_end = False
-        self._unread = b""
-
-    def run(self) -> None:
-        while not (self._told_to_the_end and self._until is None):
-            if self._wait():
-                self._read()
-            elif self._until is not None and _now() >= self._until:
-                self._end()
-
-    def _wait(self) -> bool:
-        """Whether there is something to read. What was told already comes before the end."""
-        remaining = None if self._until is None else max(0.0, self._until - _now())
-        if self._told_to_the_end:
-            time.sleep(remaining or 0.0)
-            return False
-        return bool(select.select([self._descriptor], [], [], remaining)[0])
-
-    def _read(self) -> None:
-        chunk = os.read(self._descriptor, _LONGEST_LINE_BYTES)
+def _follow(told: int, events: Events, rank: int) -> None:
+    until: float | None = None
+    unread = b""
+    while True:
+        within = None if until is None else max(0.0, until - _now())
+        # A message that has arrived is read before the rank is ended.
+        if not select.select([told], [], [], within)[0]:
+            if until is not None and _now() >= until:
+                break
+            continue
+        chunk = os.read(told, _LONGEST_LINE_BYTES)
         if not chunk:
-            self._told_to_the_end = True
-            if self._until is not None:
-                self._events.nobody_listens()
-            return
-        *lines, rest = (self._unread + chunk).split(b"\n")
-        self._unread = rest[-_LONGEST_LINE_BYTES:]
+            if until is None:
+                return
+            events.nobody_listens()
+            while (left := until - _now()) > 0:
+                time.sleep(left)
+            break
+        *lines, rest = (unread + chunk).split(b"\n")
+        unread = rest[-_LONGEST_LINE_BYTES:]
         for line in lines:
-            try:
-                self._until = _now() + Hold.model_validate_json(line).held_seconds
-            except ValidationError:
-                continue  # not for us, or of another version
-
-    def _end(self) -> None:
-        self._events.emit(
-            Failed(
-                rank=self._rank,
-                what="the lease of the network ran out, and the controller did not renew it",
-                remedy="start the controller again: `controller apply` goes on from the last "
-                "checkpoint",
-            )
+            # What cannot be read is another kind of message, or another version of Hold.
+            with contextlib.suppress(ValidationError):
+                until = _now() + Hold.model_validate_json(line).held_seconds
+    events.emit(
+        Failed(
+            rank=rank,
+            what="the lease of the network ran out, and the controller did not renew it",
+            remedy="start the controller again: `controller apply` goes on from the last "
+            "checkpoint",
         )
-        self._events.exit(1)
+    )
+    events.exit(1)
 
 
 def _now() -> float:
-    """As leases are counted: time in which the machine sleeps counts too."""
+    """The clock by which leases are counted: it goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

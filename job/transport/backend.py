@@ -1,8 +1,6 @@
-"""The transport of a rank, by the backend that its placement was found for."""
+"""Makes the transport of a rank for the backend of its job."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,17 +10,15 @@ from placewire.job.messages.emulated_setup import with_set_up
 from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.messages.send_queues import queues_for
 from placewire.job.transport.gloo import GlooTransport
+from placewire.job.transport.nccl import UNVERIFIED, NcclTransport
 from placewire.optimizer.device_names import index_of, server_of
 from placewire.optimizer.placement import Placement
-
-if TYPE_CHECKING:
-    from placewire.job.transport.nccl import NcclTransport
 
 
 def transport_of(
     spec: RankSpec, placement: Placement, messages: RankMessages
 ) -> GlooTransport | NcclTransport:
-    """Not yet connected. Raises JobError where this server cannot do what the backend needs."""
+    """Returns the unconnected transport. Raises JobError where its backend cannot be used."""
     rails = tuple(rail.rail for rail in spec.rail_interfaces)
     if spec.backend == "gloo":
         queues = queues_for(placement, spec.device, rails, spec.urgent_first)
@@ -40,22 +36,13 @@ def transport_of(
             "backend nccl needs a CUDA device and a CUDA build of torch; this server has none",
             "use `job.backend: gloo`",
         )
-    from placewire.job.transport.nccl import NcclTransport
-
-    fastest = max(
-        nic.rate_bits_per_second
-        for s in placement.cluster.servers
-        if s.name == server_of(spec.device)
-        for nic in s.nics
-    )
+    here = server_of(spec.device)
+    servers = [server for server in placement.cluster.servers if server.name == here]
+    fastest = max(nic.rate_bits_per_second for server in servers for nic in server.nics)
     device = torch.device("cuda", index_of(spec.device))
     return NcclTransport(messages, device, fastest, spec.sockets_per_rail)
 
 
 def backend_notes(spec: RankSpec) -> tuple[str, ...]:
-    """What whoever starts a job should know of its backend."""
-    if spec.backend == "nccl":
-        from placewire.job.transport.nccl import UNVERIFIED
-
-        return (UNVERIFIED,)
-    return ()
+    """Returns what a user should know of the backend."""
+    return (UNVERIFIED,) if spec.backend == "nccl" else ()

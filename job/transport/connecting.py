@@ -1,21 +1,17 @@
-"""From ranks that found each other to ranks that are connected."""
+"""Connects a rank's transport once all ranks are ready."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.transport.gloo import GlooTransport
+from placewire.job.transport.nccl import NcclTransport
 from placewire.job.transport.rendezvous import meet
 from placewire.job.transport.tcp_connections import Backlog
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
-
-if TYPE_CHECKING:
-    from placewire.job.transport.nccl import NcclTransport
 
 
 def connect(
@@ -24,13 +20,12 @@ def connect(
     transport: GlooTransport | NcclTransport,
     store: TCPStore,
 ) -> None:
-    """When every rank is ready. Raises JobError where one is not, or cannot be reached."""
+    """Raises JobError where a rank does not get ready, or cannot be reached."""
     addresses = meet(store, spec)
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
     transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
-    policy = SHARINGS[placement.sharing]
-    in_order = policy.sends_most_urgent_first and spec.urgent_first
-    if isinstance(transport, GlooTransport) and in_order:
+    ordered = SHARINGS[placement.sharing].sends_most_urgent_first and spec.urgent_first
+    if isinstance(transport, GlooTransport) and ordered:
         here = server_of(spec.device)
         nics = next(server.nics for server in placement.cluster.servers if server.name == here)
         rates = {nic.rail: nic.rate_bits_per_second for nic in nics}

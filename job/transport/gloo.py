@@ -1,8 +1,8 @@
-"""Messages over gloo.
+"""Sends and receives messages over gloo.
 
 gloo makes one TCP connection per pair of ranks, rail and process group, and takes rail `tag % K` of
-`GLOO_SOCKET_IFNAME="a,b"`. There are groups of their own per direction: on a shared connection a
-rank's large send would hold up the small answer that lets its peer begin to send. More groups are
+the K in `GLOO_SOCKET_IFNAME="a,b"`. Each direction has its own groups: on a shared connection a
+rank's large send would hold up the small answer that lets its peer begin to send. More groups make
 more connections per rail. Receives are posted before the step begins, so that a send starts as soon
 as its tensor exists, and parts may come in any order.
 """
@@ -25,14 +25,14 @@ from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.tcp_connections import Backlog
 from placewire.job.transport.transport import Watcher, check_size, first_line, lost
 
-# Long enough for gloo to look at a receive that nobody answers, as end_waits() wants it.
+# Long enough for gloo to notice that nobody answers a receive, as _end_waits() needs it.
 _AT_ONCE = timedelta(milliseconds=1)
 
 
 class GlooTransport:
     """Every wait ends after the time limit given to connect(), or when a peer is lost.
 
-    queues: who decides what leaves next, by the names that parts are counted under.
+    queues: they decide which part leaves next, by rail, "" inside the server.
     sockets: connections of a pair on each rail and in each direction.
     """
 
@@ -55,7 +55,7 @@ class GlooTransport:
         interfaces: tuple[str, ...],
         timeout_seconds: float,
     ) -> None:
-        """All ranks at once; interfaces in rail order."""
+        """To be called by all ranks at once. interfaces: in rail order."""
         os.environ["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
         self._rank, self._world_size, self._rails = rank, world_size, len(interfaces)
         timeout = timedelta(seconds=timeout_seconds)
@@ -75,22 +75,21 @@ class GlooTransport:
             ) from error
 
     def expect(self, messages: RankMessages) -> None:
-        """From the next step on these are a step's messages, between the ranks of before."""
+        """Sets the messages of a step, from the next step on, between the same ranks."""
         self._messages = messages
 
     def watch(self, backlog: Backlog) -> None:
-        """From here on a part counts as under way until its receiver has it, not only until the
-        kernel has."""
+        """From now on a part is under way until its receiver has it, not just the kernel."""
         self._outbox.backlog = backlog
 
     def report_to(self, watcher: Watcher) -> None:
-        self._outbox.report_to(watcher)
+        self._outbox.watcher = watcher
 
     def begin_step(self) -> None:
         try:
             for message in self._messages.receives:
                 wire = torch.empty(message.bytes, dtype=torch.uint8)
-                # The group's own methods: dist.irecv takes longer for its checks than for the rest.
+                # The group's own method: dist.irecv takes longer for its checks than for the rest.
                 works = [
                     self._groups[message.upward, part.socket].recv(
                         [wire[part.start : part.stop]], message.peer, part.tag
@@ -122,7 +121,7 @@ class GlooTransport:
 
     def end_step(self) -> None:
         self._outbox.complete_all()
-        # A message that nobody here waited for must not be left over for the next step.
+        # A message that the program did not wait for must not be left over for the next step.
         for message in self._messages.receives:
             if message.index in self._posted:
                 self.receive(message)
@@ -137,10 +136,10 @@ class GlooTransport:
         return group.send([wire[cut.start : cut.stop]], message.peer, cut.tag)
 
     def _end_waits(self) -> None:
-        """Ends the waits of the rank's own thread, which may be for peers that are well.
+        """Ends the waits of the rank's main thread, which may wait for peers that are well.
 
-        torch has no way to call off a receive; but one that runs into its time limit closes all
-        connections of its group and rail, and whoever waits on them is told.
+        torch cannot cancel a receive; but a receive that runs into its time limit closes all
+        connections of its group and rail, and every wait on these then fails.
         """
         nothing = torch.empty(1, dtype=torch.uint8)
         last_tag = (MOST_TAG - self._rails) // self._rails * self._rails
@@ -151,4 +150,4 @@ class GlooTransport:
                         if peer != self._rank:
                             group.recv([nothing], peer, last_tag + rail).wait(_AT_ONCE)
                     except RuntimeError:
-                        continue  # The lost peer's own connection, or the end that was wanted.
+                        continue  # the lost peer's own connection, or the intended time limit

@@ -1,10 +1,11 @@
-"""Messages over NCCL. Unverified on several GPUs: it was written against torch 2.13's documented
-behaviour, and what needs no second GPU is tested.
+"""Sends and receives messages over NCCL. Unverified on several GPUs.
 
-NCCL has no tags: messages of a pair are matched in order, so that both ends keep program order, per
-direction in a communicator of its own. Sending and receiving are work on the device: a send waits
-there for what was computed before it, and a receive is posted from a side stream, or it would wait
-for computation that the host has merely enqueued. Between devices NCCL cuts equally over all NICs.
+It was written against torch 2.13's documented behaviour; tests cover what needs no second GPU.
+NCCL has no tags and matches messages of a pair in order: both ends therefore keep program order,
+with one communicator per direction. Sends and receives run on the device: a send waits there for
+what was computed before it, and a receive is posted from a side stream, because on the main stream
+it would wait for computation that the host has enqueued but the device not reached. Between devices
+NCCL cuts a message equally over all NICs.
 """
 
 from __future__ import annotations
@@ -31,12 +32,11 @@ _POLL_SECONDS = 0.0005
 
 
 class NcclTransport:
-    """rate: of the fastest rail; sockets: connections that NCCL makes of a pair on each rail, per
-    helper thread; window_bytes: of posted receives, on the device.
+    """rate_bits_per_second: of the fastest rail. sockets: connections of a pair on each rail, per
+    helper thread of NCCL. window_bytes: the most that posted receives hold on the device.
 
-    Every wait ends after the time limit given to connect(): the host waits at the end of a step
-    only, and then for each message; what never ends is what NCCL's own watchdog ends the process
-    for.
+    The host waits only at the end of a step, for each message at most the time limit given to
+    connect(). Work on the device that never ends makes NCCL's own watchdog end the process.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class NcclTransport:
         self._timeout_seconds = 0.0
 
     def expect(self, messages: RankMessages) -> None:
-        """From the next step on these are a step's messages. Once connected, between the pairs of
-        before: only they have a communicator."""
+        """Sets the messages of a step, from the next step on. After connect() they must be between
+        the same pairs, because only these have a communicator."""
         self._messages = messages
         self._window = ReceiveWindow(messages.receives, self._window_bytes)
 
@@ -74,8 +74,8 @@ class NcclTransport:
         interfaces: tuple[str, ...],
         timeout_seconds: float,
     ) -> None:
-        """All ranks at once; interfaces in rail order. gloo keeps the barrier before a step: it
-        does not touch the device."""
+        """To be called by all ranks at once. interfaces: in rail order. The barrier before a step
+        goes over gloo, which does not touch the device."""
         os.environ.update(nccl_environment(interfaces, self._rate_bits_per_second, self._sockets))
         os.environ["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
         self._timeout_seconds = timeout_seconds
@@ -97,8 +97,8 @@ class NcclTransport:
             ) from error
 
     def _make_communicators(self, rank: int) -> None:
-        """torch makes a pair's communicator at its first send or receive, and waits there for the
-        other end: done before the first step, pair after pair in an order that all ranks share."""
+        """Sends one byte between all pairs, in an order that all ranks share: at a pair's first
+        send or receive torch makes its communicator, and waits for the other end to do so too."""
         ours = [m for messages in self._messages.sends.values() for m in messages]
         pairs = {
             (min(rank, m.peer), max(rank, m.peer), m.upward)
@@ -114,7 +114,7 @@ class NcclTransport:
             torch.cuda.synchronize(self._device)
 
     def report_to(self, watcher: Watcher) -> None:
-        """Never told: messages leave on the device, where the host does not see them."""
+        """Does nothing: the host does not see when messages leave the device."""
 
     def begin_step(self) -> None:
         try:
@@ -140,7 +140,7 @@ class NcclTransport:
         self._post(self._window.needed(message))
         wire, work = self._posted.pop(message.index)
         try:
-            work.wait()  # The current stream waits, not the host.
+            work.wait()  # the current stream waits, not the host
         except RuntimeError as error:
             raise lost(message, error) from error
         wire.record_stream(torch.cuda.current_stream(self._device))
@@ -153,7 +153,7 @@ class NcclTransport:
         return wire
 
     def complete(self, message: RankMessage) -> None:
-        """The current stream waits: whatever is enqueued next may overwrite the message."""
+        """Lets the current stream wait, so that what is enqueued next may overwrite the message."""
         if message.index in self._pending:
             _, _, work = self._pending[message.index]
             try:
@@ -164,7 +164,7 @@ class NcclTransport:
     def end_step(self) -> None:
         taken = {message.index for message, _ in self._received}
         for message in self._messages.receives:
-            # One that nobody here waited for must not be left over for the next step.
+            # A message that the program did not wait for must not be left over for the next step.
             if message.index not in taken:
                 self.receive(message)
         deadline = time.monotonic() + self._timeout_seconds
@@ -190,14 +190,14 @@ class NcclTransport:
             self._posted[message.index] = (wire, work)
 
     def _release(self) -> None:
-        """Room for what the device, not only the host, has come to."""
+        """Frees the window's room of messages whose receive the device has finished."""
         while self._taken and self._taken[0][1].query():
             self._window.consumed(self._taken.popleft()[0])
 
     def _finish(self, message: RankMessage, work: dist.Work, deadline: float) -> None:
         while not work.is_completed():
             if time.monotonic() > deadline:
-                raise lost(message, RuntimeError(f"no end after {self._timeout_seconds:g} s"))
+                raise lost(message, RuntimeError(f"unfinished after {self._timeout_seconds:g} s"))
             time.sleep(_POLL_SECONDS)
         if (failed := work.exception()) is not None:
             raise lost(message, RuntimeError(str(failed)))

@@ -1,4 +1,4 @@
-"""What NCCL is told through the environment before its first communicator is made."""
+"""The environment variables that NCCL reads when its first communicator is made."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from placewire.job.errors import JobError
 
-# NCCL refuses more sockets than this between two ranks on one NIC (threads x sockets a thread).
+# NCCL refuses more sockets than this between two ranks on one NIC (threads x sockets per thread).
 MOST_SOCKETS = 64
-# One of NCCL's helper threads copies about this much; it has one unless told otherwise.
+# One helper thread of NCCL copies about this much; NCCL has one unless told otherwise.
 BITS_PER_SECOND_A_THREAD = 25e9
 MOST_THREADS = 16
 
@@ -16,10 +16,10 @@ MOST_THREADS = 16
 def nccl_environment(
     interfaces: Sequence[str], rate_bits_per_second: float, sockets_per_rail: int
 ) -> dict[str, str]:
-    """interfaces: of all rails; rate: of the fastest. Source: NCCL's documentation of its
-    environment variables (2.23 and later).
+    """interfaces: of all rails. rate_bits_per_second: of the fastest rail. Raises JobError where
+    NCCL would refuse the number of sockets.
 
-    Raises JobError where NCCL would refuse the number of sockets.
+    Source: NCCL's documentation of its environment variables (2.23 and later).
     """
     threads = min(max(round(rate_bits_per_second / BITS_PER_SECOND_A_THREAD), 1), MOST_THREADS)
     if threads * sockets_per_rail > MOST_SOCKETS:
@@ -29,16 +29,16 @@ def nccl_environment(
             f"use at most {MOST_SOCKETS // threads} sockets per rail",
         )
     return {
-        # The second "=" of `NAME==a,b` means these names exactly, not all that begin so.
+        # In `NAME==a,b` the second "=" asks for exactly these names; without it they are prefixes.
         "NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces),
         "NCCL_SOCKET_NTHREADS": str(threads),
         "NCCL_NSOCKS_PERTHREAD": str(sockets_per_rail),
-        # Queues and policing are of IP packets: RDMA would pass them by.
+        # Queues and policing apply to IP packets; RDMA would bypass them.
         "NCCL_IB_DISABLE": "1",
-        # Rails are networks of their own: NIC a cannot reach NIC b.
+        # Rails are separate networks: a NIC of one rail cannot reach a NIC of another.
         "NCCL_CROSS_NIC": "0",
         # At least one channel per NIC, or a send between two ranks would use one NIC only.
         "NCCL_NCHANNELS_PER_NET_PEER": str(max(2, len(interfaces))),
-        # A receive that waits must not hold up another stream's launch behind it.
+        # A waiting receive must not hold up what another stream launches after it.
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }

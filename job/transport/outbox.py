@@ -1,9 +1,9 @@
-"""Carries out what the queues of sending.py decide: hands parts to gloo, and waits for them.
+"""Hands parts of messages to gloo as the queues of send_queues.py decide, and waits for them.
 
-Whoever makes a part ready hands it over: the rank's own thread for a message that may leave at
-once, a lane's thread when something left, the pacer when only time had to pass. gloo tells only a
-waiter that a send is done, so every lane (receiving server, rail) has a thread that waits for what
-it has under way, oldest first; waiting holds no lock and not the interpreter either.
+A part is handed over by the thread that makes it ready: the rank's main thread for a message that
+may leave at once, a lane's thread when something left, the pacer when only time had to pass. gloo
+tells only a waiter that a send is done, so every lane (receiving server, rail) has a thread that
+waits for its parts under way, oldest first; it waits without the lock and without the interpreter.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from placewire.job.messages.send_queues import RailQueue, Waiting
 from placewire.job.transport.tcp_connections import Backlog, Drain
 from placewire.job.transport.transport import Watcher
 
-# From this size on a part is waited for at once, so that its value is let go. Smaller ones are
-# waited for when somebody wants to know: waking a thread takes longer than sending them.
+# From this size on a lane waits for a part at once, so that its value is released. It waits for
+# smaller parts only when asked: waking a thread takes longer than sending them.
 WAITED_FOR_BYTES = 64 * 1024
 
-# The kernel is asked what it has left when that can have been carried, as far as is known, and no
-# more often than this: asking is a system call and a turn of the interpreter, for every receiver
-# and rail, on a core that the operators need.
+# The kernel is asked what is left unsent when, by the known rates, that can have been carried, but
+# no more often than this: asking takes a system call and the interpreter, for every receiver and
+# rail, on a core that the operators need.
 LOOK_SECONDS = 0.0005
 
 
 class Work(Protocol):
     def wait(self) -> bool:
-        """Returns when the part is with the kernel. Raises RuntimeError where that fails."""
+        """Returns when the kernel has the part. Raises RuntimeError where sending fails."""
 
 
 # Gives one part of a message to gloo.
@@ -42,8 +42,12 @@ Post = Callable[[Waiting, torch.Tensor], Work]
 
 
 class Outbox:
-    """queues: by the name that parts are counted under. lost: told of a failure in a lane's thread,
-    from that thread, so that it can end the waits of others."""
+    """queues: by rail, "" inside the server. describe: makes the error of a message whose sending
+    failed. lost: called in a lane's thread that failed, so that it can end the waits of others.
+
+    backlog: where set, a part is under way until its receiver has it. watcher: where set and on, it
+    is told of every part, and lanes wait for small parts at once too.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class Outbox:
     ) -> None:
         self._post, self._describe, self._lost = post, describe, lost
         self._queues = queues
-        # One lock for all: what is done under it takes microseconds.
+        # One lock suffices: work under it takes microseconds.
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
         self._lanes: dict[tuple[str, str], _Lane] = {}
@@ -66,15 +70,11 @@ class Outbox:
         self.backlog: Backlog | None = None
         self._wires: dict[int, torch.Tensor] = {}
         self._left_over: Counter[int] = Counter()
-        self._watcher: Watcher | None = None
+        self.watcher: Watcher | None = None
         self.error: JobError | None = None
 
-    def report_to(self, watcher: Watcher) -> None:
-        """While it is on, small parts are waited for, too."""
-        self._watcher = watcher
-
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
-        """wire must stay as it is until complete(message)."""
+        """wire must not change until complete(message) returns."""
         if not message.parts:
             return
         with self._lock:
@@ -85,7 +85,9 @@ class Outbox:
             for part, rail in zip(message.parts, message.rail_names, strict=True):
                 by_rail.setdefault(rail, []).append(Waiting(message, part))
             for rail, parts in by_rail.items():
-                self._lane(message.peer_server, rail)
+                if (message.peer_server, rail) not in self._lanes:
+                    lane = self._lanes[message.peer_server, rail] = _Lane(self, rail, self._lock)
+                    lane.thread.start()
                 self._queues[rail].add(parts)
                 self._feed(rail)
             self._check()
@@ -107,7 +109,7 @@ class Outbox:
             self._check()
 
     def close(self) -> None:
-        """After complete_all(), or after a failure: then nobody waits for the threads."""
+        """To be called after complete_all(), or after a failure, where threads are not awaited."""
         with self._lock:
             self._closed = True
             self._alarm.notify()
@@ -129,15 +131,8 @@ class Outbox:
         if self.error is not None:
             raise self.error
 
-    def _lane(self, receiver: str, rail: str) -> _Lane:
-        lane = self._lanes.get((receiver, rail))
-        if lane is None:
-            lane = self._lanes[receiver, rail] = _Lane(self, rail, self._lock)
-            lane.thread.start()
-        return lane
-
     def _feed(self, rail: str) -> None:
-        """Hands over all that may leave now. Under the lock."""
+        """Hands over all parts that may leave now. The caller holds the lock."""
         queue = self._queues[rail]
         while (part := queue.take(time.monotonic())) is not None:
             message, started = part.message, time.perf_counter()
@@ -148,7 +143,7 @@ class Outbox:
                 return
             lane = self._lanes[part.receiver, rail]
             lane.under_way.append((part, work, started))
-            watched = self._watcher is not None and self._watcher.on
+            watched = self.watcher is not None and self.watcher.on
             if watched or part.part.bytes >= WAITED_FOR_BYTES:
                 lane.call()
         if queue or self._waiters:
@@ -156,7 +151,7 @@ class Outbox:
             self._set_alarm(rail)
 
     def _set_alarm(self, rail: str) -> None:
-        """Where a part waits for time to pass, and not for another to leave."""
+        """Lets the pacer feed the rail when a part will have waited long enough."""
         now = time.monotonic()
         pause = self._queues[rail].seconds_until_next(now)
         if pause is None:
@@ -187,7 +182,7 @@ class Outbox:
         self._done.notify_all()
 
     def run(self, lane: _Lane) -> None:
-        """A lane's thread."""
+        """Runs in a lane's thread."""
         while True:
             with self._lock:
                 lane.called = lane.called and bool(lane.under_way)
@@ -203,11 +198,15 @@ class Outbox:
                     self._fail(self._describe(part.message, error))
                 self._lost()
                 return
-            del work  # it holds the part's value, until the next part otherwise
+            del work  # it would hold the part's value until the next part
             with self._lock:
-                if self._watcher is not None and self._watcher.on:
-                    self._watcher.left(part.message, lane.rail, started, time.perf_counter())
-                self._count_down(part.message.index)
+                if self.watcher is not None and self.watcher.on:
+                    self.watcher.left(part.message, lane.rail, started, time.perf_counter())
+                index = part.message.index
+                self._left_over[index] -= 1
+                if not self._left_over[index]:
+                    del self._left_over[index], self._wires[index]
+                    self._done.notify_all()
             self._await_receiver(lane, part)
             with self._lock:
                 lane.under_way.popleft()
@@ -215,7 +214,7 @@ class Outbox:
                 self._feed(lane.rail)
 
     def _await_receiver(self, lane: _Lane, part: Waiting) -> None:
-        """Until nothing but what was handed over later is on its way, as far as that is watched."""
+        """Where there is a backlog, waits until only what was handed over later is on its way."""
         drain = Drain()
         while self.backlog is not None:
             with self._lock:
@@ -231,15 +230,9 @@ class Outbox:
             as_before_seconds = drain.seconds_until_gone(too_much, time.monotonic())
             time.sleep(max(LOOK_SECONDS, least_seconds, as_before_seconds))
 
-    def _count_down(self, index: int) -> None:
-        self._left_over[index] -= 1
-        if not self._left_over[index]:
-            del self._left_over[index], self._wires[index]
-            self._done.notify_all()
-
 
 class _Lane:
-    """What is under way to one receiving server on one rail."""
+    """The parts under way to one receiving server on one rail."""
 
     def __init__(self, outbox: Outbox, rail: str, lock: threading.Lock) -> None:
         self.rail = rail
@@ -251,7 +244,7 @@ class _Lane:
         )
 
     def call(self) -> None:
-        """To wait for all that is under way, until nothing is."""
+        """Makes the lane's thread wait for parts until none is under way."""
         if not self.called:
             self.called = True
             self.wake.notify()

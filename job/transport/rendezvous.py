@@ -1,7 +1,7 @@
-"""How ranks find each other, and how a rank that cannot start tells the others at once.
+"""Lets ranks find each other, and a rank that cannot start tell the others at once.
 
-Rank 0 hosts a store of keys. Every rank connects before it captures, and says when it is ready; one
-that fails says so, instead of leaving the others to wait for their time limit.
+Rank 0 hosts a key-value store. Every rank connects to it before it captures, and reports there that
+it is ready, or that it failed, so that the others need not wait for their time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL = timedelta(seconds=1)
 
 
 def open_store(spec: RankSpec) -> TCPStore:
-    """Raises JobError when rank 0 is not there within the time limit."""
+    """Raises JobError where rank 0 cannot be reached within the time limit."""
     try:
         return TCPStore(
             spec.master_address,
@@ -37,21 +37,19 @@ def open_store(spec: RankSpec) -> TCPStore:
         doing = "listen on" if spec.rank == 0 else "reach rank 0 at"
         raise JobError(
             f"cannot {doing} {place}: {str(error).splitlines()[0]}",
-            "choose a free TCP port that every server reaches",
+            "choose a TCP port that is free and that every server can reach",
         ) from error
 
 
 def report_failure(store: TCPStore, rank: int, what: str) -> None:
-    """To those who are still waiting in meet(); nothing if the store is already gone."""
-    try:
+    """Tells the ranks that wait in meet(); does nothing where the store is already gone."""
+    with contextlib.suppress(RuntimeError):
         store.set("failed", f"rank {rank}: {what}")
-    except RuntimeError:
-        return
 
 
 def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
-    """Returns when all ranks are ready: the address of each server of theirs on each rail. Raises
-    JobError as soon as one says that it failed."""
+    """Waits until all ranks are ready. Returns the address of each of their servers, by (server,
+    rail). Raises JobError as soon as a rank reports that it failed."""
     rails = ",".join(rail.rail for rail in spec.rail_interfaces)
     said = [server_of(spec.device), *(rail.address for rail in spec.rail_interfaces)]
     with _rank_0_there():
@@ -73,11 +71,14 @@ def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
 
 
 def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
-    """What some rank sets the key to. Raises JobError as soon as one says that it failed, and
-    `otherwise` when nothing came within the time limit."""
+    """Returns what some rank sets the key to. Raises JobError as soon as a rank reports that it
+    failed, and with the message `otherwise` when the key is not set within the time limit."""
     deadline = time.monotonic() + spec.timeout_seconds
     with _rank_0_there():
-        while not _within(store, key):
+        while True:
+            with contextlib.suppress(dist.DistStoreError):  # not set yet
+                store.wait([key], _POLL)
+                return str(store.get(key).decode())
             if store.check(["failed"]):
                 raise JobError(
                     f"another rank could not start ({store.get('failed').decode()})",
@@ -88,7 +89,6 @@ def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
                     f"{otherwise} after {spec.timeout_seconds:g} s",
                     "see what that rank reports, or allow more time",
                 )
-        return str(store.get(key).decode())
 
 
 @contextlib.contextmanager
@@ -100,11 +100,3 @@ def _rank_0_there() -> Iterator[None]:
             f"lost rank 0 before the first step: {str(error).splitlines()[0]}",
             "see what rank 0 reports",
         ) from error
-
-
-def _within(store: TCPStore, key: str) -> bool:
-    try:
-        store.wait([key], _POLL)
-    except dist.DistStoreError:
-        return False
-    return True

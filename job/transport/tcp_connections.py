@@ -1,7 +1,7 @@
-"""This process's TCP connections, whoever made them: gloo and NCCL show theirs to nobody.
+"""Finds this process's TCP connections, which gloo and NCCL do not show, and what they still send.
 
-Linux: descriptors from /proc, and SIOCOUTQ for what a connection was given and its peer has not
-acknowledged.
+Linux lists descriptors in /proc; SIOCOUTQ tells how many bytes a connection was given that its peer
+has not acknowledged.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ import termios
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+# A receiver may delay the acknowledgement of a last segment or two by 40 ms.
+HELD_BACK_SEGMENTS = 3
+# For an MTU of 1500 bytes, and for the largest MTU that a plan's NICs have; loopback's is larger.
+SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1448, 9164
+
 
 def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
-    """(descriptor, the same as a socket that is closed before the next is given)"""
+    """Yields (descriptor, a socket for it that is closed before the next pair)."""
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, or no TCP
+        with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
             if entry.readlink().name.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(entry.name))) as ours:
                     if ours.type == socket.SOCK_STREAM and ours.family == socket.AF_INET:
                         yield int(entry.name), ours
 
 
-# A receiver may keep back the acknowledgement of a last segment or two for 40 ms.
-HELD_BACK_SEGMENTS = 3
-# Of an MTU of 1500 bytes, and of the largest that a plan's NICs have; loopback's are larger yet.
-SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1448, 9164
-
-
 class Drain:
-    """How fast what was too much becomes less, while one part is waited for: its NIC may be shared,
-    or limited for this receiver."""
+    """Estimates, while one part is waited for, how fast the excess bytes drain: the NIC may be
+    shared, or limited for this receiver."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def seconds_until_gone(self, left_bytes: int, now_seconds: float) -> float:
-        """As far as the looks before this one tell: 0 where they do not, and never longer than all
-        of them took, so that a pause in the traffic is not taken for its rate."""
+        """Extrapolates from the earlier calls: 0 where they show no rate, and never longer than
+        they span together, so that a pause in the traffic is not taken for its rate."""
         if self._first is None:
             self._first = (now_seconds, left_bytes)
         began, bytes_then = self._first
@@ -50,11 +49,11 @@ class Drain:
 
 
 class Backlog:
-    """What this process has sent and its peers have not acknowledged, by (server, rail).
+    """Tells what this process has sent and its peers have not acknowledged, by (server, rail).
 
-    That a send is done means that the kernel has the bytes; it takes far more than a NIC carries in
-    the time that an urgent message may wait. addresses: of the peers' servers on each rail, once
-    all connections are made. bits_per_second: of this server's NIC on each rail.
+    A finished send only means that the kernel has the bytes, and the kernel takes far more than a
+    NIC carries in the time that an urgent message may wait. To be made once all connections are.
+    addresses: of the peers' servers on each rail. bits_per_second: of this server's NICs, by rail.
     """
 
     def __init__(
@@ -73,20 +72,18 @@ class Backlog:
                     self._segment_bytes[key] = min(segment_bytes, LARGEST_SEGMENT_BYTES)
 
     def unacknowledged_bytes(self, server: str, rail: str) -> int:
-        """0 where nothing is known."""
+        """Returns 0 where no connection is known."""
         total = 0
         for descriptor in self._descriptors.get((server, rail), ()):
-            with contextlib.suppress(
-                OSError
-            ):  # closed: then the loss of the peer is told elsewhere
+            with contextlib.suppress(OSError):  # closed: the peer's loss is reported elsewhere
                 answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
                 total += struct.unpack("i", answer)[0]
         return total
 
     def held_back_bytes(self, server: str, rail: str) -> int:
-        """What may be with the receiver, and not acknowledged yet."""
+        """Returns how much the receiver may have without having acknowledged it yet."""
         return HELD_BACK_SEGMENTS * self._segment_bytes.get((server, rail), SEGMENT_BYTES)
 
     def least_seconds(self, rail: str, size_bytes: int) -> float:
-        """What the NIC takes for so many bytes if it carries nothing else."""
+        """Returns how long the NIC takes for these bytes if it carries nothing else."""
         return size_bytes * 8 / self._rates[rail]

@@ -1,4 +1,4 @@
-"""What a rank's program needs of the network, and the transport of a rank that is alone."""
+"""The interface of a rank's network transport, and the transport of a job's only rank."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from placewire.job.messages.rank_messages import RankMessage
 
 
 class Watcher(Protocol):
-    """Wants to know while `on`. Times are of time.perf_counter."""
+    """Gets reports of what leaves, while `on`. Times are of time.perf_counter."""
 
     on: bool
 
     def left(self, message: RankMessage, rail: str, started: float, finished: float) -> None:
-        """A part of it was handed over at `started`, and with the kernel whole at `finished`."""
+        """A part of the message was handed over at `started`; at `finished` the kernel had it."""
 
 
 class Transport(Protocol):
@@ -26,19 +26,19 @@ class Transport(Protocol):
     sent_bytes: Counter[tuple[str, str]]  # by (destination device, rail)
 
     def report_to(self, watcher: Watcher) -> None:
-        """Before the first step. The watcher is told from any thread, where this can tell."""
+        """To be called before the first step. Reports come from any thread, or never with NCCL."""
 
     def begin_step(self) -> None:
-        """Posts every receive, and returns when all ranks have come this far."""
+        """Posts the step's receives, and returns when all ranks have called it."""
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
-        """wire: uint8[bytes]; must not be written before complete() or end_step()."""
+        """wire: uint8[bytes]; must not change before complete() or end_step() returns."""
 
     def receive(self, message: RankMessage) -> torch.Tensor:
-        """uint8[bytes], once per step."""
+        """Returns uint8[bytes]; to be called once per step and message."""
 
     def complete(self, message: RankMessage) -> None:
-        """Returns when the message's bytes need no longer stay as they are."""
+        """Returns when the message's bytes may change."""
 
     def end_step(self) -> None:
         """Completes all sends."""
@@ -47,7 +47,7 @@ class Transport(Protocol):
 
 
 class Alone:
-    """For one rank: there is nobody to talk to."""
+    """The transport of a job's only rank, which has no messages."""
 
     def __init__(self) -> None:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
@@ -75,7 +75,7 @@ class Alone:
 
 
 def check_size(message: RankMessage, wire: torch.Tensor) -> None:
-    """Raises JobError where a value is not what the placement says of it."""
+    """Raises JobError where a value has not the size that the placement gives it."""
     if wire.numel() != message.bytes:
         raise JobError(
             f"{message.producer!r} is {wire.numel()} bytes where the placement says "
@@ -85,7 +85,7 @@ def check_size(message: RankMessage, wire: torch.Tensor) -> None:
 
 
 def lost(message: RankMessage | None, error: RuntimeError) -> JobError:
-    """message: the one that was on its way; None at the barrier before a step."""
+    """message: the message that was on its way; None at the barrier before a step."""
     doing = "at the barrier before a step"
     if message is not None:
         doing = f"with {message.producer!r} to or from {message.peer_device}"
@@ -97,6 +97,6 @@ def lost(message: RankMessage | None, error: RuntimeError) -> JobError:
 
 
 def first_line(error: Exception) -> str:
-    """Without the place in gloo's sources."""
+    """Returns the first line of the message without gloo's source location."""
     line = (str(error).strip().splitlines() or [""])[0]
     return line.split("] ", 1)[-1] if line.startswith("[") else line

@@ -1,8 +1,8 @@
-"""What each operator allocates while it runs, and what of that it holds only then: its workspace.
+"""Measures the workspace of each operator: the memory that it holds only while it runs.
 
-On a CPU torch's profiler notes every allocation and release of torch's CPU allocator, oneDNN's
-scratch memory among them; what MKL keeps for itself from its first call on is not, and belongs to
-the program's own memory. On CUDA the allocator counts its own peak.
+On a CPU torch's profiler notes every allocation and release of torch's CPU allocator, including
+oneDNN's scratch memory. What MKL keeps for itself from its first call on is not noted, and counts
+as memory of the program. On CUDA the allocator counts its own peak.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 from torch.profiler import ProfilerActivity, profile
 
 from placewire.optimizer.arrays import IntArray
@@ -32,68 +33,81 @@ _MARK = "operator:"
 
 @dataclass(frozen=True)
 class Span:
-    """When an operator ran, on the clock of the allocations."""
+    """When an operator ran, on the clock by which allocations are timed."""
 
     operator: str
     start: float
     end: float
 
 
-class Allocations:
-    """Of one step: `with watched():` around it, `with of(id):` around each operator in it, or
-    around each part of one, as long as no other comes between. To be used after a step has run:
-    optimizer state and what libraries keep is there then.
+def weigh(
+    module: fx.GraphModule, ends: Mapping[str, str | None], inputs: Sequence[Any], device_type: str
+) -> tuple[Any, dict[str, int]]:
+    """Runs one step. Returns its result, and by operator the most that the operator had allocated
+    at any time since it began. An earlier step must have run, which makes optimizer state and what
+    libraries keep.
 
-    peaks: by operator, once the step is over, the most that it had allocated at any time since it
-    began. device_type: cpu or cuda.
+    ends: by node name the operator that the node ends, None where it ends something else; nodes
+    without an entry belong to the next entry. device_type: cpu or cuda.
     """
-
-    def __init__(self, device_type: str) -> None:
-        self._on_cuda = device_type == "cuda"
-        self._before: dict[str, int] = {}
-        self.peaks: dict[str, int] = {}
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        if self._on_cuda:
-            yield
-            return
+    weighing = _Weighing(module, ends, device_type)
+    with torch.no_grad():
+        if device_type == "cuda":
+            return weighing.run(*inputs), weighing.peaks
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             with _without_kineto_lines():
                 with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-                    yield
+                    result = weighing.run(*inputs)
                 profiler.export_chrome_trace(str(file))
             events = json.loads(file.read_bytes())["traceEvents"]
-        self.peaks = peaks_inside(*read_trace(events))
-        # What the profiler leaves are cycles; collected after gloo's connections were closed they
-        # end the process (seen with torch 2.13).
-        del profiler
-        gc.collect()
+    # The profiler leaves cycles, which end the process where they are collected after gloo's
+    # connections were closed (seen with torch 2.13).
+    del profiler
+    gc.collect()
+    return result, peaks_inside(*read_trace(events))
 
-    @contextlib.contextmanager
-    def of(self, operator: str) -> Iterator[None]:
+
+class _Weighing(fx.Interpreter):
+    """Marks each operator for torch's profiler, or notes its peak where the device is CUDA's."""
+
+    def __init__(
+        self, module: fx.GraphModule, ends: Mapping[str, str | None], device_type: str
+    ) -> None:
+        super().__init__(module)
+        self._on_cuda = device_type == "cuda"
+        self._before: dict[str, int] = {}
+        self.peaks: dict[str, int] = {}
+        self._operators: dict[fx.Node, str | None] = {}
+        operator = None
+        for node in reversed(module.graph.nodes):
+            self._operators[node] = operator = ends.get(node.name, operator)
+
+    def run_node(self, n: fx.Node) -> Any:
+        operator = self._operators[n]
+        if operator is None:
+            return super().run_node(n)
         if not self._on_cuda:
             with torch.profiler.record_function(_MARK + operator):
-                yield
-            return
+                return super().run_node(n)
         # The allocator counts when it is called, not when kernels run: nothing is waited for.
         torch.cuda.reset_peak_memory_stats()
         before = self._before.setdefault(operator, torch.cuda.memory_allocated())
-        yield
+        value = super().run_node(n)
         peak = torch.cuda.max_memory_allocated() - before
         self.peaks[operator] = max(self.peaks.get(operator, 0), peak)
+        return value
 
 
 def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArray:
-    """int64[n]: what an operator allocated at most beyond what the graph says that it leaves; 0
-    for those that are not among the peaks."""
+    """Returns int64[n]: the most that each operator allocated beyond what it leaves according to
+    the graph; 0 for an operator without a peak."""
     graph = captured.operators
     found = np.zeros(graph.operator_count, dtype=np.int64)
     for identifier, peak in peaks.items():
         i = graph.index_of[identifier]
         left = int(graph.activation_bytes[i])
-        if identifier not in captured.layouts:  # of a tuple each item says its own
+        if identifier not in captured.layouts:  # a tuple, whose items count their own
             users = captured.nodes[identifier].users
             left = sum(int(graph.activation_bytes[graph.index_of[user.name]]) for user in users)
         found[i] = max(0, peak - left)
@@ -101,10 +115,10 @@ def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArra
 
 
 def peaks_inside(spans: Sequence[Span], changes: Sequence[tuple[float, int]]) -> dict[str, int]:
-    """By operator, the highest sum of its changes up to any moment, at least 0. What two of its
-    spans enclose belongs to it.
+    """Returns by operator the highest sum of its changes up to any moment, at least 0. All changes
+    from the begin of an operator's first span to the end of its last belong to it.
 
-    changes: (time, bytes allocated, or less than 0 released), in any order.
+    changes: (time, bytes), in any order; released bytes are negative.
     """
     ordered = sorted(changes, key=lambda change: change[0])
     times = [time for time, _ in ordered]
@@ -125,7 +139,7 @@ def peaks_inside(spans: Sequence[Span], changes: Sequence[tuple[float, int]]) ->
 def read_trace(
     events: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Span], list[tuple[float, int]]]:
-    """The operators and the allocations of a Chrome trace as torch's profiler writes it."""
+    """Reads operators and allocations from a Chrome trace as torch's profiler writes it."""
     spans = [
         Span(event["name"].removeprefix(_MARK), event["ts"], event["ts"] + event["dur"])
         for event in events
@@ -139,7 +153,7 @@ def read_trace(
 
 @contextlib.contextmanager
 def _without_kineto_lines() -> Iterator[None]:
-    """Kineto writes that it starts and stops to standard error, whatever its log level."""
+    """Silences standard error, to which Kineto writes at start and stop whatever its log level."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,10 +1,11 @@
-"""How a process that runs a step allocates host memory: so that a step faults in no page twice.
+"""Configures how a process that runs steps allocates host memory, so that no page is faulted twice.
 
-glibc gives memory back as soon as it can, and a step asks for the same again: an AlexNet's on a CPU
-faulted 20,000 pages in each, and took a tenth to a quarter longer for it on two threads. What is
-mapped on its own was worse, by a third, and two ranks on one machine hinder each other most in
-having new pages zeroed. So nothing is mapped, and the heap keeps what it has, with huge pages,
-which torch asks for where it is told to. What a heap keeps beyond its tensors, profiles measure.
+glibc gives memory back as soon as it can, and the next step asks for it again: each step of an
+AlexNet on a CPU faulted in 20,000 pages and took a tenth to a quarter longer for it on two threads.
+Blocks that glibc maps separately made it worse, by a third, and two ranks on one machine hinder
+each other most while new pages are zeroed. Therefore no block is mapped separately, the heap keeps
+what it has, and torch is told to ask for huge pages. What a heap keeps beyond its tensors is part
+of what profiles measure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SAID = {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
 
 def prepare_allocator() -> None:
-    """To be called before torch is loaded. What the environment says already is left as it is."""
+    """To be called before torch is loaded. Settings of the environment take precedence."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or _SAID & set(os.environ):

@@ -1,7 +1,7 @@
-"""torch.cond as one operator: which side runs is seen where it runs, step by step.
+"""Makes torch.cond one operator, which chooses its side whenever it runs.
 
 The joint graph holds a conditional of the forward pass and one of the backward pass, each with two
-graphs of its own. The backward one computes its side's forward part again.
+graphs of its own. The conditional of the backward pass computes its side's forward part again.
 """
 
 from __future__ import annotations
@@ -14,26 +14,22 @@ from torch import fx
 
 
 class Conditional:
-    """Called with the predicate and the operands of both sides; gives the tuple of the one chosen.
+    """Takes the predicate and the operands of both sides, and returns the tuple of the chosen side.
 
-    A parameter of the side that is not chosen gets a gradient of zeros, as torch.cond gives it.
+    A parameter of the other side gets a gradient of zeros, as with torch.cond.
     """
 
-    # What generated code calls it.
+    # The name in generated code.
     __name__ = __qualname__ = "conditional"
 
     def __init__(self, on_true: fx.GraphModule, on_false: fx.GraphModule) -> None:
-        self.on_true, self.on_false = on_true, on_false
+        self.sides = (on_true, on_false)
 
     def __call__(self, predicate: torch.Tensor, *operands: Any) -> tuple[Any, ...]:
-        return tuple((self.on_true if predicate else self.on_false)(*operands))
-
-    @property
-    def sides(self) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return self.on_true, self.on_false
+        return tuple(self.sides[0 if predicate else 1](*operands))
 
     def nodes(self) -> Iterator[fx.Node]:
-        """Of both sides, and of conditionals in them."""
+        """Yields the nodes of both sides, and of conditionals in them."""
         for side in self.sides:
             for node in side.graph.nodes:
                 yield node
@@ -42,12 +38,12 @@ class Conditional:
 
     @property
     def most_bytes_on_the_way(self) -> int:
-        """Of all storages that a side allocates, its results apart: more than are there at once."""
+        """The most bytes that a side allocates beside its results; not all exist at once."""
         return max(_allocated_bytes(side.graph) for side in self.sides)
 
     @property
     def code(self) -> str:
-        """What both sides compute, as text."""
+        """The generated code of both sides."""
         return "\n".join(str(side.code) for side in self.sides)
 
 
@@ -64,7 +60,7 @@ def _allocated_bytes(graph: fx.Graph) -> int:
 
 
 def with_conditionals(module: fx.GraphModule) -> None:
-    """Rewrites the module's graph: each torch.cond becomes a call of a Conditional."""
+    """Replaces each torch.cond in the module's graph with a call of a Conditional."""
     graph = module.graph
     nodes = graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond)
     for node in nodes:

@@ -1,9 +1,9 @@
-"""Clipping by the norm of all gradients together: a reduction over all ranks, then one number.
+"""Clips by the norm of all gradients together: a reduction over all ranks, then one coefficient.
 
-As torch.nn.utils.clip_grad_norm_ without its multi-tensor kernels, to the last bit: the norm of
-each gradient, in the order of the parameters, and the norm of these norms. Norms of consecutive
-parameters of one layer are stacked before they leave it, so that few messages of some bytes cross
-servers.
+The result equals torch.nn.utils.clip_grad_norm_ without its multi-tensor kernels to the last bit:
+the norm of each gradient, in the order of the parameters, and the norm of these norms. Norms of
+consecutive parameters of one layer are stacked before they leave it, so that only few small
+messages cross servers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from placewire.optimizer.capture.updates import clip_coefficient
 
 aten = torch.ops.aten
 
-# In one block: what a layer of a transformer has. A layer of layers is cut.
+# The most norms in a stack: as many as a transformer layer has. A larger layer gets several stacks.
 MOST_NORMS = 16
 
 
 def add_clip_coefficient(gradients: Mapping[str, fx.Node], clip_norm: float) -> fx.Node:
-    """gradients: by parameter name, in the order of the parameters; in their layouts."""
+    """gradients: by parameter name, in the order and the layouts of the parameters."""
     blocks: list[tuple[str, list[fx.Node]]] = []
     for name, gradient in gradients.items():
         norm = _call(aten.linalg_vector_norm.default, (gradient, 2.0), f"norm_{name}")
@@ -36,9 +36,9 @@ def add_clip_coefficient(gradients: Mapping[str, fx.Node], clip_norm: float) -> 
 
 
 def block_of(name: str) -> str:
-    """The layer of a parameter: its name up to the first number in it, else without its last part.
+    """Returns a parameter's layer: its name up to the first number, else without its last part.
 
-    `model.layers.3.attention.query.weight` is of `model.layers.3`.
+    `model.layers.3.attention.query.weight` is in `model.layers.3`.
     """
     parts = name.split(".")
     numbers = [k for k, part in enumerate(parts[:-1]) if part.isdigit()]

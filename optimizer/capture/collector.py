@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, out of the way while a step is captured."""
+"""Pauses Python's cyclic garbage collector while a step is captured."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """A capture makes objects by the million and keeps most of them, so that each collection walks
-    through all and frees next to none: an eighth of the time. As it was afterwards, whatever comes.
+    """Disables the collector and restores its former state at the end, also after an error.
 
-    Of the whole process, so it is for work that makes no large tensors in cycles.
+    A capture makes millions of objects and keeps most of them: collections would take an eighth of
+    its time and free next to nothing. The pause applies to the whole process, so that it suits only
+    work that makes no large tensors in cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,17 +1,16 @@
-"""What a captured operator computes and moves: what costs are modelled from without hardware.
+"""Counts the FLOPs and the memory traffic of captured operators, from which times are modelled.
 
-FLOPs: matrix products, convolutions and attention by the formulas of torch.utils.flop_counter (a
-multiplication and an addition are two), attention of the CPU kernels by the same; a Fourier
-transform 5 n log2 n per line of n; a reduction one per element that it reads; everything else one
-per element that it writes, times a constant for transcendental functions. Traffic: every input read
-once and every output written once, distinct elements only. What only views, takes a tuple apart or
-is there before the step costs nothing.
+FLOPs: matrix products, convolutions and attention, that of CPU kernels too, by the formulas of
+torch.utils.flop_counter (a multiplication and an addition are two); a Fourier transform 5 n log2 n
+per line of n; a reduction one per element that it reads; everything else one per element that it
+writes, times a constant for transcendental functions. Traffic: every input read once and every
+output written once, distinct elements only. Views, items of tuples, and values that exist before
+the step cost nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +20,13 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from placewire.optimizer.capture.branches import Conditional
 from placewire.optimizer.capture.layout import Layout
-from placewire.optimizer.capture.nodes import is_tuple_item, target_name
+from placewire.optimizer.capture.nodes import is_tuple_item, target_name, tensors_in
 from placewire.optimizer.capture.rewrite import PlaceableGraph
 from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
 
-# Operations per element: what polynomial approximations of these functions take, roughly.
+# Operations per element: roughly those of polynomial approximations of these functions.
 _PER_ELEMENT = {
     "exp": 8, "log": 8, "tanh": 12, "sigmoid": 10, "erf": 12, "gelu": 16, "gelu_backward": 24,
     "silu": 12, "silu_backward": 16, "sin": 12, "cos": 12, "pow": 12, "sqrt": 2, "rsqrt": 2,
@@ -40,12 +39,12 @@ _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
     "linalg_vector_norm", "clip_coefficient",
 }  # fmt: skip
-# They read as many elements of their first input as they write; the rest of it stays untouched.
+# Operators that read only as many elements of their first input as they write.
 _GATHERS = {"embedding", "index", "index_select", "gather"}
 _FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
 # (operations, reads and writes) per element of a parameter.
 _UPDATES = {"adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
-_SCALING = (1, 2)  # more of each where gradients are clipped
+_SCALING = (1, 2)  # added to each update where gradients are clipped
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,11 @@ _NOTHING = Cost(0, 0)
 
 
 def node_cost(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> Cost:
-    """What one step of the operator takes, in the layout that was captured."""
-    if node.op == "placeholder" or is_tuple_item(node):
-        return _NOTHING
+    """Returns the cost of the operator in one step, in its captured layout."""
     if node.op == "call_module":
         return _update_cost(placeable.parameters[placeable.writers[node.name]], choice)
     if node.target is aten.copy_.default:
-        written = sum(_bytes(value) for value in _inputs(node)[:1])
-        return Cost(0, 2 * written)
+        return Cost(0, 2 * _bytes(_inputs(node)[0]))
     return _call_cost(node)
 
 
@@ -78,7 +74,7 @@ def _call_cost(node: fx.Node) -> Cost:
 
 
 def _side_cost(side: fx.GraphModule) -> Cost:
-    """Of everything that one side of a conditional computes: the larger side is what is planned."""
+    """Returns the cost of everything that one side of a conditional computes."""
     costs = [_call_cost(node) for node in side.graph.nodes]
     return Cost(sum(c.flops for c in costs), sum(c.traffic_bytes for c in costs))
 
@@ -106,8 +102,8 @@ def _is_view(node: fx.Node) -> bool:
 def _flops(node: fx.Node) -> int:
     packet: Any = getattr(node.target, "overloadpacket", None)
     name, value = _name(node), node.meta.get("val")
-    arguments: Any = fx.node.map_arg(node.args, _value)
-    options: Any = fx.node.map_arg(node.kwargs, _value)
+    given: Any = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    arguments, options = given
     if packet in flop_registry:
         return int(flop_registry[packet](*arguments, **options, out_val=value))
     if name == "_scaled_dot_product_flash_attention_for_cpu":
@@ -115,20 +111,17 @@ def _flops(node: fx.Node) -> int:
     if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
         return int(sdpa_backward_flop_count(*(x.shape for x in arguments[:4])))
     if name.startswith("_fft_"):
-        return _transform_flops(arguments[0], arguments[1])
+        points = math.prod(arguments[0].shape[d] for d in arguments[1])
+        return int(5 * arguments[0].numel() * math.log2(max(points, 2)))
     if name in _FILLS:
         return 0
     return _elements_touched(node, name) * _PER_ELEMENT.get(name, 1)
 
 
-def _transform_flops(source: torch.Tensor, dimensions: list[int]) -> int:
-    points = math.prod(source.shape[d] for d in dimensions)
-    return int(5 * source.numel() * math.log2(max(points, 2)))
-
-
 def _elements_touched(node: fx.Node, name: str) -> int:
-    """Of the first output, of all inputs of a reduction, or of every window of a pooling."""
-    first = next(_tensors(node.meta.get("val")), None)
+    """Returns the elements of the first output, times the window of a pooling; of a reduction the
+    elements of its largest tensor."""
+    first = next(tensors_in(node.meta.get("val")), None)
     written = 0 if first is None else first.numel()
     if name in _REDUCTIONS:
         return max([written, *(value.numel() for value in _inputs(node))])
@@ -138,7 +131,7 @@ def _elements_touched(node: fx.Node, name: str) -> int:
 
 def _traffic(node: fx.Node) -> int:
     name = _name(node)
-    written = sum(_bytes(value) for value in _tensors(node.meta.get("val")))
+    written = sum(_bytes(value) for value in tensors_in(node.meta.get("val")))
     if name in _GATHERS:
         indices = sum(_bytes(value) for value in _inputs(node)[1:])
         return 2 * written + indices
@@ -149,31 +142,19 @@ def _read(node: fx.Node, name: str) -> list[torch.Tensor]:
     inputs = _inputs(node)
     if name != "convolution_backward":
         return inputs
-    # The input's gradient needs the weight and not the input; the weight's the other way round.
+    # The gradient of the input does not need the input, and that of the weight not the weight.
     mask: Any = node.args[-1]
     unread = {None if mask[1] or mask[2] else node.args[1], None if mask[0] else node.args[2]}
     return [s.meta["val"] for s in node.all_input_nodes if s not in unread and _is_tensor(s)]
 
 
-def _value(node: fx.Node) -> Any:
-    return node.meta.get("val")
-
-
 def _inputs(node: fx.Node) -> list[torch.Tensor]:
-    """Distinct ones, in the order of the arguments."""
+    """Returns the distinct input tensors, in the order of the arguments."""
     return [source.meta["val"] for source in node.all_input_nodes if _is_tensor(source)]
 
 
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _bytes(value: torch.Tensor) -> int:

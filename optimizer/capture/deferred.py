@@ -1,19 +1,19 @@
-"""A model built without memory for its values, and any of these made afterwards.
+"""Builds a model without memory for its values, and makes any of these values afterwards.
 
-The user's function runs on fake tensors, which have shapes and no memory, while everything that it
-does to tensors is written down. Doing the part of it again that some values depend on, in the same
-order and with the same random numbers, gives the same values. Of what nobody wants only the random
-numbers are drawn, and none after the last that somebody does. So a process that holds a part of a
-model never has room for more than that part and one tensor.
+The user's function runs on fake tensors, which have shapes and no memory, while all its operations
+on tensors are recorded. To make some values, the operations that these depend on are repeated in
+the same order and with the same random numbers. Of other operations only the random numbers are
+drawn, and none after the last that is wanted. A process that holds a part of a model thus never
+needs memory for more than that part and one tensor.
 
-What cannot be repeated is refused: a function that looks at the values of tensors, gets some from a
-file, restores a state of the random generator, or draws what is wanted from one of its own.
+A function cannot be repeated, and is refused, where it looks at the values of tensors, gets tensors
+from a file, restores a state of the random generator, or draws wanted values from a generator of
+its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,19 +26,19 @@ aten = torch.ops.aten
 Built = TypeVar("Built")
 Key = TypeVar("Key")
 
-# They draw as many numbers as the tensor that they fill has elements, whatever is in it.
+# Operators that draw as many numbers as their tensor has elements, whatever its values.
 _FILLING = frozenset(
     {aten.uniform_.default, aten.normal_.default, aten.bernoulli_.float, aten.exponential_.default}
 )
 
 
 class NotRepeatableError(Exception):
-    """The function's tensors cannot be made afterwards; why."""
+    """Says why the function's tensors cannot be made afterwards."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """The tensor that an earlier operation gave, or this view of its memory."""
+    """The tensor that an earlier operation gave, or a view of that tensor's memory."""
 
     number: int
     shape: tuple[int, ...]
@@ -47,14 +47,12 @@ class _Value:
     dtype: torch.dtype
     is_view: bool
 
-    def scratch(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
-
 
 @dataclass(frozen=True)
 class _Operation:
-    """results: numbers of the tensors that it gives, in flattened order, None for others. reads and
-    writes: memories. state: of the random generator before it, where the function set it."""
+    """results: the numbers of its results in flattened order, None for results that are no tensors.
+    reads, writes: memories. state: the random generator's state before it, where the function set
+    it. own_generator: whether it draws from a generator that the function made."""
 
     target: Callable[..., Any]
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -68,8 +66,8 @@ class _Operation:
 
 @dataclass
 class Recording:
-    """All that was done to tensors, in order. values: the fake tensors by number; memories: the
-    memory that each had; owners: the first number of each memory."""
+    """All operations on tensors, in order. values: the fake tensors, by number. memories: the
+    memory that each had, by number. owners: by memory the first number that had it."""
 
     begin_state: torch.Tensor = field(default_factory=torch.get_rng_state)
     operations: list[_Operation] = field(default_factory=list)
@@ -79,12 +77,12 @@ class Recording:
     owners: dict[int, int] = field(default_factory=dict)
 
     def make(self, wanted: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """The values of these fake tensors. Raises NotRepeatableError."""
+        """Returns the values of these fake tensors. Raises NotRepeatableError."""
         places = {name: self.place_of(tensor) for name, tensor in wanted.items()}
         kept = {place.number for place in places.values()}
         needed = self._needed({self.memories[number] for number in kept})
         ends = self._ends(needed, kept)
-        # From the last random number that is wanted on, none need be drawn.
+        # After the last random number that is needed, none has to be drawn.
         drawn = max((p for p in needed if self.operations[p].is_random), default=-1)
         values: dict[int, torch.Tensor] = {}
         before = torch.get_rng_state()
@@ -99,13 +97,15 @@ class Recording:
                         for number in ends.get(position, ()):
                             values.pop(number, None)
                     elif position < drawn and operation.is_random and not operation.own_generator:
-                        _draw_only(operation)
+                        (place, *others), options = operation.arguments
+                        scratch = torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
+                        operation.target(scratch, *others, **options)
             return {name: _resolved(place, values) for name, place in places.items()}
         finally:
             torch.set_rng_state(before)
 
     def place_of(self, tensor: torch.Tensor) -> _Value:
-        """Raises NotRepeatableError for a tensor that nothing here made."""
+        """Raises NotRepeatableError for a tensor that no recorded operation made."""
         memory = _memory(tensor)
         number = self.numbers.get(id(tensor))
         # A tensor may have been given another's memory since.
@@ -127,26 +127,27 @@ class Recording:
         return self.numbers[id(tensor)]
 
     def _needed(self, memories: set[int]) -> set[int]:
-        """Positions of the operations that what these memories hold depends on."""
+        """Returns the positions of the operations on which the contents of the memories depend."""
         needed, depends, draws_later = set(), set(memories), False
         for position in reversed(range(len(self.operations))):
             operation = self.operations[position]
             is_needed = not depends.isdisjoint(operation.writes)
             if is_needed and operation.own_generator:
                 raise NotRepeatableError("a value is drawn from a generator of the model's own")
-            repeats = operation.is_random and not _draws_blindly(operation)
-            if is_needed or (draws_later and repeats):
+            draws_blindly = operation.own_generator or operation.target in _FILLING
+            if is_needed or (draws_later and operation.is_random and not draws_blindly):
                 needed.add(position)
                 draws_later |= operation.is_random
                 depends |= operation.reads
         return needed
 
     def _ends(self, needed: set[int], kept: set[int]) -> dict[int, list[int]]:
-        """By position: what nothing needs any more after that operation."""
+        """Returns by position the numbers that nothing needs after that operation."""
         last: dict[int, int] = {}
         for position in sorted(needed):
             operation = self.operations[position]
-            used = (*operation.results, *(place.number for place in _places_in(operation)))
+            places = [x for x in tree_flatten(operation.arguments)[0] if isinstance(x, _Value)]
+            used = (*operation.results, *(place.number for place in places))
             last |= {number: position for number in used if number is not None}
         ends: dict[int, list[int]] = {}
         for number, position in last.items():
@@ -156,8 +157,8 @@ class Recording:
 
 
 def recorded(build: Callable[[], Built]) -> tuple[Built, Recording]:
-    """What build() gives, with fake tensors for all that it makes. Raises NotRepeatableError, or
-    what build raises on fake tensors and not on real ones."""
+    """Returns what build() gives, with fake tensors for all that it makes. Raises
+    NotRepeatableError, and whatever build() raises on fake tensors."""
     recording = Recording()
     recorder = _Recorder(recording)
     try:
@@ -165,7 +166,7 @@ def recorded(build: Callable[[], Built]) -> tuple[Built, Recording]:
             built = build()
     finally:
         torch.set_rng_state(recording.begin_state)
-        # First of all, and also where the function made nothing of it, or something else.
+        # The refusal counts, whatever the function made of it: it may have caught or replaced it.
         if recorder.refusal is not None:
             raise recorder.refusal
     return built, recording
@@ -188,7 +189,8 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         options = dict(kwargs or {})
         try:
-            with _plainly():
+            # Tensors are real in here; torch has no public way to leave its modes.
+            with _disable_current_modes():
                 state = self._state_that_was_set()
                 arguments = tree_map(self._noted, (args, options))
         except NotRepeatableError as refusal:
@@ -211,7 +213,7 @@ class _Recorder(TorchDispatchMode):
         )
         self._recording.operations.append(operation)
         if operation.is_random and not operation.own_generator:
-            with _plainly():
+            with _disable_current_modes():
                 self._draw()
         return result
 
@@ -221,13 +223,13 @@ class _Recorder(TorchDispatchMode):
         if seen == self._state:
             return None
         if seen in self._ours:
-            raise NotRepeatableError("it restores a state of the random generator")
+            raise NotRepeatableError("the function restores a state of the random generator")
         self._state = seen
         return now
 
     def _draw(self) -> None:
-        """Fake operations draw nothing; without this a function that seeds once more with the same
-        seed would go unnoticed."""
+        """Draws a number, because fake operations draw none: without it, seeding once more with the
+        same seed would go unnoticed."""
         torch.rand(1)
         self._state = torch.get_rng_state().numpy().tobytes()
         self._ours.add(self._state)
@@ -238,28 +240,13 @@ class _Recorder(TorchDispatchMode):
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _plainly() -> AbstractContextManager[Any]:
-    """Tensors of our own, while the user's are fake: torch offers nothing public for it."""
-    made: AbstractContextManager[Any] = _disable_current_modes()
-    return made
-
-
 def is_fake(leaf: object) -> bool:
-    """A tensor without memory for its values."""
+    """Whether it is a tensor without memory for its values."""
     return isinstance(leaf, FakeTensor)
 
 
 def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _draws_blindly(operation: _Operation) -> bool:
-    return operation.own_generator or operation.target in _FILLING
-
-
-def _draw_only(operation: _Operation) -> None:
-    args, options = operation.arguments
-    operation.target(args[0].scratch(), *args[1:], **options)
 
 
 def _repeat(operation: _Operation, values: dict[int, torch.Tensor]) -> None:
@@ -278,9 +265,3 @@ def _resolved(place: _Value, values: Mapping[int, torch.Tensor]) -> torch.Tensor
     if not place.is_view:
         return tensor
     return tensor.as_strided(place.shape, place.stride, place.offset)
-
-
-def _places_in(operation: _Operation) -> Iterator[_Value]:
-    for leaf in tree_flatten(operation.arguments)[0]:
-        if isinstance(leaf, _Value):
-            yield leaf

@@ -1,30 +1,43 @@
-"""What can go wrong in a capture that the author of the model can put right."""
+"""The error of a capture, and where in the user's source it lies."""
 
 from __future__ import annotations
 
+import re
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from placewire.optimizer.capture.sources import is_installed
 
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
+_OWN = str(Path(__file__).resolve().parent)
+
 
 class CaptureError(ValueError):
-    """The step cannot be captured: says what, where in the user's source, and what to do."""
+    """The step cannot be captured; says why, where in the user's source, and what to do."""
 
 
 def user_location(error: BaseException) -> str:
-    """`file:line: source` of the innermost frame outside installed packages, or ""."""
-    own = str(Path(__file__).resolve().parent)
-    chosen = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = str(Path(frame.filename).resolve())
-        if frame.filename.startswith("<") or path.startswith(own) or is_installed(path):
-            continue
-        chosen = f"{frame.filename}:{frame.lineno}: `{frame.line}`"
-    return chosen
+    """Returns `file:line: source` of the user's innermost frame, or ""."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _innermost((frame.filename, frame.lineno, frame.line or "") for frame in frames)
+
+
+def user_location_in(stack: str) -> str:
+    """Returns the same for a stack that torch wrote as text."""
+    return _innermost(_FRAME.findall(stack))
+
+
+def _innermost(frames: Iterable[tuple[str, object, str]]) -> str:
+    found = ""
+    for file, line, source in frames:
+        is_own = str(Path(file).resolve()).startswith(_OWN)
+        if not (file.startswith("<") or is_own or is_installed(file)):
+            found = f"{file}:{line}: `{source.strip()}`"
+    return found
 
 
 def one_line(error: BaseException) -> str:
-    """The type and first line of an exception's message."""
+    """Returns the type and the first line of an exception."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

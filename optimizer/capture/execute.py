@@ -1,12 +1,14 @@
-"""How one operator runs, on whatever rank or device: the one place that says so."""
+"""Writes one operator of a captured step into a graph that runs it, on whatever rank or device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
-from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.layout import Layout, as_captured
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Seeder, Stepped
 from placewire.optimizer.capture.updates import AdamW, Sgd, parameter_update
@@ -14,10 +16,10 @@ from placewire.optimizer.capture.updates import AdamW, Sgd, parameter_update
 
 @dataclass(frozen=True)
 class Execution:
-    """What there is to a node beside its target and arguments.
+    """What runs with a node beside its target and arguments.
 
-    seeder: to be called right before it. update: what it calls, where it is a call_module.
-    layout: what its result is brought to (`as_captured`), where it allocates one.
+    seeder: runs right before the node. update: the module that a call_module node calls. layout:
+    what the result is brought to (`as_captured`), where the node allocates its result.
     """
 
     seeder: Seeder | None
@@ -26,12 +28,34 @@ class Execution:
 
     @property
     def stepped(self) -> tuple[Stepped, ...]:
-        """What must be told the number of each step."""
+        """The modules that must be told the number of each step."""
         return tuple(part for part in (self.seeder, self.update) if part is not None)
+
+    def write(
+        self,
+        node: fx.Node,
+        graph: fx.Graph,
+        root: torch.nn.Module,
+        operand: Callable[[fx.Node], fx.Node],
+    ) -> fx.Node:
+        """Appends the operator to the graph and its modules to root. Returns its value's node.
+
+        operand: from a captured node to the node that has its value in the graph.
+        """
+        if self.update is not None:
+            root.add_module(node.name, self.update)
+        if self.seeder is not None:
+            name = f"seed_{node.name}"
+            root.add_module(name, self.seeder)
+            graph.create_node("call_module", name, name=name)
+        value = graph.node_copy(node, operand)
+        if self.layout is None:
+            return value
+        return graph.call_function(as_captured, (value, self.layout.size, self.layout.stride))
 
 
 def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
-    """With new optimizer state, on the real parameter. For an operator that computes."""
+    """For an operator that computes; with new optimizer state, and on the real parameter."""
     analysis, update = captured.analysis, None
     if node.op == "call_module":
         parameter = captured.values[captured.code.writers[node.name]]
@@ -42,3 +66,21 @@ def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
         update=update,
         layout=analysis.layouts[node.name] if node.name in analysis.fresh else None,
     )
+
+
+def with_clock(graph: fx.Graph, ends: Container[str], clock: Callable[[], object]) -> fx.Graph:
+    """Returns a copy of the graph that returns its result and a list of readings of the clock: one
+    before the first node that is no input, and one after each other node whose name is in `ends`.
+    """
+    copy, values = fx.Graph(), dict[fx.Node, fx.Node]()
+    readings: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.op != "placeholder" and not readings:
+            readings.append(copy.call_function(clock))
+        if node.op == "output":
+            copy.output((fx.node.map_arg(node.args[0], values.__getitem__), readings))
+            break
+        values[node] = copy.node_copy(node, values.__getitem__)
+        if node.op != "placeholder" and node.name in ends:
+            readings.append(copy.call_function(clock))
+    return copy

@@ -1,8 +1,8 @@
-"""How a tensor of captured shape and strides crosses a wire, and comes out the same.
+"""Packs a tensor of captured shape and strides for the network, and restores it exactly.
 
-Kernels may choose another order of summation for other strides, so a receiver gets exactly the
-captured strides back, not a contiguous copy. What is sent is compact: an expanded dimension
-(stride 0) counts once, and the gaps of a strided view are left out.
+Kernels may sum in another order for other strides, so a receiver gets exactly the captured strides
+and not a contiguous copy. The packed form is compact: an expanded dimension (stride 0) counts once,
+and the gaps of a strided view are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 class Layout:
     """Shape, strides in elements, and type of one operator's tensor.
 
-    conjugate: it is a view that shows the conjugates of what its memory holds. The memory is sent.
+    conjugate: the tensor is a view that shows the conjugates of what its memory holds; the memory
+    is what is sent.
     """
 
     size: tuple[int, ...]
@@ -36,8 +37,7 @@ class Layout:
         )
 
     def same_memory_order(self, other: Layout) -> bool:
-        """Whether the same elements lie at the same places; strides of single elements and of
-        nothing do not matter."""
+        """Whether the same elements lie in the same places; strides of single ones do not count."""
         return self.size == other.size and all(
             n <= 1 or a == b for n, a, b in zip(self.size, self.stride, other.stride, strict=True)
         )
@@ -51,8 +51,12 @@ class Layout:
         return tuple(sorted(kept, key=lambda d: -self.stride[d]))
 
     @cached_property
+    def _rest(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.size)) if d not in self._core)
+
+    @cached_property
     def elements(self) -> int:
-        """Distinct elements: what is sent."""
+        """The number of distinct elements, which is what is sent."""
         return prod(self.size[d] for d in self._core) if 0 not in self.size else 0
 
     @property
@@ -70,7 +74,7 @@ class Layout:
 
     @cached_property
     def _overlapping(self) -> bool:
-        """Elements of different core dimensions share memory (as in a sliding window)."""
+        """Whether elements of different core dimensions share memory, as in a sliding window."""
         extent = 1
         for d in reversed(self._core):
             if self.stride[d] < extent:
@@ -79,15 +83,13 @@ class Layout:
         return False
 
     def _compact(self, value: torch.Tensor) -> torch.Tensor:
-        """value without its expanded dimensions, outermost in memory first."""
-        for d in range(len(self.size)):
-            if d not in self._core:
-                value = value.narrow(d, 0, 1)
-        rest = [d for d in range(len(self.size)) if d not in self._core]
-        return value.permute(*self._core, *rest)
+        """Returns value with one element of each other dimension, core dimensions first."""
+        for d in self._rest:
+            value = value.narrow(d, 0, 1)
+        return value.permute(*self._core, *self._rest)
 
     def pack(self, value: torch.Tensor) -> torch.Tensor:
-        """uint8[wire_bytes], sharing memory with value where that is possible."""
+        """Returns uint8[wire_bytes], which shares memory with value where it can."""
         if not self.elements:
             return torch.empty(0, dtype=torch.uint8, device=value.device)
         value = value.conj() if self.conjugate else value
@@ -99,7 +101,7 @@ class Layout:
         return flat.view(torch.uint8)
 
     def unpack(self, wire: torch.Tensor) -> torch.Tensor:
-        """The tensor with its captured strides; shares memory with wire where it can."""
+        """Returns the tensor with its captured strides; it shares memory with wire where it can."""
         value = self._unpacked(wire.view(self.dtype))
         return value.conj() if self.conjugate else value
 
@@ -109,31 +111,24 @@ class Layout:
         if self._dense:
             return flat.as_strided(self.size, self.stride)
         if self._overlapping:
-            stride = torch.empty(self.size, device="meta").stride()
-            value = torch.empty_strided(self.size, stride, dtype=self.dtype, device=flat.device)
-            value.copy_(self._expanded(flat))
-            return value
+            order = [*self._core, *self._rest]
+            back = [order.index(d) for d in range(len(order))]
+            value = torch.empty(self.size, dtype=self.dtype, device=flat.device)
+            return value.copy_(self._sent_shape(flat).permute(*back).expand(self.size))
         value = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=flat.device)
         self._compact(value).copy_(self._sent_shape(flat))
         return value
 
     def _sent_shape(self, flat: torch.Tensor) -> torch.Tensor:
-        ones = (1,) * (len(self.size) - len(self._core))
-        return flat.view(*(self.size[d] for d in self._core), *ones)
-
-    def _expanded(self, flat: torch.Tensor) -> torch.Tensor:
-        rest = [d for d in range(len(self.size)) if d not in self._core]
-        order = [*self._core, *rest]
-        back = [order.index(d) for d in range(len(order))]
-        return self._sent_shape(flat).permute(*back).expand(self.size)
+        return flat.view(*(self.size[d] for d in self._core), *(1 for _ in self._rest))
 
 
 def as_captured(
     value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    """value with the captured strides: itself, or a copy where the kernel chose other ones.
+    """Returns value, or a copy with the captured strides where the kernel chose other ones.
 
-    A rank that receives the tensor has the captured strides; so must one that computes it, or
+    A rank that receives the tensor has the captured strides; so must a rank that computes it, or
     their next operators could differ in the last bit. Raises ValueError for another shape.
     """
     if value.stride() == stride and value.shape == size:

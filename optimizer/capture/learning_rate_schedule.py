@@ -1,8 +1,8 @@
-"""The learning rate of a step: a pure function of the step's number, the same on every rank.
+"""Computes the learning rate of a step from the step's number alone.
 
-Nothing else is kept, so that a training that resumes at step k continues with the rate of step k.
-With torch.optim.lr_scheduler.LambdaLR, `LearningRateSchedule.factor_at` gives a plain training loop
-the same rates.
+A training that resumes at step k therefore continues with the rate of step k. With
+torch.optim.lr_scheduler.LambdaLR, `LearningRateSchedule.factor_at` gives a plain training loop the
+same rates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 from placewire.optimizer.capture.errors import CaptureError
 
-# What each takes beside warmup_steps; total_steps and every_steps must be given where taken.
+# The options of each schedule beside warmup_steps; total_steps and every_steps are mandatory.
 TAKES: Mapping[str, tuple[str, ...]] = {
     "constant": (),
     "linear": ("total_steps", "final"),
@@ -26,11 +26,11 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 class LearningRateSchedule:
     """A factor of the learning rate, by step number from 0. Raises CaptureError.
 
-    name          constant: 1; linear, cosine: from 1 to `final` at step total_steps, and then
-                  that; step: times `decay` (0.1) after every `every_steps`
-    warmup_steps  before all that the factor rises evenly, and reaches 1 in the last of these steps
-    total_steps   with the steps of warming up
-    final         of 0 to 1; 0 if not given
+    name          constant: 1; linear, cosine: from 1 to `final` at step total_steps, then constant;
+                  step: multiplied by `decay` (0.1) after every `every_steps`
+    warmup_steps  first the factor rises evenly, and reaches 1 in the last of these steps
+    total_steps   includes the warm-up steps
+    final         from 0 to 1; 0 if not given
     """
 
     name: str = "constant"
@@ -53,15 +53,12 @@ class LearningRateSchedule:
         for key in ("total_steps", "every_steps"):
             if key in takes and not getattr(self, key):
                 raise CaptureError(f"schedule {self.name} needs {key}, a whole number from 1")
-        self._check_ranges()
-
-    def _check_ranges(self) -> None:
         if self.warmup_steps < 0:
             raise CaptureError(f"warmup_steps {self.warmup_steps} is below 0")
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:
             raise CaptureError(
                 f"total_steps {self.total_steps} must be more than the {self.warmup_steps} of "
-                "warmup_steps, which they count"
+                "warmup_steps, which it includes"
             )
         for key in ("final", "decay"):
             value = getattr(self, key)
@@ -69,7 +66,7 @@ class LearningRateSchedule:
                 raise CaptureError(f"{key} {value:g} is outside 0 to 1")
 
     def factor_at(self, step: int) -> float:
-        """Of 0 to 1."""
+        """Returns the factor of the step, from 0 to 1."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         after = step - self.warmup_steps
@@ -84,7 +81,7 @@ class LearningRateSchedule:
 
     @property
     def signature(self) -> str:
-        """What was given, without what is left at its default."""
+        """The options that differ from their defaults, as text."""
         given = [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in fields(self)

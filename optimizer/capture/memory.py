@@ -1,9 +1,9 @@
-"""How much memory a process's steps take, and how much its program does.
+"""Measures how much memory a process's steps take, and how much its program takes.
 
 A placement predicts the job's tensors on a device: parameters, buffers, optimizer state, inputs,
 activations, workspace, messages. Everything else that a process holds is its program: Python,
 torch, the captured graph, what libraries keep from their first call on; on a GPU the context and
-the kernels. It is seen once, after a step, when no tensors are there but those that stay.
+the kernels. The program is measured once, after a step, when only tensors that stay exist.
 """
 
 from __future__ import annotations
@@ -11,33 +11,35 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from placewire.optimizer.capture.nodes import tensors_in
+
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-# Written to clear_refs: the kernel's peak of resident memory begins anew.
+# Written to clear_refs, this resets the kernel's peak of resident memory.
 _FORGET_PEAK = "5"
 
 
 def held_bytes(module: torch.nn.Module) -> int:
-    """Storages that stay between steps: of the module's buffers, and of the tensors that its parts
-    keep for themselves, as optimizers do."""
+    """Returns the bytes that stay between steps: storages of the module's buffers, and of tensors
+    that its parts keep as attributes, as optimizers do."""
     sizes = {}
     for part in module.modules():
-        for tensor in (*part.buffers(recurse=False), *_tensors(vars(part).values())):
+        for tensor in (*part.buffers(recurse=False), *tensors_in([*vars(part).values()])):
             storage = tensor.untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
 
 
 class MemoryMeter:
-    """program_bytes and step_bytes are None until a first step is over.
+    """program_bytes and step_bytes are None until after_first_step(), and where the kernel does not
+    let the process reset its peak.
 
-    device_type: cpu, or cuda for the process's current CUDA device. There the program is what the
-    device holds beside torch's tensors, that of other processes included, and the steps' bytes are
-    those of tensors; unverified without a GPU.
+    device_type: cpu, or cuda for the process's current CUDA device. On CUDA the program is what the
+    device holds beside torch's tensors, other processes included, and the steps' bytes are those of
+    tensors; this is unverified without a GPU.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -46,7 +48,7 @@ class MemoryMeter:
         self.program_bytes: int | None = None
 
     def after_first_step(self, held: int) -> None:
-        """held: bytes of the tensors that stay, held_bytes()."""
+        """held: bytes of the tensors that stay, by held_bytes()."""
         self._earlier_peak = _process_peak()
         gc.collect()
         if self._on_cuda:
@@ -54,16 +56,18 @@ class MemoryMeter:
             self.program_bytes = total - free - torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats()
             return
-        _give_back()
+        # What the capture left free in glibc's heap would hide what the steps take.
+        if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)
         try:
             _CLEAR.write_text(_FORGET_PEAK)
-        except OSError:  # forbidden here: no figure, rather than one of the capture's peak
+        except OSError:  # forbidden: better no figure than one with the capture's peak
             return
         self.program_bytes = _status("VmRSS") - held
 
     @property
     def step_bytes(self) -> int | None:
-        """The most since then, what stays included."""
+        """The most that steps took since after_first_step(), what stays between them included."""
         if self.program_bytes is None:
             return None
         if self._on_cuda:
@@ -72,7 +76,7 @@ class MemoryMeter:
 
     @property
     def program_and_step_bytes(self) -> int | None:
-        """The most at once since then; on a GPU with what torch's allocator keeps."""
+        """The most that both took at once; on a GPU including what torch's allocator keeps."""
         if self.program_bytes is None:
             return None
         if self._on_cuda:
@@ -81,16 +85,8 @@ class MemoryMeter:
 
     @property
     def process_peak_bytes(self) -> int:
-        """Of host memory, from the start of the process."""
+        """The most host memory since the start of the process."""
         return max(self._earlier_peak, _process_peak())
-
-
-def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _process_peak() -> int:
@@ -98,15 +94,8 @@ def _process_peak() -> int:
 
 
 def _status(field: str) -> int:
-    """Bytes of a line like `VmRSS: 12 kB`."""
+    """Returns the bytes of a line like `VmRSS: 12 kB`."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"{_STATUS} has no {field}")
-
-
-def _give_back() -> None:
-    """What the capture left free in glibc's heap would hide what the steps take."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

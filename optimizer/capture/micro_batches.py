@@ -1,13 +1,13 @@
-"""Gradient accumulation written out: the step of one micro-batch, as often as there are any.
+"""Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
-What depends on parameters and constants alone is there once. A buffer that a micro-batch writes is
-what the next one reads. Gradients are added in the order of the micro-batches, as `.grad` would be;
-the loss is the mean of theirs. Micro-batches can so overlap on different devices.
+What depends on parameters and constants alone stays single. A micro-batch reads the buffers that
+the one before wrote. Gradients are added in the order of the micro-batches, as in `.grad`; the loss
+is the mean of the micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 import torch
@@ -23,8 +23,8 @@ aten = torch.ops.aten
 
 
 def split_batch(batch: Tensors, count: int) -> Tensors:
-    """All tensors of the first micro-batch, then those of the second, and so on; each in memory of
-    its own, so that a rank holds what it reads and not the whole batch."""
+    """Returns all tensors of the first micro-batch, then those of the second, and so on; each has
+    memory of its own, so that a rank holds only what it reads and not the whole batch."""
     if count == 1:
         return batch
     parts = [x.chunk(count) for x in batch]
@@ -32,7 +32,7 @@ def split_batch(batch: Tensors, count: int) -> Tensors:
 
 
 def refuse_what_does_not_split(inputs: Tensors, batch: int, count: int, where: str) -> None:
-    """Raises CaptureError where a batch is not `count` equal parts along the first dimension."""
+    """Raises CaptureError where inputs cannot be cut into `count` equal parts by the batch."""
     if count == 1:
         return
     if batch % count:
@@ -49,14 +49,9 @@ def refuse_what_does_not_split(inputs: Tensors, batch: int, count: int, where: s
             )
 
 
-def split_batches(batches: Callable[[int], Tensors], count: int) -> Callable[[int], Tensors]:
-    """By step, as split_batch gives them."""
-    return lambda step: split_batch(batches(step), count)
-
-
 def unrolled(joint: JointGraph, count: int, batch_tensors: int) -> JointGraph:
-    """A new graph of `count` copies, whose names end in _m0, _m1 and so on; the tangent of `joint`
-    is that of the mean already. Parameters are not tied."""
+    """Returns a new graph of `count` copies, whose names end in _m0, _m1 and so on. joint: without
+    tied parameters, and with the tangent of the mean already."""
     return _Unrolling(joint, count, batch_tensors).result()
 
 
@@ -64,7 +59,7 @@ class _Unrolling:
     def __init__(self, joint: JointGraph, count: int, batch_tensors: int) -> None:
         self.joint, self.count = joint, count
         self.graph = fx.Graph()
-        self.once = self._what_is_the_same_for_all()
+        self.once = self._copy_what_is_common()
         self.once_in_memory = {storage_of(node) for node in self.once}
         self.inputs = {
             m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {})
@@ -90,7 +85,11 @@ class _Unrolling:
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
                 for name, node in written.items()
             }
-            losses.append(self._share_of_the_loss(m, here[joint.loss]))
+            share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
+            with joint.loss.meta["val"].fake_mode:
+                share.meta["val"] = joint.loss.meta["val"] / self.count
+            rename(share, "loss", f"m{m}")
+            losses.append(share)
         loss = sum_of(self.graph, losses)
         rename(loss, "loss", "of_the_batch")
         return replace(
@@ -106,8 +105,8 @@ class _Unrolling:
             new_buffers=carried,
         )
 
-    def _what_is_the_same_for_all(self) -> dict[fx.Node, fx.Node]:
-        """Copied already: parameters, constants, and what is computed of nothing else."""
+    def _copy_what_is_common(self) -> dict[fx.Node, fx.Node]:
+        """Copies parameters, constants, and what depends on these alone. Returns the copies."""
         changing = {
             *self.joint.inputs.values(),
             *(node for name, node in self.joint.buffers.items() if name in self.joint.new_buffers),
@@ -120,7 +119,7 @@ class _Unrolling:
         return once
 
     def _add_micro_batch(self, m: int, here: dict[fx.Node, fx.Node]) -> None:
-        """here: what stands for a node of the captured graph; it gets all of them."""
+        """here: by node of the captured graph its copy; it gets the copies of all nodes."""
         memory: dict[Hashable, Hashable] = {
             storage_of(node): storage_of(copy)
             for node, copy in here.items()
@@ -154,10 +153,3 @@ class _Unrolling:
             return
         self.totals[name] = sum_of(self.graph, [self.totals[name], gradient])
         rename(self.totals[name], "gradient", f"{name}_m{m}")
-
-    def _share_of_the_loss(self, m: int, loss: fx.Node) -> fx.Node:
-        share = self.graph.call_function(aten.div.Tensor, (loss, self.count))
-        with loss.meta["val"].fake_mode:
-            share.meta["val"] = loss.meta["val"] / self.count
-        rename(share, "loss", f"m{m}")
-        return share

@@ -1,6 +1,6 @@
-"""A training step on another device than the one that its function built it on.
+"""Moves a training step to another device than the CPU, on which its function builds it.
 
-Parameters are built on the CPU, so that their values are the same whatever device trains them.
+Parameters are built on the CPU, so that their values do not depend on the device that trains them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 
 
 def on_device(step: TrainingStep, device: torch.device) -> TrainingStep:
-    """The step's own modules, their parameters and buffers moved; its inputs are moved as they are
-    read. What is one object under two names stays one. Tensors that modules keep otherwise stay
-    where they are: a step should make those on the device of its inputs."""
-    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the first: its id stays its own
+    """Moves parameters and buffers of the step's own modules at once, and inputs when they are
+    read. One object under two names stays one object. Other tensors of modules stay where they are:
+    a step should make these on the device of its inputs."""
+    # By id of the original, which is kept too, so that no other object gets its id.
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def there(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in moved:

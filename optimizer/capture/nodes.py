@@ -1,26 +1,25 @@
-"""Small questions about nodes of a captured graph, and names for them."""
+"""Helpers for the nodes of a captured graph: memory, randomness, names, layouts."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.branches import Conditional
 from placewire.optimizer.capture.layout import Layout
 
-# Where a copy of a node lies, if not in the memory that was traced for the node.
+# Key in node.meta of the memory of a copied node, where it is not the memory that was traced.
 STORAGE = "storage"
-# Which part of the model a node is of, like `model.layers.3.attention`; of the backward pass, the
-# part whose forward it belongs to.
+# Key in node.meta of the part of the model that a node belongs to, like `model.layers.3.attention`;
+# a node of the backward pass belongs to the same part as its forward.
 MODULE = "module"
 
 
 def storage_of(node: fx.Node) -> Hashable:
-    """The same for nodes whose tensors share memory; None where the node gives no tensor."""
+    """Returns the same key for nodes whose tensors share memory; None for one without a tensor."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
@@ -39,16 +38,20 @@ def is_tuple_item(node: fx.Node) -> bool:
 
 
 def target_name(node: fx.Node) -> str:
-    """`aten.mm.default`; what is ours by its own name."""
+    """Returns a name like `aten.mm.default`, or the name of a function of this package."""
     if isinstance(node.target, torch._ops.OpOverload):
         return str(node.target)
     name: str = getattr(node.target, "__name__", str(node.target))
     return name
 
 
-def text_of(node: fx.Node) -> str:
-    """Of graphs that the operator holds, what they compute."""
-    return node.target.code if isinstance(node.target, Conditional) else ""
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Yields the value if it is a tensor, or the tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
 
 
 def rename(node: fx.Node, kind: str, name: str) -> None:
@@ -56,7 +59,7 @@ def rename(node: fx.Node, kind: str, name: str) -> None:
 
 
 def in_layout_of(node: fx.Node, like: torch.Tensor) -> fx.Node:
-    """The node, or a copy with the strides of `like`, made where the graph is being written."""
+    """Returns the node, or a copy at the point of insertion if it lacks the strides of `like`."""
     value = node.meta["val"]
     if Layout.of(value).same_memory_order(Layout.of(like)):
         return node

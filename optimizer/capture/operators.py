@@ -1,10 +1,11 @@
-"""The placeable graph as an OperatorGraph.
+"""Turns the placeable graph into an OperatorGraph.
 
 One node is one operator and yields at most one tensor. Operators of type `parameter`, `buffer` and
-`input` stand for values that are there when a step begins; `update` and `aten.copy_.default` write
-a parameter or buffer in place, on the device that holds it. Constants are no operators: each rank
-keeps a copy. What shares a device (co-location): a value that is written and its writer; whatever
-produces a tuple, or a Python number, and who takes it apart, because tuples are never sent.
+`input` stand for values that exist before a step begins; `update` and `aten.copy_.default` write a
+parameter or buffer in place, on the device that holds it. Constants are no operators: each rank
+keeps a copy. These share a device (co-location): a value that is written and its writer; an
+operator that yields a tuple or a Python number and those that take it, because only tensors are
+sent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from placewire.optimizer.capture.nodes import (
     is_tuple_item,
     storage_of,
     target_name,
-    text_of,
 )
 from placewire.optimizer.capture.refusals import source_of
 from placewire.optimizer.capture.rewrite import PlaceableGraph
@@ -43,13 +43,13 @@ from placewire.optimizer.graph.operator_graph import (
 
 @dataclass(frozen=True)
 class Analysis:
-    """What the nodes say about memory.
+    """Facts about the nodes, most about their memory.
 
     nodes      the operators, in captured order (a topological order); ids are node names
     layouts    by id, where the operator yields a tensor
-    fresh      ids that allocate the storage of their tensor
-    random     ids that draw from torch's generator, with their position in `nodes`
-    sharing    by writer id: the ids whose tensors lie in the memory that it writes
+    fresh      ids of operators that allocate the storage of their tensor
+    random     ids of operators that draw from torch's generator, to their position in `nodes`
+    sharing    by writer id: the ids whose tensors lie in the memory that the writer overwrites
     """
 
     nodes: tuple[fx.Node, ...]
@@ -67,8 +67,8 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
     """Raises CaptureError where a shape is not known before the step runs."""
     nodes = tuple(node for node in placeable.graph.nodes if node.op != "get_attr")
     layouts: dict[str, Layout] = {}
-    owner: dict[Hashable, str] = {}  # storage -> the first node that has it
     storages: dict[str, Hashable] = {}
+    sharers: dict[Hashable, list[str]] = {}  # storage -> the nodes that have it
     for node in placeable.graph.nodes:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
@@ -79,21 +79,17 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
                 "on values; use masks of fixed shape"
             )
         storages[node.name] = storage_of(node)
-        owner.setdefault(storages[node.name], node.name)
+        sharers.setdefault(storages[node.name], []).append(node.name)
         layouts[node.name] = Layout.of(value)
-    operators = {node.name for node in nodes}
-    of_storage: dict[Hashable, list[str]] = {}
-    for name, storage in storages.items():
-        if name in operators:
-            of_storage.setdefault(storage, []).append(name)
+    operators = frozenset(node.name for node in nodes)
     sharing = {
-        writer: frozenset(of_storage[storages[written]])
+        writer: operators.intersection(sharers[storages[written]])
         for writer, written in placeable.writers.items()
     }
     return Analysis(
         nodes=nodes,
         layouts={name: layout for name, layout in layouts.items() if name in operators},
-        fresh=frozenset(name for name in owner.values() if name in operators),
+        fresh=operators.intersection(names[0] for names in sharers.values()),
         random={node.name: i for i, node in enumerate(nodes) if is_random(node)},
         sharing=sharing,
     )
@@ -107,8 +103,7 @@ def operator_graph(
     notes: Mapping[str, Any],
     root: str,
 ) -> OperatorGraph:
-    """With no device types yet: the profile adds the seconds. root: what the names of modules lack
-    at their front."""
+    """Returns the graph without times. root: the prefix that the names of modules lack."""
     groups = _colocation(placeable, analysis)
     costs = {node.name: node_cost(node, placeable, choice) for node in analysis.nodes}
     rows = [
@@ -118,7 +113,7 @@ def operator_graph(
             seconds={},
             signature=_signature(node, analysis, choice),
             weight_bytes=_weight_bytes(node, placeable, choice),
-            activation_bytes=_activation_bytes(node, placeable, analysis),
+            activation_bytes=_activation_bytes(node, analysis),
             workspace_bytes=_workspace_bytes(node, placeable, choice),
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
@@ -127,7 +122,7 @@ def operator_graph(
         )
         for node in analysis.nodes
     ]
-    tensors = [*_data_tensors(analysis), *_order_tensors(placeable, analysis)]
+    tensors = [*_data_tensors(analysis), *_order_tensors(analysis)]
     position = {node.name: i for i, node in enumerate(analysis.nodes)}
     tensors.sort(key=lambda tensor: position[tensor.producer])  # stable: data before order
     return build_graph(rows, tensors, name=name, device_types=(), notes=notes)
@@ -151,18 +146,20 @@ def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> st
     if node.op == "call_module":
         return choice.signature
     arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Name(n.name))
-    return f"{value} {arguments}{text_of(node)}"
+    inner = node.target.code if isinstance(node.target, Conditional) else ""
+    return f"{value} {arguments}{inner}"
 
 
 def _module(node: fx.Node, placeable: PlaceableGraph, root: str) -> str:
-    """What holds a parameter or a buffer, for these and who writes them."""
+    """Returns the part of the model that the node belongs to; for a parameter, a buffer, and their
+    writers the module that holds the value."""
     held = placeable.names.get(placeable.writers.get(node.name, node.name))
     path: str = held[0].rpartition(".")[0] if held else node.meta.get(MODULE, "")
     return f"{root}{path}" if path else ""
 
 
 class _Name(str):
-    """An argument that is another operator, printed without quotes."""
+    """The name of an argument that is another operator; printed without quotes."""
 
     __slots__ = ()
 
@@ -171,8 +168,8 @@ class _Name(str):
 
 
 def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """A parameter with its optimizer state (its gradient is an activation), a buffer, or an input,
-    which its rank holds from before the step until it has ended."""
+    """Returns the bytes of a parameter with its optimizer state (its gradient is an activation), of
+    a buffer, or of an input, which its rank holds until the step ends; 0 for other nodes."""
     if (buffer := placeable.buffers.get(node.name)) is not None:
         return buffer.nbytes
     if node.name in placeable.inputs:
@@ -184,16 +181,16 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     return parameter.nbytes + (choice.state_bytes(parameter.nbytes) if trained else 0)
 
 
-def _activation_bytes(node: fx.Node, placeable: PlaceableGraph, analysis: Analysis) -> int:
-    """Of the whole storage that the operator allocates; the items of a tuple count their own."""
+def _activation_bytes(node: fx.Node, analysis: Analysis) -> int:
+    """Returns the whole storage that the operator allocates; items of a tuple count their own."""
     if node.op == "placeholder" or node.name not in analysis.fresh:
         return 0
     return int(node.meta["val"].untyped_storage().nbytes())
 
 
 def _workspace_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """A clipped update makes its scaled gradient; a conditional what its larger side computes on
-    the way. What kernels take is not known."""
+    """Returns the scaled gradient of a clipped update, or what the larger side of a conditional
+    allocates on the way; what kernels take is not known."""
     if isinstance(node.target, Conditional):
         return node.target.most_bytes_on_the_way
     if node.op != "call_module" or choice.clip_norm is None:
@@ -202,7 +199,7 @@ def _workspace_bytes(node: fx.Node, placeable: PlaceableGraph, choice: Optimizer
 
 
 def _colocation(placeable: PlaceableGraph, analysis: Analysis) -> dict[str, str | None]:
-    """Union-find over what must share a device; the key is the group's first operator."""
+    """Groups operators that must share a device, by union-find; the key is the first operator."""
     parent = {node.name: node.name for node in analysis.nodes}
 
     def root(name: str) -> str:
@@ -229,7 +226,7 @@ def _operands(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _data_tensors(analysis: Analysis) -> list[TensorRow]:
-    """Each operator's value; of 0 bytes where it is a tuple, a number or empty."""
+    """Returns each operator's value; it has 0 bytes where it is a tuple, a number or empty."""
     rows = []
     for node in analysis.nodes:
         if consumers := tuple(dict.fromkeys(user.name for user in node.users)):
@@ -238,16 +235,17 @@ def _data_tensors(analysis: Analysis) -> list[TensorRow]:
     return rows
 
 
-def _order_tensors(placeable: PlaceableGraph, analysis: Analysis) -> list[TensorRow]:
-    """Whoever reads what an update overwrites comes before it, through a tensor of 0 bytes.
+def _order_tensors(analysis: Analysis) -> list[TensorRow]:
+    """Orders readers of a parameter or buffer before its writer by tensors of 0 bytes.
 
-    Readers are the consumers of the parameter and of its views. One that is already an ancestor of
-    the update (its gradient depends on it) needs nothing more. A reader on another device reads its
-    own copy there, so that it suffices for the runtime to complete that send before the update.
+    Readers are the consumers of the value and of its views. A reader that is already an ancestor of
+    the writer (a gradient depends on it) needs no such tensor. A reader on another device reads a
+    copy, so that the runtime only has to complete the send of the copy before the write.
     """
-    readers = {
-        writer: _readers(analysis, writer, members) for writer, members in analysis.sharing.items()
-    }
+    readers: dict[str, list[str]] = {}
+    for writer, members in analysis.sharing.items():
+        users = {user.name for name in members for user in analysis.by_name[name].users}
+        readers[writer] = sorted(users - members - {writer})
     above = _ancestors_among(analysis, {name for names in readers.values() for name in names})
     later: dict[str, list[str]] = {}
     for writer, names in readers.items():
@@ -257,15 +255,9 @@ def _order_tensors(placeable: PlaceableGraph, analysis: Analysis) -> list[Tensor
     return [TensorRow(reader, tuple(writers), 0) for reader, writers in later.items()]
 
 
-def _readers(analysis: Analysis, writer: str, members: frozenset[str]) -> list[str]:
-    """Who reads the memory that the writer overwrites, views of it apart."""
-    users = (user.name for name in members for user in analysis.by_name[name].users)
-    return sorted({name for name in users if name != writer and name not in members})
-
-
 def _ancestors_among(analysis: Analysis, named: set[str]) -> Callable[[str, str], bool]:
-    """(operator, name in `named`) -> whether the operator needs that name's result. Bit sets of
-    the named alone: of all operators they would grow with the square of the graph."""
+    """Returns a function of (operator, name in `named`): whether the operator depends on the name's
+    result. Bit sets cover only `named`: for all operators they would grow quadratically."""
     bit = {name: 1 << position for position, name in enumerate(sorted(named))}
     reached: dict[str, int] = {}
     for node in analysis.nodes:

@@ -1,4 +1,4 @@
-"""A captured step with the values of a part of the model, for who has memory for that part."""
+"""Captures a step with the values of only a part of the model, in memory for that part."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 
 @dataclass(frozen=True)
 class CapturedPart:
-    """step: its parameters and buffers have values where they were wanted. note: why the whole
-    model was built all the same, which needs memory for all of it for a moment; or nothing."""
+    """step: only the wanted parameters and buffers have values. note: why the whole model was built
+    all the same, which takes memory for all of it for a moment; empty where it was not."""
 
     step: CapturedStep
     note: str = ""
@@ -36,19 +36,19 @@ def capture_part(
     wanted: Collection[str],
     others: bool,
 ) -> CapturedPart:
-    """As capture(), the same values included, with those of the operators `wanted` only.
+    """Captures the step as capture() does, with the same values, but only of operators in `wanted`.
 
-    others: whether StateNames.others have values, too. Raises CaptureError.
+    others: whether StateNames.others have values too. Raises CaptureError.
     """
     try:
         with collector_paused():
             step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
         captured = captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
         if any(is_fake(tensor) for tensor in captured.batches(0)):
-            raise NotRepeatableError("batches are made of tensors of the function")
+            raise NotRepeatableError("batches are made of tensors that the function made")
         return CapturedPart(_with_values(captured, recording, set(wanted), others))
     except (NotRepeatableError, CaptureError) as error:
-        # What is wrong with the model itself is said by what follows.
+        # An error of the model itself is raised again by the capture of the whole model.
         why = one_line(error)
     captured = capture(model_path, batch, optimizer, seed, accumulate, autocast, device_type)
     return CapturedPart(captured, f"the whole model was built first: {why}")
@@ -57,7 +57,7 @@ def capture_part(
 def _with_values(
     captured: CapturedStep, recording: Recording, wanted: set[str], others: bool
 ) -> CapturedStep:
-    """Everything at once: the model is built again once."""
+    """Makes all wanted values at once, so that the model is built again only once."""
     code, names = captured.code, captured.names
     held = {("held", i): v for i, v in captured.values.items() if i in wanted}
     constants = {("constant", i): v for i, v in code.constants.items()}

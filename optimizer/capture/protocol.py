@@ -1,4 +1,4 @@
-"""What a model file provides.
+"""Defines what a model file provides, and loads it.
 
 A plan names `module:function`. The function is called as `function(batch=…, seed=…)` and returns a
 TrainingStep. Just before the call torch's generator is seeded with `seed`, so that every process
@@ -23,11 +23,11 @@ DeviceType = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One training step, of fixed shapes.
+    """One training step with fixed shapes.
 
-    model           in training mode. With `loss` None, `model(*inputs)` returns the scalar loss
-    example_inputs  tensors of the shapes, strides and types of every batch
-    batches         step number (from 0) -> inputs of that step; the same on every process, and
+    model           in training mode; where `loss` is None, `model(*inputs)` returns the scalar loss
+    example_inputs  tensors with the shapes, strides and types of every batch
+    batches         step number (from 0) -> inputs of that step; the same in every process, and
                     without use of torch's global generator
     loss            if given, the scalar loss is `loss(model(*inputs[:-1]), inputs[-1])`
     """
@@ -39,7 +39,7 @@ class TrainingStep:
 
 
 class ModelWithLoss(torch.nn.Module):
-    """The last input is the target."""
+    """A model with its loss; the last input is the target."""
 
     def __init__(self, model: torch.nn.Module, loss: torch.nn.Module) -> None:
         super().__init__()
@@ -52,10 +52,10 @@ class ModelWithLoss(torch.nn.Module):
 
 
 class UnderAutocast(torch.nn.Module):
-    """The module under torch.autocast: matrix products and convolutions in the smaller type, where
-    torch's lists say so; parameters, their gradients and the optimizer stay as they are."""
+    """Runs a module under torch.autocast: matrix products and convolutions use the smaller type,
+    where torch's lists say so; parameters, gradients and optimizer keep their type."""
 
-    PREFIX = "module"  # of its parameters' names
+    PREFIX = "module"  # of the parameters' names
 
     def __init__(self, module: torch.nn.Module, autocast: Autocast) -> None:
         super().__init__()

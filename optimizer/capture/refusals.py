@@ -1,24 +1,20 @@
-"""What a captured step must not hold: said before anything is placed, with the user's source line.
+"""Refuses steps that no rank could run, before anything is placed, with the user's source line.
 
-Each of these would otherwise fail, or train wrongly, on the ranks only.
+Without this, such a step would fail or train wrongly only once it runs on the ranks.
 """
 
 from __future__ import annotations
-
-import re
 
 import torch
 from torch import fx
 
 from placewire.optimizer.capture.branches import Conditional
-from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.errors import CaptureError, user_location_in
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import is_random
-from placewire.optimizer.capture.sources import is_installed
 
-# These kernels return other tensors than they declare: a graph of them cannot be run.
+# These kernels return other tensors than they declare, so that a graph of them cannot be run.
 _UNDECLARED = ("aten.mkldnn_rnn_layer.", "aten.mkldnn_rnn_layer_backward.")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
 
 
 def refuse_what_cannot_run(joint: JointGraph, where: str) -> None:
@@ -37,16 +33,10 @@ def refuse_what_cannot_run(joint: JointGraph, where: str) -> None:
 
 
 def source_of(node: fx.Node, otherwise: str) -> str:
-    """`file:line: source` of the user's line that a node came from; else its module, or
-    `otherwise`."""
-    frames = [
-        frame
-        for frame in _FRAME.findall(node.stack_trace or "")
-        if not (frame[0].startswith("<") or is_installed(frame[0]))
-    ]
-    if frames:
-        file, number, source = frames[-1]
-        return f"{file}:{number}: `{source.strip()}`"
+    """Returns `file:line: source` of the user's line that made the node; else its module behind
+    `otherwise`, or `otherwise` alone."""
+    if location := user_location_in(node.stack_trace or ""):
+        return location
     modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     names = [f"{kind} {path}".strip() for path, kind in modules.values()]
     return f"{otherwise}: {names[-1]}" if names else otherwise
@@ -74,7 +64,8 @@ def _refuse_operator(node: fx.Node, where: str) -> None:
 
 
 def _refuse_in_a_side(node: fx.Node, conditional: Conditional, where: str) -> None:
-    """The backward pass computes the side again, and would draw other random numbers."""
+    """Refuses loops, and random numbers: the backward pass computes the side again, and would draw
+    other ones."""
     for inner in conditional.nodes():
         if is_random(inner):
             raise CaptureError(
@@ -89,8 +80,8 @@ def _refuse_in_a_side(node: fx.Node, conditional: Conditional, where: str) -> No
 
 
 def _refuse_shared_memory(joint: JointGraph, where: str) -> None:
-    """Tied parameters are one object. Of two objects in one memory, one is overwritten with the
-    other in a single process, and they grow apart on two servers."""
+    """Refuses distinct objects in one memory: in a single process a step that writes one also
+    writes the other, but on two servers they would drift apart. Tied parameters are one object."""
     written = {*joint.gradients, *joint.new_buffers}
     holders: dict[int, dict[int, str]] = {}
     for name, value in joint.values.items():

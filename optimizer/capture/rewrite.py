@@ -1,9 +1,9 @@
-"""The joint graph made placeable.
+"""Makes the joint graph placeable.
 
-After this every node is one operator: parameters, buffers and inputs are placeholders with readable
-names, each trainable parameter has one `update` node, each written buffer one `copy_` node, and
-constants are attributes that every rank keeps for itself. Only updates and copies write in place.
-Several micro-batches are as many copies of the graph.
+In the result every node is one operator: parameters, buffers and inputs are placeholders with
+readable names, each trainable parameter has one `update` node, each written buffer one `copy_`
+node, and constants are attributes that every rank keeps for itself. Only updates and copies write
+in place. With several micro-batches the graph has as many copies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from placewire.optimizer.capture.writers import add_copies, add_updates, merge_t
 
 aten = torch.ops.aten
 
-# A buffer that no step writes is kept by every rank that reads it, if it is at most this large: a
-# copy costs memory once, a message costs time at every step.
+# A buffer of at most this size that no step writes is kept by every rank that reads it: a copy
+# costs memory once, a message costs time in every step.
 REPLICATED_BYTES = 1 << 20
 
 
@@ -33,9 +33,9 @@ REPLICATED_BYTES = 1 << 20
 class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
-    parameters and buffers: real values by node name. names: how the module that was exported calls
-    each of them, by node name; several where parameters are tied. writers: node name of each update
-    or copy to the node name of what it writes. inputs: node name to position.
+    parameters, buffers: real values by node name. names: by node name the names of each of these
+    in the exported module, several where parameters are tied. inputs: node name to position.
+    writers: node name of each update or copy to the node name of what it writes.
     """
 
     graph: fx.Graph
@@ -51,7 +51,7 @@ class PlaceableGraph:
 def placeable(
     joint: JointGraph, choice: OptimizerChoice, micro_batches: int, batch_tensors: int
 ) -> PlaceableGraph:
-    """Rewrites joint.graph in place. `joint` is of one micro-batch, which has batch_tensors inputs;
+    """Rewrites joint.graph in place. joint: of one micro-batch, which has batch_tensors inputs;
     input k of micro-batch m gets position m * batch_tensors + k."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
@@ -76,9 +76,10 @@ def placeable(
                 rename(node, "input", str(position))
             inputs[node.name] = position
     _drop_dead(graph, keep={joint.loss.name, *writers})
+    read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(
         graph=graph,
-        constants={k: v for k, v in constants.items() if _is_read(graph, k)},
+        constants={k: v for k, v in constants.items() if k in read_constants},
         parameters={node: joint.values[name].detach() for node, name in parameters.items()},
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
         names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
@@ -89,7 +90,7 @@ def placeable(
 
 
 def _without_identity_views(joint: JointGraph) -> JointGraph:
-    """detach, and chains such as t(t(x)), give back what they were made from."""
+    """Removes views that equal what they were made from: detach, and chains such as t(t(x))."""
     instead: dict[fx.Node, fx.Node] = {}
     for node in list(joint.graph.nodes):
         original = _identical_ancestor(node) if node.op == "call_function" else None
@@ -105,7 +106,8 @@ def _without_identity_views(joint: JointGraph) -> JointGraph:
 
 
 def _identical_ancestor(node: fx.Node) -> fx.Node | None:
-    """The furthest node up a chain of views with the same memory, shape, strides and type."""
+    """Returns the furthest ancestor in the node's chain of views that has the same memory, shape,
+    strides and type."""
     found, current = None, node
     while current.all_input_nodes:
         above = current.all_input_nodes[0]
@@ -116,15 +118,15 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
         if (
             Layout.of(a) == Layout.of(b)
             and a.storage_offset() == b.storage_offset()
-            and not a.is_complex()  # a conjugate is a view, too
+            and not a.is_complex()  # a conjugate is a view too
         ):
             found = above
     return found
 
 
 def _constants_of_placeholders(joint: JointGraph, micro_batches: int) -> dict[str, torch.Tensor]:
-    """The loss's own gradient (one, or its share in the mean), and small buffers that are only
-    read."""
+    """Makes these placeholders constants: the loss's own gradient (one, or its share in the mean),
+    and small buffers that are only read."""
     constants: dict[str, torch.Tensor] = {}
     for node in joint.tangents:
         value = node.meta["val"]
@@ -147,10 +149,8 @@ def _to_constant(graph: fx.Graph, placeholder: fx.Node) -> str:
 
 
 def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
-    """One node for the input's gradient and one for weight and bias: they can run at once.
-
-    Weight and bias stay together: the kernel computes the one with the other.
-    """
+    """Splits the node into one for the gradient of the input and one for those of weight and bias,
+    which can then run at the same time. The kernel computes weight and bias together."""
     arguments: tuple[Any, ...] = node.args
     *rest, mask = arguments
     if not (mask[0] and (mask[1] or mask[2])):
@@ -170,11 +170,7 @@ def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _drop_dead(graph: fx.Graph, keep: set[str]) -> None:
-    """Everything that neither the loss nor an update needs."""
+    """Erases the nodes that no node in `keep` needs."""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.name not in keep:
             graph.erase_node(node)
-
-
-def _is_read(graph: fx.Graph, constant: str) -> bool:
-    return any(node.target == constant for node in graph.find_nodes(op="get_attr"))

@@ -1,4 +1,4 @@
-"""Which source files a captured step came from."""
+"""Finds the source files from which a captured step came."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_installed(file: str) -> bool:
 
 
 def source_digests() -> dict[str, str]:
-    """sha256 by absolute path of every module loaded so far that is not installed.
+    """Returns the sha256, by absolute path, of every loaded module that is not installed.
 
-    While they are the same, with the same arguments and torch, the capture is the same.
+    While these are the same, the same arguments and torch give the same capture.
     """
     files = {
         str(Path(file).resolve())
         for module in list(sys.modules.values())
-        # Thousands are installed ones, under names that need not be resolved to see it.
+        # Thousands of modules are installed; most show it without the cost of resolving a path.
         if (file := getattr(module, "__file__", None))
         and file.endswith(".py")
         and not ("site-packages" in file or file.startswith(_INSTALLED))

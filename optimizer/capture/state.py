@@ -1,4 +1,4 @@
-"""What a checkpoint calls a step's parameters and buffers: the names of plain PyTorch."""
+"""Gives a step's parameters and buffers the names that plain PyTorch has for them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from placewire.optimizer.capture.rewrite import PlaceableGraph
 
 @dataclass(frozen=True)
 class StateName:
-    """part: `model` (a name of model.state_dict()), `loss` (of loss.state_dict()), or `transient`
-    (a buffer that neither has, because its module does not save it)."""
+    """part: `model` (name is from model.state_dict()), `loss` (from loss.state_dict()), or
+    `transient` (a buffer that its module does not save)."""
 
     part: str
     name: str
@@ -26,10 +26,9 @@ class StateName:
 
 @dataclass(frozen=True)
 class StateNames:
-    """of: by operator id; several names where parameters are tied, the first is the optimizer's.
-
-    others: what model and loss save and no operator holds: constants of the step, and parameters
-    that it does not use. Steps never change them.
+    """of: by operator id; several names where parameters are tied, of which the optimizer uses the
+    first. others: what model and loss save and no operator holds, which are constants of the step
+    and parameters that it does not use; steps never change them.
     """
 
     of: Mapping[str, tuple[StateName, ...]]
@@ -46,7 +45,7 @@ def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
     }
 
     def named(exported: str) -> StateName:
-        """With a loss, the exported module is a pair of both; without, it is the model."""
+        """Strips the part's name, which exported names have where the step has a loss."""
         part, _, name = (
             exported.partition(".") if step.loss is not None else ("model", "", exported)
         )

@@ -1,4 +1,4 @@
-"""capture(): a model path to a training step that can be placed."""
+"""Captures the training step that a model path names, ready to be placed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import (
     refuse_what_does_not_split,
     split_batch,
-    split_batches,
 )
 from placewire.optimizer.capture.moving import on_device
 from placewire.optimizer.capture.operators import Analysis, analyse, operator_graph
@@ -39,11 +38,11 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 class CapturedStep:
     """A captured training step; operator ids are node names of `code.graph`.
 
-    operators   the same as an OperatorGraph, without seconds
+    operators   the step as an OperatorGraph, without seconds
     code        the nodes, the real parameters and buffers before the first step, constants, loss
-    analysis    layouts, which operators allocate, draw random numbers, share memory
-    batches     step number -> inputs, by position; of all micro-batches, one after another
-    names       where a checkpoint keeps parameters and buffers, see state_names()
+    analysis    layouts, and which operators allocate, draw random numbers, share memory
+    batches     step number -> inputs, by position; those of all micro-batches, one after another
+    names       the names of parameters and buffers in a checkpoint
     """
 
     optimizer: OptimizerChoice
@@ -69,7 +68,7 @@ class CapturedStep:
 
     @property
     def device(self) -> torch.device:
-        """Where it was captured, and where it runs."""
+        """The device on which the step was captured, and on which it runs."""
         return next(iter(self.code.parameters.values())).device
 
     @property
@@ -89,10 +88,10 @@ def capture(
 ) -> CapturedStep:
     """Imports the model, builds it under the seed, and captures its step.
 
-    accumulate: the batch is cut into as many equal micro-batches, whose gradients are added before
-    the update; the loss is the mean of theirs. autocast: model and loss run under torch.autocast.
-    device_type: where the step will run; cuda is the process's current CUDA device, and gives
-    other operators than cpu where torch has others there.
+    accumulate: the batch is cut into this many equal micro-batches, whose gradients are added
+    before the update; the loss is the mean of theirs. autocast: model and loss run under
+    torch.autocast. device_type: where the step will run; cuda is the process's current CUDA device,
+    for which torch may have other operators.
     Two processes with the same arguments, torch and sources get the same operators
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
@@ -101,11 +100,11 @@ def capture(
 
 
 def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
-    """On that device. Raises CaptureError."""
+    """Returns the model's step on that device. Raises CaptureError."""
     if device_type == "cuda" and not torch.cuda.is_available():
         raise CaptureError(
-            f"{model_path} is to run on a CUDA device, and there is none here, or torch is built "
-            "without CUDA"
+            f"{model_path} is to run on a CUDA device, but this machine has none, or its torch is "
+            "built without CUDA"
         )
     step = load_training_step(model_path, batch, seed)
     return step if device_type == "cpu" else on_device(step, torch.device(device_type))
@@ -121,7 +120,7 @@ def captured_from(
     accumulate: int,
     autocast: Autocast | None,
 ) -> CapturedStep:
-    """capture() of a step that was built already, on real tensors or on fake ones."""
+    """Does what capture() does for a step that is built already, on real or on fake tensors."""
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
     refuse_what_does_not_split(step.example_inputs, batch, accumulate, model_path)
     count = len(step.example_inputs)
@@ -142,13 +141,13 @@ def captured_from(
         "sources": source_digests(),
     }
     name = f"{model_path} batch {batch}"
-    root = "model." if step.loss is None else ""  # as ModelWithLoss has it
+    root = "model." if step.loss is None else ""  # ModelWithLoss adds it otherwise
     return CapturedStep(
         optimizer=optimizer,
         seed=seed,
         operators=operator_graph(code, analysis, optimizer, name, notes, root),
         code=code,
         analysis=analysis,
-        batches=split_batches(step.batches, accumulate),
+        batches=lambda number: split_batch(step.batches(number), accumulate),
         names=state_names(step, code),
     )

@@ -1,4 +1,4 @@
-"""What depends on the number of the step: random operators, and updates by their learning rate."""
+"""Modules that depend on the number of the step: seeds of random operators, and updates."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 
 
 class Stepped(torch.nn.Module):
-    """`step` is set from outside before every step, from 0; nothing is carried over from the step
-    before, so that a run may begin at any."""
+    """`step` is set from outside before every step, from 0, so that a run may begin at any step."""
 
     step: int = 0
 
@@ -32,6 +31,6 @@ class Seeder(Stepped):
 
 
 def operator_seed(seed: int, step: int, operator: int) -> int:
-    """63 bits; neighbours in any argument share nothing."""
+    """Returns 63 bits; those of neighbouring arguments are unrelated."""
     digest = hashlib.blake2b(f"{seed},{step},{operator}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,8 +1,9 @@
-"""One optimizer step for one parameter, in place.
+"""Runs one optimizer step for one parameter, in place.
 
-The fused kernels of torch make one pass over memory and need no workspace; where gradients are
-clipped, the scaled gradient is one. A parameter's update uses only its own gradient and state, the
-number of the step, and the one coefficient of clipping, so it gives the same bits wherever it runs.
+The fused kernels of torch make one pass over memory and need no workspace, but for the scaled
+gradient where gradients are clipped. A parameter's update uses only its own gradient and state, the
+number of the step, and the coefficient of clipping, so that it gives the same bits wherever it
+runs.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ DEFAULTS: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """name: adamw or sgd; options as in DEFAULTS. Raises CaptureError for others.
+    """name: adamw or sgd. options: those in DEFAULTS. Raises CaptureError for any other.
 
-    clip_norm: the gradients of all parameters are scaled by one coefficient, so that the norm of
-    all of them together is at most this, as torch.nn.utils.clip_grad_norm_ does.
+    clip_norm: the gradients of all parameters are scaled by one coefficient, so that their norm
+    together is at most this, as in torch.nn.utils.clip_grad_norm_.
     """
 
     name: str = "adamw"
@@ -42,12 +43,10 @@ class OptimizerChoice:
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> OptimizerChoice:
-        """From a mapping of the fields, the schedule as one, too. Raises CaptureError, and
-        TypeError for what is no field."""
-        given = dict(document)
-        return OptimizerChoice(
-            **{**given, "schedule": LearningRateSchedule(**given.get("schedule") or {})}
-        )
+        """document: the fields, and in `schedule` the fields of the schedule. Raises CaptureError,
+        and TypeError for an unknown field."""
+        schedule = LearningRateSchedule(**document.get("schedule") or {})
+        return OptimizerChoice(**{**document, "schedule": schedule})
 
     def __post_init__(self) -> None:
         if self.name not in DEFAULTS:
@@ -63,7 +62,7 @@ class OptimizerChoice:
             raise CaptureError(f"clip_norm {self.clip_norm:g} must be more than 0")
 
     def lr_at(self, step: int) -> float:
-        """step: its number, from 0."""
+        """step: the step's number, from 0."""
         return self.lr * self.schedule.factor_at(step)
 
     @property
@@ -71,14 +70,14 @@ class OptimizerChoice:
         return {**DEFAULTS[self.name], **self.options}
 
     def state_bytes(self, parameter_bytes: int) -> int:
-        """What the optimizer keeps for a parameter of that size."""
+        """Returns how much the optimizer keeps for a parameter of that size."""
         if self.name == "adamw":
             return 2 * parameter_bytes
         return parameter_bytes if self.all_options["momentum"] else 0
 
     @property
     def torch_options(self) -> Mapping[str, object]:
-        """As an entry of param_groups of torch.optim has them."""
+        """The options as in an entry of torch.optim's param_groups."""
         options = dict(self.all_options)
         if self.name == "adamw":
             betas = (options.pop("beta1"), options.pop("beta2"))
@@ -101,7 +100,7 @@ class AdamW(Stepped):
         self.choice = choice
         self.average = torch.zeros_like(parameter)
         self.average_of_squares = torch.zeros_like(parameter)
-        # Where the fused kernel reads it.
+        # On the parameter's device, where the fused kernel reads it.
         self.steps = torch.zeros((), device=parameter.device)
 
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
@@ -137,7 +136,7 @@ class AdamW(Stepped):
 
 
 class Sgd(Stepped):
-    """With torch's convention: the first momentum buffer is the first gradient, undamped."""
+    """By torch's convention the first momentum buffer is the first gradient, undamped."""
 
     def __init__(self, choice: OptimizerChoice) -> None:
         super().__init__()
@@ -174,22 +173,22 @@ class Sgd(Stepped):
 
 
 def clip_coefficient(norms: list[torch.Tensor], clip_norm: float) -> torch.Tensor:
-    """norms: float[k] each, of the gradients in the order of the parameters -> the scalar that
-    every gradient is multiplied by, at most 1. The arithmetic of torch.nn.utils.clip_grad_norm_."""
+    """Returns the scalar, at most 1, that every gradient is multiplied by, with the arithmetic of
+    torch.nn.utils.clip_grad_norm_. norms: float[k] each, in the order of the parameters."""
     total = torch.linalg.vector_norm(torch.cat(norms), 2.0)
     return torch.clamp(clip_norm / (total + 1e-6), max=1.0)
 
 
 def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Tensor:
-    """A new tensor: others may still read the gradient, or a message send it."""
+    """Returns a new tensor where it scales: others may still read the gradient, or send it."""
     return gradient if coefficient is None else gradient * coefficient
 
 
 def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> AdamW | Sgd:
-    """A module (parameter, gradient[, coefficient of clipping]) -> None that holds the optimizer
-    state of the parameter.
+    """Returns a module (parameter, gradient[, coefficient of clipping]) -> None that holds the
+    optimizer state of the parameter.
 
-    Its state(parameter, steps_done) is what torch.optim keeps for that parameter after so many
-    steps, by torch's names; the tensors are the update's own, to be read or to be overwritten.
+    Its state(parameter, steps_done) returns what torch.optim keeps for that parameter after so many
+    steps, by torch's names; the tensors are the module's own, to be read or overwritten.
     """
     return AdamW(choice, parameter) if choice.name == "adamw" else Sgd(choice)

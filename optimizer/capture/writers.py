@@ -1,6 +1,6 @@
-"""What a step writes: one update per parameter, one copy per buffer.
+"""Adds the nodes that write: one update per parameter, one copy per buffer.
 
-Tied parameters (one object under several names) are one parameter whose gradients are added.
+Tied parameters (one object under several names) become one parameter whose gradients are added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Names = dict[str, str]
 
 
 def merge_ties(joint: JointGraph) -> tuple[JointGraph, dict[str, tuple[str, ...]]]:
-    """Rewrites the graph: of tied parameters the first stays. With all names of those that stay."""
+    """Rewrites the graph so that of tied parameters only the first stays. Returns also all names of
+    each parameter that stays."""
     ties: dict[int, list[str]] = {}
     for name in joint.parameters:
         ties.setdefault(id(joint.values[name]), []).append(name)
@@ -39,7 +40,7 @@ def merge_ties(joint: JointGraph) -> tuple[JointGraph, dict[str, tuple[str, ...]
 
 
 def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
-    """From the first to the last, where the graph is written."""
+    """Adds the parts from the first to the last, at the graph's point of insertion."""
     total = parts[0]
     for part in parts[1:]:
         added = graph.call_function(aten.add.Tensor, (total, part))
@@ -50,11 +51,11 @@ def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
 
 
 def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Names]:
-    """(node names to parameters, updates to the nodes that they write). What the step does not use
-    is left out.
+    """Returns (node names to parameters, updates to the nodes that they write), without parameters
+    that the step does not use.
 
-    Gradients get the strides of their parameters, as `.grad` has them: the fused optimizers go
-    through the memory of both, and a norm's last bit depends on the order.
+    Gradients get the strides of their parameters, as in `.grad`: the fused optimizers go through
+    the memory of both, and a norm's last bit depends on the order.
     """
     graph, held, writers = joint.graph, {}, {}
     trained: dict[str, fx.Node] = {}
@@ -81,7 +82,7 @@ def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Name
 
 
 def add_copies(joint: JointGraph) -> tuple[Names, Names]:
-    """(node names to buffers, copies to the nodes that they write)."""
+    """Returns (node names to buffers, copies to the nodes that they write)."""
     held, writers = {}, {}
     for name, node in joint.buffers.items():
         new = joint.new_buffers.get(name)

@@ -1,4 +1,4 @@
-"""Measured profiles, kept under everything that they depend on."""
+"""Keeps measured profiles in files named by everything that they depend on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.measure import Profile
 
 CACHE_VERSION = 5
+_PLAIN = ("whole_step_seconds", "warm_up_steps", "samples", "program_bytes", "process_bytes")
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class ProfileKey:
 
 
 def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile | None:
-    """None where there is none, or where the file is not one for this key (it is then measured
-    anew and replaced)."""
+    """Returns None where there is no file, or where it does not fit the key; the caller then
+    measures and replaces it."""
     file = key.file(folder)
     if not file.is_file():
         return None
@@ -50,11 +51,7 @@ def load_profile(folder: Path, key: ProfileKey, graph: OperatorGraph) -> Profile
         return Profile(
             seconds=np.array([seconds[identifier] for identifier in graph.ids]),
             workspace_bytes=np.array([workspace[identifier] for identifier in graph.ids]),
-            whole_step_seconds=document["whole_step_seconds"],
-            warm_up_steps=document["warm_up_steps"],
-            samples=document["samples"],
-            program_bytes=document["program_bytes"],
-            process_bytes=document["process_bytes"],
+            **{name: document[name] for name in _PLAIN},
         )
     except (ValueError, KeyError, TypeError):
         return None
@@ -66,10 +63,6 @@ def save_profile(folder: Path, key: ProfileKey, graph: OperatorGraph, profile: P
         "key": dict(key.fields),
         "seconds": dict(zip(graph.ids, profile.seconds.tolist(), strict=True)),
         "workspace_bytes": dict(zip(graph.ids, profile.workspace_bytes.tolist(), strict=True)),
-        "whole_step_seconds": profile.whole_step_seconds,
-        "warm_up_steps": profile.warm_up_steps,
-        "samples": profile.samples,
-        "program_bytes": profile.program_bytes,
-        "process_bytes": profile.process_bytes,
+        **{name: getattr(profile, name) for name in _PLAIN},
     }
     write_json(key.file(folder), document)

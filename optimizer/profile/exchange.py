@@ -1,8 +1,8 @@
-"""A profile that another machine asks for: what it knows comes in, what was found goes back.
+"""Serves a profile to another machine over standard input and output, both in JSON.
 
-Both are JSON, on standard input and output: nothing is left behind on this machine.
-    in    {file name: a measured profile, as --cache keeps it}
-    out   {"graph": a graph file's content, "profiles": those that were not known}
+Nothing is left behind on this machine.
+    in    {file name: a measured profile that the other machine has, as --cache keeps it}
+    out   {"graph": a graph file's content, "profiles": the profiles that it did not have}
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PROFILE_NAME = re.compile(r"profile-[0-9a-f]{16}\.json")
 
 
 def exchange(asked: int, answered: int, measure: Callable[[Path], OperatorGraph]) -> None:
-    """asked, answered: descriptors that are read to their end and written. measure: given a folder
-    of measured profiles, adds to it what it measures.
+    """asked: a descriptor that is read to its end. answered: a descriptor for the answer. measure:
+    takes a folder of measured profiles, and adds to it what it measures.
 
-    Raises GraphError where what was asked is not as above.
+    Raises GraphError where the request has not the form above.
     """
     with open(asked, "rb", closefd=False) as stream:
         known = json.loads(stream.read() or b"{}")
@@ -44,19 +44,19 @@ def exchange(asked: int, answered: int, measure: Callable[[Path], OperatorGraph]
 
 
 def require_profiles(documents: Any) -> Mapping[str, Any]:
-    """Raises GraphError where these are no profiles under names of their own: a name becomes a
-    file's."""
+    """Raises GraphError for a name that a file of profiles cannot have, because names become
+    files."""
     if not isinstance(documents, dict):
-        raise GraphError("profiles are an object of file names and profiles")
+        raise GraphError("profiles must be an object of file names and profiles")
     for name in documents:
         if not _PROFILE_NAME.fullmatch(name):
-            raise GraphError(f"{name[:80]!r} is no name of a profile")
+            raise GraphError(f"{name[:80]!r} is not the name of a profile")
     return documents
 
 
 def own_output() -> int:
-    """A descriptor of standard output for the answer alone: whatever else prints there from now on
-    (a model, a library) goes to standard error."""
+    """Returns a descriptor of standard output for the answer alone; what a model or a library
+    prints from now on goes to standard error."""
     descriptor = os.dup(1)
     os.dup2(2, 1)
     return descriptor

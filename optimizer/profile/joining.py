@@ -1,4 +1,4 @@
-"""Profiles of one step from several servers as one graph: a column of times per device type."""
+"""Joins profiles of one step from several servers into a graph with times per device type."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
-# Notes that say how the times of one type came to be; the others are of the captured step.
+# Notes about the measurement of one device type; the other notes are about the captured step.
 _OF_THE_MEASUREMENT = (
     "server", "processor", "accelerator", "threads", "torch", "warm_up_steps", "samples",
     "sum_of_medians_seconds", "whole_step_seconds", "calibration", "program_bytes",
@@ -18,11 +17,9 @@ _OF_THE_MEASUREMENT = (
 
 
 def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
-    """graphs: by device type, with its times, and `server` in the notes. One graph with the device
-    types in this order; what an operator, and a rank's program, holds is the most that it held
-    anywhere.
-
-    Raises GraphError, naming both servers, where two captured different steps.
+    """Returns one graph with the device types in this order; memory of operators, and of a rank's
+    program, is the largest on any server. graphs: by device type, with its times, and `server` in
+    the notes. Raises GraphError, naming both servers, where two captured different steps.
     """
     (first_type, first), *others = graphs.items()
     for device_type, graph in others:
@@ -39,15 +36,10 @@ def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
         common["program_bytes"] = max(programs)
     return replace(
         first.with_seconds(columns),
-        activation_bytes=_most([g.activation_bytes for g in graphs.values()]),
-        workspace_bytes=_most([g.workspace_bytes for g in graphs.values()]),
+        activation_bytes=np.max([g.activation_bytes for g in graphs.values()], axis=0),
+        workspace_bytes=np.max([g.workspace_bytes for g in graphs.values()], axis=0),
         notes={**common, "profiles": measurements},
     )
-
-
-def _most(arrays: list[IntArray]) -> IntArray:
-    most: IntArray = np.max(arrays, axis=0)
-    return most
 
 
 def _difference(*ends: tuple[str, OperatorGraph]) -> str:
@@ -70,4 +62,4 @@ def _first_unlike(one: OperatorGraph, other: OperatorGraph) -> str:
     for mine, theirs in zip(*rows, strict=True):
         if mine != theirs:
             return f"the first operators that differ are {mine[0]!r} ({mine[1]}) and {theirs[0]!r}"
-    return "their operators are the same, what they read of each other is not"
+    return "their operators are the same, but not what these read of each other"

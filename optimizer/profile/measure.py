@@ -1,12 +1,12 @@
-"""The time and the workspace of each operator, measured on this machine.
+"""Measures the time and the workspace of each operator on this machine.
 
 Every sample is one whole training step on real data, clocked operator by operator, so that caches
 and memory are as they are in training. Nothing else should run: a profile taken under contention
 predicts badly.
 
 The sum of the operators' medians is not quite the median step: reading the clock takes time, and
-what disturbs a step disturbs another operator each time, which no operator's median shows.
-`calibrated` spreads that difference over the operators, in proportion to their times.
+disturbances hit a different operator in each step, so that no operator's median shows them.
+`calibrated` spreads this difference over the operators, in proportion to their times.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.capture.allocations import Allocations, workspace_bytes
+from placewire.optimizer.capture.allocations import workspace_bytes
 from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
 from placewire.optimizer.capture.step import CapturedStep
-from placewire.optimizer.profile.interpret import Call, StepInterpreter
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.straight import StraightStep
 
 
 @dataclass(frozen=True)
 class Profile:
-    """seconds: float64[n] in the graph's order, 0 for what is there when a step begins.
+    """seconds: float64[n] in the graph's order, 0 for values that exist before a step begins.
     workspace_bytes: int64[n].
 
-    whole_step_seconds: the median step without clocks, against sum_of_medians_seconds.
-    program_bytes: what the process holds beside the step's tensors between steps, process_bytes the
-    most that it holds in one, tensors included; None where that cannot be told.
+    whole_step_seconds: the median step without clocks, to compare with sum_of_medians_seconds.
+    program_bytes: what the process holds between steps beside the step's tensors. process_bytes:
+    the most that it holds during a step, tensors included. Both None where they cannot be measured.
     """
 
     seconds: FloatArray
@@ -52,7 +50,7 @@ class Profile:
         return float(self.seconds.sum())
 
     def calibrated(self) -> Profile:
-        """With times that sum to the whole step."""
+        """Returns the profile with times that sum to the whole step."""
         factor = self.whole_step_seconds / self.sum_of_medians_seconds
         return replace(self, seconds=self.seconds * factor)
 
@@ -63,10 +61,14 @@ def measure(
     sampling: Sampling,
     say: Callable[[str], None],
 ) -> Profile:
-    """Trains the captured step's own parameters for about 1.5 x samples steps. Not calibrated."""
+    """Trains the captured step's own parameters for about 1.5 x samples steps. Returns a profile
+    that is not calibrated."""
     torch.set_num_threads(threads)
-    workspace = _workspace(captured)
     program = StraightStep(captured)
+    # The workspace is that of the second step: the first also makes optimizer state, and what
+    # libraries keep.
+    program.run(program.load(0))
+    workspace = workspace_bytes(captured, program.run_weighed(program.load(1)))
     begun, warm_up = time.monotonic(), 0
     while sampling.wants_warm_up(warm_up, time.monotonic() - begun):
         program.run(program.load(warm_up))
@@ -78,9 +80,11 @@ def measure(
     while sampling.wants_sample(len(clocked), time.monotonic() - begun):
         inputs = program.load(warm_up + len(clocked))
         clocked.append(program.run_clocked(inputs))
-        # Whole steps in between, so that both see the same machine.
+        # Whole steps alternate with clocked ones, so that both see the same machine.
         if len(clocked) % 2 == 1:
-            whole.append(program.run(inputs))
+            started = time.perf_counter()
+            program.run(inputs)
+            whole.append(time.perf_counter() - started)
         say(f"profile: sample {len(clocked)}, step {whole[-1] * 1e3:.1f} ms")
     seconds = np.zeros(captured.operators.operator_count)
     indices = [captured.operators.index_of[name] for name in program.clocked]
@@ -94,18 +98,3 @@ def measure(
         program_bytes=meter.program_bytes,
         process_bytes=meter.program_and_step_bytes,
     )
-
-
-def _workspace(captured: CapturedStep) -> IntArray:
-    """From the second step: the first also makes optimizer state, and what libraries keep."""
-    interpreter = StepInterpreter(captured)
-    interpreter.run(interpreter.load(0))
-    inputs, allocations = interpreter.load(1), Allocations(captured.device.type)
-
-    def counted(name: str, call: Call, arguments: Any, options: Any) -> Any:
-        with allocations.of(name):
-            return call(*arguments, **options)
-
-    with allocations.watched():
-        interpreter.run_each(inputs, counted)
-    return workspace_bytes(captured, allocations.peaks)

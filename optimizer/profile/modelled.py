@@ -1,9 +1,9 @@
-"""Times without hardware: a roofline per operator.
+"""Models operator times of named devices by a roofline, without hardware.
 
     seconds = launch latency + max(FLOPs / (peak x reached), bytes / (bandwidth x reached))
 
-An operator without FLOPs and traffic (a view, a parameter) takes no time. What an operator is like
-is read off its type, the name of its kernel.
+An operator without FLOPs and traffic (a view, a parameter) takes no time. The kind of an operator
+follows from its type, the name of its kernel.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.devices import DEVICES, Kind, ModelledDevice
 
-_KINDS: dict[Kind, frozenset[str]] = {
-    "matmul": frozenset(
-        {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul", "gemm", "einsum",
-         "matmulinteger", "qlinearmatmul", "lstm", "gru", "rnn"}
-    ),
-    "random": frozenset({"native_dropout", "bernoulli", "rand", "randn", "rand_like"}),
-    "reduction": frozenset(
-        {"sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "cumsum"}
-    ),
-    "update": frozenset({"update"}),
-    "gather": frozenset(
-        {"embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
-         "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
-         "scatternd"}
-    ),
+_KINDS: dict[Kind, set[str]] = {
+    "matmul": {
+        "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "matmul", "gemm", "einsum",
+        "matmulinteger", "qlinearmatmul", "lstm", "gru", "rnn",
+    },
+    "random": {"native_dropout", "bernoulli", "rand", "randn", "rand_like"},
+    "reduction": {
+        "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "cumsum",
+    },
+    "update": {"update"},
+    "gather": {
+        "embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
+        "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
+        "scatternd",
+    },
 }  # fmt: skip
-# In this order: a part of the name decides where no whole name does.
+# Where no whole name decides, the first of these parts that the name contains does.
 _PARTS: tuple[tuple[str, Kind], ...] = (
     ("attention", "attention"),
     ("conv", "convolution"),
@@ -50,7 +50,7 @@ _PARTS: tuple[tuple[str, Kind], ...] = (
 
 @cache
 def kind_of(operator_type: str) -> Kind:
-    """operator_type: as capture writes it, like `aten.mm.default` or `update`, or ONNX's."""
+    """operator_type: as capture writes it, like `aten.mm.default` or `update`, or as ONNX does."""
     name = operator_type.removeprefix("aten.").split(".")[0].lower()
     for kind, names in _KINDS.items():
         if name in names:
@@ -59,7 +59,7 @@ def kind_of(operator_type: str) -> Kind:
 
 
 def modelled_seconds(graph: OperatorGraph, device: ModelledDevice) -> FloatArray:
-    """float64[n]. Raises ValueError where the graph says nothing of FLOPs and traffic."""
+    """Returns float64[n]. Raises ValueError where the graph has neither FLOPs nor traffic."""
     if graph.operator_count and not (graph.flops.any() or graph.traffic_bytes.any()):
         raise ValueError(
             f"graph {graph.name!r} has neither flops nor traffic_bytes, from which times are "
@@ -80,19 +80,16 @@ def modelled_seconds(graph: OperatorGraph, device: ModelledDevice) -> FloatArray
 
 
 def with_modelled_seconds(graph: OperatorGraph, names: Sequence[str]) -> OperatorGraph:
-    """The graph with a device type per name beside those that it has. Raises ValueError as
-    above."""
+    """Returns the graph with these device types beside its own. Raises as modelled_seconds()."""
     known = {t: graph.seconds[:, k] for k, t in enumerate(graph.device_types)}
-    return graph.with_seconds(
-        {**known, **{name: modelled_seconds(graph, DEVICES[name]) for name in names}}
-    )
+    return graph.with_seconds(known | {n: modelled_seconds(graph, DEVICES[n]) for n in names})
 
 
 @dataclass(frozen=True)
 class ModelError:
-    """Of modelled against measured times. The sums are over all operators; the distribution over
-    the `operators` that take time in both. ratio_percentiles: of modelled / measured, at 10, 50 and
-    90 %."""
+    """How modelled times differ from measured ones. The sums are over all operators, the other
+    figures over the `operators` that take time in both. ratio_percentiles: modelled / measured at
+    10, 50 and 90 %."""
 
     modelled_sum_seconds: float
     measured_sum_seconds: float
@@ -107,7 +104,7 @@ class ModelError:
 
 
 def model_error(modelled: FloatArray, measured: FloatArray) -> ModelError:
-    """float64[n] each. Raises ValueError where fewer than two operators take time in both."""
+    """Takes float64[n] each. Raises ValueError where fewer than two operators take time in both."""
     both = (modelled > 0) & (measured > 0) & np.isfinite(measured)
     if both.sum() < 2:
         raise ValueError("fewer than two operators have both a modelled and a measured time")
@@ -124,10 +121,10 @@ def model_error(modelled: FloatArray, measured: FloatArray) -> ModelError:
 
 
 def error_lines(graph: OperatorGraph, names: Sequence[str], measured: str) -> list[str]:
-    """What `--against` prints. Raises ValueError where the graph has no times of that type."""
+    """Returns what `--against` prints. Raises ValueError where the graph has no such times."""
     if measured not in graph.device_types:
         known = ", ".join(graph.device_types) or "none"
-        raise ValueError(f"there are no times for {measured!r}; it has times for {known}")
+        raise ValueError(f"the graph has no times for {measured!r}; it has times for {known}")
     column = graph.seconds[:, graph.device_types.index(measured)]
     lines = []
     for name in names:
@@ -145,7 +142,7 @@ def error_lines(graph: OperatorGraph, names: Sequence[str], measured: str) -> li
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Equal values share the mean of their ranks."""
+    """Returns the place of each value in ascending order; equal values share the mean place."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
     last: FloatArray = np.cumsum(count).astype(np.float64)
     ranks: FloatArray = (last - (count - 1) / 2)[group]
@@ -153,7 +150,7 @@ def _ranks(values: FloatArray) -> FloatArray:
 
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:
-    """0 where one of them does not vary."""
+    """Returns 0 where one of them does not vary."""
     a, b = a - a.mean(), b - b.mean()
     norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum()) / norm if norm > 0 else 0.0

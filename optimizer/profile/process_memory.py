@@ -1,4 +1,4 @@
-"""What a process takes beside the tensors of the graph that it runs."""
+"""Computes what a process takes beside the tensors of the graph that it runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
-    """The program, and what its allocator keeps: what the profile's process took beyond the
-    predicted peak of the whole graph on one device. None where that could not be told.
+    """Returns what the program and its allocator hold: what the profile's process took beyond the
+    predicted peak of the whole graph on one device. None where that was not measured.
 
     graph: with the profile's times and workspace.
     """

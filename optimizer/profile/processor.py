@@ -1,4 +1,4 @@
-"""Which processor this is."""
+"""Names this machine's processor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_model() -> str:
-    """As /proc/cpuinfo names it, or the architecture."""
+    """Returns the model name in /proc/cpuinfo, or the architecture where there is none."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

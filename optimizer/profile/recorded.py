@@ -1,7 +1,7 @@
-"""A profile from the traces of ranks: what operators took and held where they were placed.
+"""Makes a profile from the traces of ranks: time and memory of operators where they were placed.
 
-The second step of Celeritas' Standard Evaluation (section 4.2.1), and the deviations of its
-Table 5: how far the estimate was from what was then measured, for each operator |e - a| / a.
+This is the second step of Celeritas' Standard Evaluation (section 4.2.1), with the deviations of
+its Table 5: |e - a| / a for each operator, of the estimate e from the later measurement a.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.profile.rough import held_bytes
 from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Trace
 
-# Of what is there when a step begins: it takes no time, though a rank reads it.
+# Operators for values that exist before a step begins: they take no time, though a rank reads them.
 _RESIDENT = ("parameter", "buffer", "input")
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Over the operators of which the measured value is more than 0: the average of |e - a| / a,
-    the part of them that is within 30 %, how many they are; whole: of the sums, (e - a) / a."""
+    """Over the operators whose measured value is more than 0. average: of |e - a| / a. operators:
+    how many they are. within_30_percent: the fraction of them. whole: (e - a) / a of the sums."""
 
     average: float
     within_30_percent: float
@@ -33,10 +33,10 @@ class Deviation:
 
 
 def with_recorded(graph: OperatorGraph, traces: Sequence[Trace]) -> OperatorGraph:
-    """The graph with the median of each operator's recorded times, and its recorded workspace.
-    traces: of all ranks, with workspace. The graph has one device type.
+    """Returns the graph, of one device type, with the median of each operator's recorded times and
+    its recorded workspace. traces: of all ranks, with workspace.
 
-    Raises GraphError where they are of another graph, or lack an operator.
+    Raises GraphError where a trace is of another graph, or no trace has an operator.
     """
     if len(graph.device_types) != 1:
         raise GraphError(f"the graph has {len(graph.device_types)} device types; it must have one")
@@ -62,7 +62,7 @@ def with_recorded(graph: OperatorGraph, traces: Sequence[Trace]) -> OperatorGrap
 
 
 def deviation_lines(estimated: OperatorGraph, measured: OperatorGraph) -> list[str]:
-    """Of memory and of time, in words."""
+    """Describes the deviations of memory and of time."""
     of = {
         "memory": deviation(held_bytes(estimated), held_bytes(measured)),
         "time": deviation(estimated.seconds[:, 0], measured.seconds[:, 0]),
@@ -75,7 +75,7 @@ def deviation_lines(estimated: OperatorGraph, measured: OperatorGraph) -> list[s
 
 
 def deviation(estimated: FloatArray, measured: FloatArray) -> Deviation:
-    """Both float64[n]; something measured is more than 0."""
+    """Takes float64[n] each; at least one measured value must be more than 0."""
     there = measured > 0
     relative = np.abs(estimated[there] - measured[there]) / measured[there]
     return Deviation(

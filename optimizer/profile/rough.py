@@ -1,8 +1,8 @@
-"""What operators will take and hold at a large batch, from profiles at small ones.
+"""Estimates time and memory of operators at a large batch from profiles at small batches.
 
-The first step of Celeritas' Standard Evaluation (section 4.2.1): where no device can hold a step of
-the wanted batch, steps of smaller ones are measured, and a line is fitted to each operator's memory
-over the batch. The same is done for its time, which is a rough estimate only.
+This is the first step of Celeritas' Standard Evaluation (section 4.2.1): where no device can hold a
+step of the wanted batch, steps of smaller batches are measured, and a line over the batch is fitted
+to each operator's memory. The same is done for its time, which is only a rough estimate.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
 
 def roughly(small: Mapping[int, OperatorGraph], wanted: OperatorGraph, batch: int) -> OperatorGraph:
-    """`wanted`, captured at `batch` and not measured, with seconds and workspace on the lines
-    through those of `small`, profiles of the same step by batch, of the same device types.
+    """Returns `wanted`, the step captured at `batch`, with estimated seconds and workspace. small:
+    by batch, profiles of the same step on the same device types.
 
-    An operator's memory is what it leaves and its workspace; what it leaves at `batch` is known
-    from the capture, so that the estimate is never below it. Nor is a time below the mean of those
-    measured: short ones are lost in what disturbs them, and their lines may fall.
+    An operator's memory is what it leaves plus its workspace; what it leaves at `batch` is known
+    from the capture, and the estimate is never below it. A time is never below the mean of the
+    measured ones: noise hides short times, so that their lines may fall.
 
     Raises GraphError for fewer than two batches, and where another batch has other operators.
     """
     if len(small) < 2:
-        raise GraphError("a line over the batch needs two small batches or more")
+        raise GraphError("an estimate needs profiles at two small batches or more")
     for size, graph in small.items():
         if graph.ids != wanted.ids:
             raise GraphError(
@@ -47,13 +47,13 @@ def roughly(small: Mapping[int, OperatorGraph], wanted: OperatorGraph, batch: in
 
 
 def held_bytes(graph: OperatorGraph) -> FloatArray:
-    """float64[n]: what each operator leaves, and holds beside it while it runs."""
+    """Returns float64[n]: what each operator leaves plus its workspace."""
     return (graph.activation_bytes + graph.workspace_bytes).astype(np.float64)
 
 
 def at_batch(batches: FloatArray, values: FloatArray, batch: float) -> FloatArray:
-    """values: float64[b, n], measured at batches float64[b] -> float64[n] at `batch`, on each
-    column's least-squares line."""
+    """Returns float64[n]: the value at `batch` of each column's least-squares line. values:
+    float64[b, n], measured at batches float64[b]."""
     middle = batches.mean()
     slope = (batches - middle) @ (values - values.mean(axis=0)) / ((batches - middle) ** 2).sum()
     line: FloatArray = values.mean(axis=0) + slope * (batch - middle)

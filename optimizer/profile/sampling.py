@@ -1,6 +1,6 @@
-"""How many steps a profile takes: as many as the papers where time allows, never too few to trust.
+"""Decides how many steps a profile takes: as many as in the papers, or fewer where time is short.
 
-The thesis and Celeritas discard five steps and take the next 45 or 50.
+The thesis and Celeritas discard five steps and measure the next 45 or 50.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LIMIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Sampling:
-    """samples at most; limit_seconds for all of the measuring: once it is over, ENOUGH_SAMPLES
-    suffice, and once three times as much is over, LEAST_SAMPLES."""
+    """samples: the most that are taken. limit_seconds: after this time of measuring ENOUGH_SAMPLES
+    suffice, and after three times as long LEAST_SAMPLES."""
 
     samples: int = MOST_SAMPLES
     limit_seconds: float = LIMIT_SECONDS
@@ -29,7 +29,7 @@ class Sampling:
         return done < WARM_UP_STEPS and elapsed_seconds < self.limit_seconds / 4
 
     def wants_sample(self, taken: int, elapsed_seconds: float) -> bool:
-        """elapsed_seconds: warm-up included."""
+        """elapsed_seconds: since the begin of the warm-up."""
         if taken >= self.samples:
             return False
         if elapsed_seconds >= 3 * self.limit_seconds:

@@ -1,8 +1,8 @@
-"""A profile times a constant.
+"""Multiplies the times of a profile by a constant, as a stand-in for hardware that is missing.
 
-A stand-in for hardware that is not there: a CPU profile scaled to a GPU's step time is, in relation
-to a link, about as fast as a GPU. Real accelerators do not scale all operators alike, so such a
-graph shows how a network decides a placement, and predicts no accelerator.
+A CPU profile scaled to a GPU's step time is, in relation to a link, about as fast as the GPU. Real
+accelerators do not scale all operators alike, so such a graph shows how a network decides a
+placement, but predicts no accelerator.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 def with_scaled_seconds(
     graph: OperatorGraph, factor: float, device_type: str | None = None
 ) -> OperatorGraph:
-    """Every operator's seconds times factor; sizes and structure are the same.
+    """Returns the graph with all seconds multiplied by factor; sizes and structure are the same.
 
-    device_type: the name of the scaled type, where the graph has one type; if None the types keep
-    their names. Raises ValueError for a factor that is not positive, or for a name that would
-    have to stand for several types.
+    device_type: the new name of a graph's only type; if None the types keep their names. Raises
+    ValueError for a factor that is not positive, or a name for several types.
     """
     if not factor > 0:
         raise ValueError(f"the factor is {factor}; it must be positive")
@@ -32,5 +31,5 @@ def with_scaled_seconds(
 
 
 def with_total_seconds(graph: OperatorGraph, seconds: float) -> OperatorGraph:
-    """Scaled so that a device of the first type takes that long for all operators together."""
+    """Scales so that a device of the first type takes `seconds` for all operators together."""
     return with_scaled_seconds(graph, seconds / float(graph.seconds[:, 0].sum()))

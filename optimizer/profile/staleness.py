@@ -1,7 +1,7 @@
-"""Whether a measured graph still stands on this machine: a program of its own, for servers.
+"""Says whether a measured graph still holds on this machine; a program that runs on servers.
 
-On standard input the graph's notes, as JSON; on standard output a JSON list of what is no longer
-as they say, empty where all is. Loads no torch: it is asked before every use of a kept graph.
+It reads the graph's notes as JSON on standard input, and writes a JSON list of what has changed to
+standard output. It loads no torch, because it runs before every use of a kept graph.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def main() -> int:
 
 
 def changes(notes: Mapping[str, Any]) -> Iterator[str]:
-    """What differs from when the graph was captured and measured, in words."""
+    """Describes what differs from when the graph was captured and measured."""
     if notes.get("processor") != (here := processor_model()):
         yield f"the processor is {here}, it was {notes.get('processor')}"
     if _release(notes.get("torch", "")) != _release(version := importlib.metadata.version("torch")):
         yield f"torch is {version}, it was {notes.get('torch')}"
     sources = notes.get("sources", {})
     if not sources:
-        yield "nothing says which source files it was captured from"
+        yield "the graph does not say which source files it was captured from"
     for file, digest in sources.items():
         path = Path(file)
         if not path.is_file():
@@ -40,7 +40,7 @@ def changes(notes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _release(version: str) -> str:
-    """Without the build: torch itself says `2.13.0+cpu` where its package may say `2.13.0`."""
+    """Drops the build: torch itself may say `2.13.0+cpu` where its package says `2.13.0`."""
     return version.partition("+")[0]
 
 

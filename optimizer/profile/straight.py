@@ -1,8 +1,8 @@
-"""A captured step as one rank runs it: straight-line code, with a clock between operators.
+"""Runs a captured step on one device as a rank would: straight-line code, with clocks where asked.
 
-What is between two readings of the clock is the operator, the release of what it was the last to
-read, and Python's own work for it: all that a rank spends. So the operators' times add up to the
-step's, up to what reading the clock takes.
+Between two readings of the clock lie the operator, the release of what it was the last to read, and
+Python's own work for it: all that a rank spends. The operators' times therefore add up to the
+step's, but for what reading the clock takes.
 """
 
 from __future__ import annotations
@@ -15,85 +15,68 @@ from typing import Any
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.execute import Execution, execution_of
-from placewire.optimizer.capture.layout import as_captured
+from placewire.optimizer.capture.allocations import weigh
+from placewire.optimizer.capture.execute import execution_of, with_clock
 from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.step import CapturedStep
-
-
-def cuda_event() -> torch.cuda.Event:
-    """Recorded now on the current stream: the device reads the clock when it comes to it."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+from placewire.optimizer.capture.stepped import Stepped
 
 
 class StraightStep:
-    """Trains the real parameters of `captured`. `clocked` names the operators that compute."""
+    """Holds the real parameters of `captured` and trains them: steps change them in place.
+
+    module: one step; it holds all that stays between steps. clocked: the operators that compute.
+    """
 
     def __init__(self, captured: CapturedStep) -> None:
         self.captured = captured
-        self.clocked = tuple(n.name for n in captured.analysis.nodes if n.op != "placeholder")
         self._on_cuda = captured.device.type == "cuda"
-        self._root = torch.nn.Module()
-        self._executions: dict[str, Execution] = {}
-        for node in captured.analysis.nodes:
-            self._add(node)
-        for name, value in captured.code.constants.items():
-            self._root.register_buffer(name, value)
-        self._whole = fx.GraphModule(self._root, self._graph(None))
+        self._stepped: list[Stepped] = []
+        root = torch.nn.Module()
+        for name, value in (*captured.values.items(), *captured.code.constants.items()):
+            root.register_buffer(name, value)
+        graph, ends = self._graph(root)
+        self.clocked = tuple(ends.values())
+        self.module = fx.GraphModule(root, graph)
+        self._ends: dict[str, str | None] = {**ends}
         clock: Callable[[], Any] = cuda_event if self._on_cuda else time.perf_counter
-        self._by_operator = fx.GraphModule(self._root, self._graph(clock))
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """Holds all that stays between steps."""
-        return self._root
+        self._timed = fx.GraphModule(root, with_clock(graph, ends, clock))
 
     def load(self, step: int) -> Tensors:
-        """The step's inputs, in the order of the captured inputs."""
-        for execution in self._executions.values():
-            for part in execution.stepped:
-                part.step = step
+        """Returns the step's inputs, in the order of the captured inputs."""
+        for part in self._stepped:
+            part.step = step
         batch = self.captured.batches(step)
         return tuple(batch[position] for position in self.captured.code.inputs.values())
 
-    def run(self, inputs: Tensors) -> float:
-        """One step without clocks; its seconds."""
+    def run(self, inputs: Tensors) -> torch.Tensor:
+        """Runs one step without clocks. Returns its loss."""
         with torch.no_grad():
-            start = time.perf_counter()
-            self._whole(*inputs)
+            loss: torch.Tensor = self.module(*inputs)
             self._wait()
-            return time.perf_counter() - start
+        return loss
 
     def run_clocked(self, inputs: Tensors) -> list[float]:
-        """One step; the seconds of each operator of `clocked`."""
+        """Runs one step. Returns the seconds of each operator of `clocked`."""
         with torch.no_grad():
-            readings = self._by_operator(*inputs)
+            _, readings = self._timed(*inputs)
             self._wait()
         return _differences(readings)
+
+    def run_weighed(self, inputs: Tensors) -> dict[str, int]:
+        """Runs one step, which must not be the first. Returns the peaks that weigh() finds."""
+        _, peaks = weigh(self.module, self._ends, inputs, self.captured.device.type)
+        return peaks
 
     def _wait(self) -> None:
         if self._on_cuda:
             torch.cuda.synchronize()
 
-    def _add(self, node: fx.Node) -> None:
-        captured, name = self.captured, node.name
-        if name in captured.values:
-            self._root.register_buffer(name, captured.values[name])
-        if node.op == "placeholder":
-            return
-        execution = self._executions[name] = execution_of(captured, node)
-        if execution.update is not None:
-            self._root.add_module(name, execution.update)
-        if execution.seeder is not None:
-            self._root.add_module(f"seed_{name}", execution.seeder)
-
-    def _graph(self, clock: Callable[[], Any] | None) -> fx.Graph:
-        """clock: called before every operator that computes, and once more at the end."""
+    def _graph(self, root: torch.nn.Module) -> tuple[fx.Graph, dict[str, str]]:
+        """Returns the graph of a step, and by name of each node that ends an operator its id."""
         captured, graph = self.captured, fx.Graph()
         values = {name: graph.placeholder(name) for name in captured.code.inputs}
-        readings: list[fx.Node] = []
+        ends: dict[str, str] = {}
 
         def operand(source: fx.Node) -> fx.Node:
             if source.name not in values:
@@ -102,25 +85,24 @@ class StraightStep:
             return values[source.name]
 
         for node in captured.analysis.nodes:
-            if node.op == "placeholder":
-                continue
-            if clock is not None:
-                readings.append(graph.call_function(clock))
-            execution = self._executions[node.name]
-            if execution.seeder is not None:
-                graph.call_module(f"seed_{node.name}")
-            value = graph.node_copy(node, operand)
-            if (layout := execution.layout) is not None:
-                value = graph.call_function(as_captured, (value, layout.size, layout.stride))
-            values[node.name] = value
-        if clock is not None:
-            readings.append(graph.call_function(clock))
-        graph.output(readings)
-        return graph
+            if node.op != "placeholder":
+                execution = execution_of(captured, node)
+                self._stepped.extend(execution.stepped)
+                values[node.name] = execution.write(node, graph, root, operand)
+                ends[values[node.name].name] = node.name
+        graph.output(values[captured.loss])
+        return graph, ends
+
+
+def cuda_event() -> torch.cuda.Event:
+    """Records an event on the current stream: the device reads its clock when it reaches it."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def _differences(readings: Sequence[Any]) -> list[float]:
-    """Seconds between neighbours: of time.perf_counter, or of CUDA events that have happened."""
+    """Seconds between neighbours: readings of time.perf_counter, or CUDA events that happened."""
     if readings and isinstance(readings[0], torch.cuda.Event):
         return [before.elapsed_time(after) / 1e3 for before, after in pairwise(readings)]
     return [after - before for before, after in pairwise(readings)]

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
-from placewire.job.placed import lower, runtime
-from placewire.optimizer.capture import layout, writers
+from placewire.job.placed import runtime
+from placewire.optimizer.capture import execute, layout, writers
 from placewire.optimizer.capture.layout import Layout
 
 

@@ -1,7 +1,7 @@
-"""Several ranks' programs in one process, over a transport that is as unkind as gloo may be.
+"""Runs several ranks' programs in one process, over a transport as unkind as gloo may be.
 
 One rank runs at a time, until it waits for a message. A message is not copied when it is sent, but
-as late as is allowed: when its sender completes it, or when its receiver takes it. A parameter that
+as late as allowed: when its sender completes it, or when its receiver takes it. A parameter that
 is overwritten too early is therefore seen by the receiver.
 """
 
@@ -18,7 +18,7 @@ from placewire.job.placed.lower import RankProgram
 
 
 class Mailbox:
-    """Shared by the ranks of one run."""
+    """The messages on their way; shared by the ranks of one run."""
 
     def __init__(self) -> None:
         self.turn = threading.Condition()
@@ -71,7 +71,7 @@ def run_step(
     batch: tuple[torch.Tensor, ...],
     step: int,
 ) -> float:
-    """The loss, from the rank that has it."""
+    """Returns the loss, from the rank that has it."""
     results: dict[int, torch.Tensor | None] = {}
 
     def run(rank: int) -> None:

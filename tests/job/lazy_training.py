@@ -1,4 +1,4 @@
-"""Training on several ranks in one process, each with values of its own."""
+"""Trains on several ranks in one process, each with values of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 4
 
 
 def with_own_values(captured: CapturedStep) -> CapturedStep:
-    """As in a process of its own: nothing is shared with other ranks or runs."""
+    """Returns the step with copies of its values, as if it ran in a process of its own."""
     code = replace(
         captured.code,
         parameters={k: v.clone() for k, v in captured.code.parameters.items()},
@@ -38,7 +38,7 @@ def program_of(
 def train(
     captured: CapturedStep, placement: Placement
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses, and the parameters and buffers afterwards."""
+    """Returns the losses, and the parameters and buffers afterwards."""
     box = Mailbox()
     ranks: list[tuple[RankProgram, MailboxTransport]] = []
     for device in placement.devices_used:

@@ -1,4 +1,4 @@
-"""Starts real ranks on loopback and reads what they say."""
+"""Starts real ranks on loopback and reads their events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from placewire.optimizer.placement import Placement, save_placement
 from tests.forking import Forked, Forking
 from tests.paths import ROOT
 
-# Far above what is needed: the tests may run on what others leave of a machine.
+# Far above what is needed: the machine may be busy with other work.
 LONGEST_SECONDS = 240
 
 
@@ -37,7 +37,7 @@ class Rank:
     errors: str = ""
 
     def finish(self, seconds: float) -> int:
-        """The exit code; kills the rank and fails when it takes longer."""
+        """Returns the exit code; kills the rank and fails when it takes longer."""
         try:
             out, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -105,7 +105,7 @@ def start_ranks(
 
 @functools.cache
 def _forking() -> Forking:
-    """With what a rank imports by and by."""
+    """Returns a process that has imported what a rank imports."""
     runtime = (
         "placewire.job.placed.runtime",
         "placewire.job.calibration.calibrate",
@@ -127,7 +127,7 @@ def _started(prefix: Sequence[str], file: Path, paths: Sequence[str]) -> subproc
 def specs_on_loopback(
     placement: Placement, file: Path, rails: Sequence[str], **options: Any
 ) -> list[RankSpec]:
-    """One per used device; file: where the placement is."""
+    """Returns one specification per used device. file: the placement's."""
     devices, port = placement.devices_used, free_port()
     interfaces = tuple(
         RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in rails
@@ -154,7 +154,7 @@ def run_ranks(
     seconds: float = LONGEST_SECONDS,
     **options: Any,
 ) -> list[Rank]:
-    """All ranks to their successful end."""
+    """Runs all ranks; fails where one does not end successfully."""
     ranks = start_ranks(placement, folder, rails, **options)
     try:
         codes = [rank.finish(seconds) for rank in ranks]

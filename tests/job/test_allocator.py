@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-# Storages of many sizes, up to 64 MiB, which glibc would take from the heap's end, or map, and give
-# back.
+# Storages of many sizes, up to 64 MiB, which glibc by default takes from the heap's end or maps,
+# and gives back.
 STEPS = """
 from placewire.optimizer.capture.allocator import prepare_allocator
 {prepare}
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-# A heap grows until it has a place for whatever a step asks for in any order: 14 steps at most in
+# A heap grows until it has room for what a step asks for in any order: after 14 steps at most in
 # 30 runs, under each of the kernel's three settings for huge pages.
 SETTLE_STEPS = 30
 
@@ -38,7 +38,8 @@ SETTLE_STEPS = 30
     "run", [1, *(pytest.param(run, marks=pytest.mark.thorough) for run in (2, 3))]
 )
 def test_a_step_faults_in_no_page_twice(run: int) -> None:
-    """Without preparing, four of five runs fault hundreds of huge pages or tens of thousands."""
+    """Without prepare_allocator() four of five runs fault hundreds of huge pages, or tens of
+    thousands of pages."""
     program = STEPS.format(prepare="prepare_allocator()", settle=SETTLE_STEPS)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""What the kernel still holds: a part is under way until its receiver has it."""
+"""The backlog in the kernel: is a part under way until its receiver has it?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Held(Backlog):
 
 
 def test_the_next_part_leaves_when_the_receiver_has_the_one_before() -> None:
-    """gloo says at once that it is done."""
+    """Here gloo says at once that a send is done."""
     posted: list[int] = []
 
     def post(part: Waiting, wire: torch.Tensor) -> Sent:
@@ -95,7 +95,7 @@ def test_the_kernel_is_not_asked_before_the_nic_can_have_carried_it() -> None:
     ending = threading.Thread(target=outbox.complete_all, daemon=True)
     ending.start()
     time.sleep(0.3)
-    # Asked every half millisecond it would be hundreds.
+    # If the kernel were asked every half millisecond, there would be hundreds of looks.
     assert held.looks == 1
     held.bytes = 0
     ending.join(5)

@@ -1,4 +1,4 @@
-"""Calibration: is every path measured once and alone, and are p0 and rate those that are there?"""
+"""Calibration: is every path measured once and alone, and are its p0 and rate found?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES = (25_000, 50_000, 100_000)
 
 
 def trips(setup: float, rate: float, burst_bytes: int = 0) -> dict[int, list[float]]:
-    """Round trips of a path: there with n bytes, back with the smallest."""
+    """Round trips of a path: a message of n bytes, and an answer of the smallest size."""
 
     def one_way(size: int) -> float:
         return setup + max(0, size - burst_bytes) * 8 / rate
@@ -42,8 +42,8 @@ def trips(setup: float, rate: float, burst_bytes: int = 0) -> dict[int, list[flo
 
 
 def test_the_worked_example() -> None:
-    """64 bytes there and back in 1.02 ms: 0.5 ms each way but for their own 0.01 ms. 25 kB more
-    take 4 ms more: 50 Mbit/s."""
+    """64 bytes go there and back in 1.02 ms: p0 is 0.5 ms each way, and 0.01 ms are their own time.
+    25 kB more take 4 ms more, which is 50 Mbit/s."""
     there = 0.0005 + 64 * 8 / 50e6
     seconds = {64: [2 * there], 25_000: [there + 0.0045], 50_000: [there + 0.0085]}
     fit = fit_path(seconds)
@@ -80,7 +80,7 @@ def placement(servers: int, rails: tuple[str, ...] = ("a", "b")) -> Placement:
 
 
 def test_paths_that_are_due_are_known_without_measuring() -> None:
-    """However many exchanges each takes: what comes short of them was left out."""
+    """Each counts once, however many exchanges it takes; missing ones were left out."""
     of = placement(3).model_copy(update={"rates_bits_per_second": (("s1", "s2", "a", 0.5e6),)})
     assert paths_from("s1/0", of, of.cluster.rails) == {
         (destination, (rail,)) for destination in ("s2/0", "s3/0") for rail in "ab"
@@ -112,7 +112,7 @@ def test_measuring_takes_as_long_as_is_meant_to_where_paths_are_as_fast_as_said(
 
 
 def test_a_slow_path_is_measured_by_itself_with_few_messages() -> None:
-    """A queue of the least rate beside quick ones: it must not take all of the time."""
+    """A slow queue beside quick ones must not take all of the time."""
     of = placement(4).model_copy(
         update={"rates_bits_per_second": (("s1", "s2", "a", 0.5e6), ("s2", "s1", "a", 20e6))}
     )

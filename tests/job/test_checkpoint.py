@@ -1,4 +1,4 @@
-"""Checkpoints: does what was saved go on as if nothing had happened, wherever it is loaded?"""
+"""Checkpoints: does a job go on as if nothing had happened, wherever it is loaded?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.job.ranks import end, free_port, run_ranks, start_ranks
 from tests.placements import cluster_of, placement_of, random_devices
 
 HARD = "tests.models.hard:training_step"
-# Without dropout, and to the last bit as eager; the first has tied weights.
+# Models without dropout that train as eager ones do to the last bit; the first has tied weights.
 EAGER = ("tests.models.small:gpt2", "tests.models.small:mlp")
 ADAMW = OptimizerSpec(name="adamw", lr=1e-2)
 SGD = OptimizerSpec(name="sgd", lr=0.1, options={"momentum": 0.9, "dampening": 0.5})
@@ -67,7 +67,7 @@ class Job:
         return [run_step(self.box, self.ranks, self.captured.batches(k), k) for k in steps]
 
     def begin(self) -> int:
-        """Each rank loads its own; the step at which the job goes on."""
+        """Lets each rank load its part. Returns the step at which the job goes on."""
         started = {
             begin(s, c, None).step for s, c in zip(self.specs, self.checkpoints, strict=True)
         }
@@ -75,7 +75,7 @@ class Job:
         return step
 
     def state(self, steps_done: int) -> dict[str, torch.Tensor]:
-        """All that all ranks hold, by the keys of a checkpoint."""
+        """Returns all that the ranks hold, by the keys of a checkpoint."""
         trees = [c._state.to_save(steps_done) for c in self.checkpoints]
         return {key: value.clone() for tree in trees for key, value in _flat(tree).items()}
 
@@ -152,7 +152,7 @@ def test_another_number_of_ranks_goes_on_to_the_last_bit(
     first.checkpoints[0].close()
 
     second = job(tmp_path, devices=3, optimizer=optimizer)
-    # One folder, and all ranks of this test are "the first" in turn.
+    # All ranks of this test share a folder, and take turns as the first rank.
     monkeypatch.setattr(Checkpoints, "make_ready", lambda self: "")
     assert len(second.ranks) == 3 and second.begin() == SAVED_AFTER
     assert second.train(range(SAVED_AFTER, STEPS)) == expected[SAVED_AFTER:]
@@ -163,7 +163,7 @@ def test_another_number_of_ranks_goes_on_to_the_last_bit(
 
 @pytest.mark.slow
 def test_ranks_save_together(tmp_path: Path) -> None:
-    """Real processes: two save, three go on; the folder keeps as many checkpoints as it should."""
+    """Two processes save, three go on; the folder keeps as many checkpoints as asked."""
     unbroken = job(tmp_path / "unused")
     expected = unbroken.train(range(STEPS))
     options: dict[str, Any] = {
@@ -202,7 +202,7 @@ def eager(step: Any, optimizer: torch.optim.Optimizer, steps: range) -> list[flo
 def test_plain_pytorch_goes_on_from_a_checkpoint(
     tmp_path: Path, model: str, optimizer: OptimizerSpec
 ) -> None:
-    """As docs/job.md shows it."""
+    """Loads a checkpoint in the ways that docs/job.md shows."""
     placed = job(tmp_path, model=model, optimizer=optimizer)
     placed.begin()
     placed.train(range(SAVED_AFTER))

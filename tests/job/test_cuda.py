@@ -115,5 +115,5 @@ def test_a_rank_on_cuda_takes_the_memory_that_is_predicted(
     (rank,) = run_ranks(placement, tmp_path, (), seconds=300, forked=False, **fields)
     assert len(rank.losses) == 5
     taken = rank.finished.step_memory_bytes
-    # Without a profile no workspace is in the prediction, cuDNN's least of all.
+    # Without a profile the prediction has no workspace, and so none of cuDNN's.
     assert taken is not None and taken > 0.8 * peaks(graph, placement)["s1/0"]

@@ -1,4 +1,4 @@
-"""What a replay emulates: when a message is set up, and in which turn."""
+"""Emulated set-up in a replay: when is a message set up, and in which order?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 def departures(queue: RailQueue, clock: Clock) -> list[tuple[int, float]]:
-    """(message, seconds after the first moment) as they leave, woken only when the queue says."""
+    """Returns (message, seconds since the start) as they leave, looking when the queue says."""
     found = []
     start = clock.now
     while queue:
@@ -43,7 +43,8 @@ def test_messages_to_one_device_are_set_up_in_turn() -> None:
     queue = SetUp(InOrder(), 0.002, rates, in_turn=True, clock=clock)
     for parts in (message(0), message(1), message(2, device="s3/0")):
         queue.add(parts)
-    # The first is carried in 0.1 s; only then the second's set-up begins. The third meets neither.
+    # The first is carried in 0.1 s; only then does the second's set-up begin. The third waits for
+    # neither.
     assert departures(queue, clock) == [
         (0, pytest.approx(0.002)), (2, pytest.approx(0.002)), (1, pytest.approx(0.104)),
     ]  # fmt: skip
@@ -70,7 +71,7 @@ def test_inside_a_server_the_bytes_take_their_time_too() -> None:
     ("sharing", "second"), [("strict", 0.0005 + 0.1 + 0.0005), ("unshaped", None), ("job", 0.0005)]
 )
 def test_channels_are_those_of_the_placement(sharing: SharingName, second: float | None) -> None:
-    """strict: at the pair's own rate; unshaped: at the NIC's; job: not one after the other."""
+    """Under strict at the pair's own rate, under unshaped at the NIC's; under job in parallel."""
     graph = fork_and_join()
     devices = dict.fromkeys(graph.ids, "s1/0") | {"right": "s2/0", "idle": "s2/0"}
     cluster = cluster_of(2, ("a",), rate=160e6).model_copy(
@@ -90,7 +91,7 @@ def test_channels_are_those_of_the_placement(sharing: SharingName, second: float
 
 @pytest.mark.parametrize("size", [64, MEGABYTE])
 def test_a_message_still_set_up_when_the_step_ends_is_waited_for(size: int) -> None:
-    """Also a small one, which nobody would wait for as long as nobody asks."""
+    """Also a small message, which no lane waits for unless asked."""
     queues: Mapping[str, RailQueue] = {"a": SetUp(InOrder(), 0.05, {"s2/0": 10e6}, in_turn=True)}
     posted: list[int] = []
 

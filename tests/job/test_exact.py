@@ -1,4 +1,4 @@
-"""Random placements train as one rank does, one rank as PyTorch; and each rule is needed for that.
+"""Do random placements train as one rank does, and one rank as PyTorch? Is each rule needed?
 
 A sample of what `python -m benchmarks.job --items 1` runs. Equal: losses, parameters, buffers and
 optimizer state after all steps, by torch.equal.
@@ -102,7 +102,7 @@ def test_without_captured_strides_a_placement_trains_otherwise(
 
 
 def test_messages_told_apart_by_order_alone_are_mistaken(hard: RankPool, one_rank: Trained) -> None:
-    """Either values come in each other's place, or gloo sees a size that does not fit."""
+    """Either values are exchanged, or gloo sees a size that does not fit."""
     mutation = mutations.messages_told_apart_by_order_alone
     placement = random_placement(hard.graph, 2, ("a",), 12)
     assert one_rank.differences(hard.run(placement, STEPS)) == ()
@@ -130,12 +130,12 @@ def test_a_parameter_and_its_update_apart_train_otherwise(
 def test_a_tuple_and_its_items_apart_are_refused(hard: RankPool) -> None:
     nothing = np.full_like(hard.graph.colocation, -1)
     trained = hard.run(placed_by_rules(hard.graph, nothing, 0), STEPS)
-    assert any("no message brings it" in failure for failure in trained.failures)
+    assert any("which no message brings" in failure for failure in trained.failures)
 
 
 def placed_by_rules(
     graph: OperatorGraph, colocation: npt.NDArray[np.int64], seed: int
 ) -> Placement:
-    """With this instead of the graph's own co-location."""
+    """Returns a placement by these rules instead of the graph's own co-location."""
     placement = random_placement(replace(graph, colocation=colocation), 2, ("a",), seed)
     return placement.model_copy(update={"structure_hash": graph.structure_hash})

@@ -1,4 +1,4 @@
-"""What a step may hold, on several ranks: is it the same, bit for bit, wherever it is placed?"""
+"""Features of a step on several ranks: are results bit-equal wherever they are placed?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_training import on_one_device, train, with_own_values
 from tests.placements import cluster_of, placement_of, random_devices
 
@@ -74,11 +74,11 @@ def test_all_features_train_the_same_on_any_ranks(
 
 
 @pytest.mark.parametrize("name", ["hard", "conditional"])
-def test_one_rank_trains_as_the_interpreter(name: str, request: pytest.FixtureRequest) -> None:
+def test_one_rank_trains_as_the_profile_does(name: str, request: pytest.FixtureRequest) -> None:
     captured: CapturedStep = request.getfixturevalue(name)
     own = with_own_values(captured)
-    interpreter = StepInterpreter(own)
+    alone = StraightStep(own)
     for step in range(4):
-        interpreter.run(interpreter.load(step))
+        alone.run(alone.load(step))
     _, values = train(captured, on_one_device(captured))
     assert all(torch.equal(values[k], v) for k, v in own.values.items())

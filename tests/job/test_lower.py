@@ -1,4 +1,4 @@
-"""Lowering: do any ranks train as one does, bit for bit?"""
+"""Lowering: do several ranks train as one rank does, bit for bit?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_network import Mailbox, MailboxTransport
 from tests.job.lazy_training import STEPS, on_one_device, program_of, train, with_own_values
 from tests.placements import cluster_of, placement_of, random_devices
@@ -68,11 +68,11 @@ def test_example_models_train_bit_identically_on_three_servers(name: str) -> Non
     assert all(torch.equal(values[k], v) for k, v in expected.items())
 
 
-def test_one_rank_trains_as_the_interpreter(hard: CapturedStep) -> None:
+def test_one_rank_trains_as_the_profile_does(hard: CapturedStep) -> None:
     own = with_own_values(hard)
-    interpreter = StepInterpreter(own)
+    alone = StraightStep(own)
     for step in range(STEPS):
-        interpreter.run(interpreter.load(step))
+        alone.run(alone.load(step))
     _, values = train(hard, on_one_device(hard))
     assert all(torch.equal(values[k], v) for k, v in own.values.items())
 
@@ -88,7 +88,7 @@ def test_dropout_differs_between_steps(hard: CapturedStep) -> None:
 
 
 def fixed_parameters(program: RankProgram) -> torch.nn.Module:
-    """The program without its updates and copies."""
+    """Returns the program without its updates and copies."""
     for node in list(program.module.graph.nodes):
         is_update = node.op == "call_module" and str(node.target).startswith("update_")
         if is_update or node.target is torch.ops.aten.copy_.default:
@@ -98,7 +98,8 @@ def fixed_parameters(program: RankProgram) -> torch.nn.Module:
 
 
 def test_a_sent_parameter_is_complete_before_its_update(mlp: CapturedStep) -> None:
-    """The first layer's weight is read elsewhere only; nothing else delays its update."""
+    """The first layer's weight is read on another rank only, so that nothing else delays its
+    update."""
     graph = mlp.operators
     cluster = cluster_of(2)
     devices = dict.fromkeys(graph.ids, "s2/0")
@@ -152,7 +153,7 @@ def test_a_missing_message_is_refused(mlp: CapturedStep) -> None:
     placement = split_in_two(mlp)
     arriving = next(m for m in placement.messages if m.destination == "s1/0")
     rest = tuple(m for m in placement.messages if m != arriving)
-    with pytest.raises(JobError, match=f"needs '{arriving.producer}', and no message"):
+    with pytest.raises(JobError, match=f"needs '{arriving.producer}', which no message"):
         program_of(mlp, placement.model_copy(update={"messages": rest}), "s1/0", Alone())
 
 

@@ -1,4 +1,4 @@
-"""Does a rank take the memory that its placement and the profile say?"""
+"""Does a rank take the memory that its placement and the profile predict?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.job.ranks import run_ranks
 
 MODEL, BATCH = "placewire.examples.models.mlp:training_step", 16384
 
-# The kernel counts resident pages in batches, one for each processor: two readings of one peak may
-# differ by as much.
+# The kernel counts resident pages in batches, one for each processor: two readings of the same peak
+# may differ by this much.
 COUNTED_LATE_BYTES = 1 << 20
 
 
@@ -27,7 +27,7 @@ def test_a_rank_takes_what_is_predicted(tmp_path: Path) -> None:
     steps, program = rank.finished.step_memory_bytes, rank.finished.program_memory_bytes
     assert steps is not None and program is not None and tensors > 250 << 20
     predicted = tensors + graph.notes["program_bytes"]
-    # Never more than a tenth above. Below by what the allocator of the profile had kept: 12 % seen.
+    # At most a tenth above; below by what the profile's allocator had kept, 12 % as seen.
     assert 0.8 * predicted < steps + program < 1.1 * predicted
     assert steps > 0.9 * tensors
     peak = rank.finished.peak_memory_bytes

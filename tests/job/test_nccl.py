@@ -1,4 +1,4 @@
-"""The NCCL transport, as far as one machine without several GPUs can tell."""
+"""Tests of the NCCL transport, as far as one machine without several GPUs allows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_window_bounds_what_is_posted_ahead() -> None:
 
 
 def test_what_is_needed_is_posted_with_all_before_it() -> None:
-    """NCCL matches by order: out of turn, another message would be received in its place."""
+    """NCCL matches by order: out of order, another message would be received in its place."""
     ours = messages(60, 60, 60, 60)
     window = ReceiveWindow(ours, 100)
     assert window.begin() == ours[:1]
@@ -134,7 +134,7 @@ def _free_port() -> int:
 
 
 def _exchange(rank: int, port: int) -> None:
-    """Sixteen messages each way over a window that holds two, taken in another order."""
+    """Sends sixteen messages each way over a window of two, and takes them in another order."""
     from datetime import timedelta
 
     import torch.distributed as dist

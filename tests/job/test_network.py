@@ -1,5 +1,5 @@
-"""Two ranks in network namespaces with two NICs each: does a message's cut leave by both, and what
-if one of them is down?"""
+"""Two ranks in network namespaces with two NICs each: does a message leave by both, and what
+happens when one of them is down?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def transmitted_bytes(namespace: str, nic: str) -> int:
 
 
 def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[Rank]:
-    """A replay with one message."""
+    """Starts a replay with one message."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), BYTES)])
     save_graph(graph, folder / "graph.json")
@@ -101,7 +101,7 @@ def test_a_message_leaves_by_both_nics_in_its_shares(
 def test_a_rail_that_is_down_ends_the_ranks_long_before_the_kernel_gives_up(
     servers: tuple[str, str], tmp_path: Path
 ) -> None:
-    """The ranks still hear each other's signs of life, over the other rail."""
+    """The ranks still get each other's heartbeats over the other rail."""
     ranks = start_pair(servers, tmp_path, steps=1_000_000, loss_seconds=3)
     try:
         assert ranks[0].process.stdout is not None

@@ -1,4 +1,4 @@
-"""The outbox over a network of our own: who waits for whom, and what does a failure end?"""
+"""The outbox over a simulated network: who waits for whom, and what does a failure end?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 10
 
 
 class Handed:
-    """A part that leaves when the test says so."""
+    """A handed-over part that leaves when the test says so."""
 
     def __init__(self, part: Waiting, over: bool) -> None:
         self.part = part
@@ -52,7 +52,7 @@ class Network:
             return self.handed[-1]
 
     def end(self) -> None:
-        """Everything leaves, whatever is handed over from now on too."""
+        """Lets everything leave, also what is handed over from now on."""
         with self.changed:
             self.all_over = True
             for handed in self.handed:
@@ -103,7 +103,7 @@ def test_a_window_is_kept_and_urgency_rules_behind_it(network: Network, outbox: 
 
 
 def test_what_has_left_is_let_go() -> None:
-    """Its memory is the next step's."""
+    """The next step needs its memory."""
 
     class Sent:
         def __init__(self, wire: torch.Tensor) -> None:
@@ -170,7 +170,7 @@ def test_a_send_that_cannot_begin_fails_at_once(outbox: Outbox, network: Network
 
 
 def test_what_waits_for_tokens_leaves_when_its_time_has_come(network: Network) -> None:
-    """Nothing else happens: only the clock can make room."""
+    """Nothing else happens, so that only the clock makes room."""
     outbox = Outbox(network.post, {"a": UrgentFirst(2000.0, 100)}, lost, network.lost.set)
     send(outbox, message(0, 1, 2))
     other = RankMessage(1, "q", 0, 100, 2, "s3/0", True, (Part(0, 77, 0, 100),), ("a",), 2)
@@ -195,7 +195,7 @@ def test_values_are_let_go_when_their_message_has_left(network: Network, outbox:
 
 
 def test_whoever_waits_for_all_sees_what_leaves_late_too(network: Network) -> None:
-    """The last part is small, and room for it comes only while somebody waits already."""
+    """The last part is small and leaves only when somebody already waits."""
     outbox = Outbox(network.post, {"a": UrgentFirst(1.0, 1 << 20)}, lost, network.lost.set)
     half = 1 << 20
     bulk = (Part(0, 0, 0, half), Part(0, 1, half, 2 * half))

@@ -1,4 +1,4 @@
-"""Real ranks over gloo on loopback: do they train as one, and does every failure end all?"""
+"""Real ranks over gloo on loopback: do they train as one rank, and does a failure end all?"""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def wait_for_steps(rank: Rank, count: int) -> None:
 
 
 def test_ranks_with_other_rails_are_refused(tmp_path: Path) -> None:
-    """gloo would hang: each end would wait on another interface."""
+    """gloo would hang, because each end would wait on another interface."""
     placement, options = slow_pair(tmp_path)
     more = tuple(
         RailInterface(rail=rail, interface="lo", address="127.0.0.1") for rail in ("a", "b")
@@ -151,7 +151,7 @@ def test_a_frozen_peer_is_named_by_those_who_live(tmp_path: Path, stuck: int) ->
 
 @pytest.mark.slow
 def test_a_slow_operator_is_no_lost_rank(tmp_path: Path) -> None:
-    """It takes far longer than a rank may be silent, and its rank is not."""
+    """It takes far longer than a rank may be silent, but its rank is not silent."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 8.0 if i == "p" else 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), 1 << 10)])
     save_graph(graph, tmp_path / "graph.json")
@@ -181,7 +181,7 @@ def test_sigterm_ends_a_rank_that_waits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_structure_is_refused_by_all(graph: OperatorGraph, tmp_path: Path) -> None:
-    """One rank has another version of the model (here: another batch); the other need not wait."""
+    """One rank has another version of the model (here: another batch); the other does not wait."""
     placement = spread(graph, 2, 1, ("a",))
     ranks = start_ranks(placement, tmp_path, **HARD, last={"batch": 5})
     try:

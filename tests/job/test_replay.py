@@ -1,4 +1,4 @@
-"""Replay: does a rank take its time and say the right things, and is a wrong graph refused?"""
+"""Replay: does a rank take its time and report correctly, and is a wrong graph refused?"""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_one_rank_needs_no_network(tmp_path: Path) -> None:
 
 
 class Clock:
-    """In place of the module `time`: a look takes a microsecond, and a sleep is too long."""
+    """Replaces the module `time`: reading it takes a microsecond, and a sleep is too long."""
 
     def __init__(self) -> None:
         self.now = 0.0

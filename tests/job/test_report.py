@@ -1,4 +1,4 @@
-"""The report of the job's figures: an item measured again replaces its tables, and no others."""
+"""The report of the job's figures: does an item measured again replace only its own tables?"""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def test_a_process_that_fails_ends_the_others_and_is_named(
 
 
 def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> None:
-    """A helper in a session of its own, whose parent is gone: as experiment trackers do."""
+    """The test starts a helper in a session of its own whose parent is gone, as experiment
+    trackers do."""
     script, told = tmp_path / "starting.py", tmp_path / "pid"
     script.write_text(
         "import subprocess, sys\n"
@@ -180,7 +181,7 @@ def test_a_rail_that_is_not_there_is_named(tmp_path: Path) -> None:
     code, events, _ = finish(start(of, tmp_path))
     assert code == 1
     (failed,) = [event for event in events if isinstance(event, Failed)]
-    assert "interface none0 of rail a is not there" in failed.what
+    assert "interface none0 of rail a does not exist" in failed.what
 
 
 def test_a_line_that_looks_like_an_event_is_none(tmp_path: Path) -> None:

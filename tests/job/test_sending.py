@@ -1,4 +1,4 @@
-"""Send order: does the most urgent leave first, and does nothing else make the NIC idle?
+"""Send order: does the most urgent part leave first, and is the NIC never idle needlessly?
 
 A small model of a NIC and its receivers stands in for gloo and the kernel: what a queue hands over
 is carried in the order in which it was handed over, per receiver, at the rates that are left.
@@ -53,7 +53,7 @@ class Wire:
                 self._carry(receiver, rate * tick)
 
     def _rates(self) -> dict[str, float]:
-        """Max-min: who takes less than an equal share leaves the rest to the others."""
+        """Returns max-min fair rates: what a receiver does not take is left to the others."""
         left, rates = RATE, dict[str, float]()
         busy = sorted(self.under_way, key=lambda r: self.takes.get(r, RATE))
         for n, receiver in enumerate(busy):
@@ -108,7 +108,7 @@ def test_the_less_urgent_of_two_bulks_stands_back() -> None:
     wire.queue.add(message(0, 5, 10, "s2"))
     wire.queue.add(message(1, 1, 10, "s3"))
     wire.run(40)
-    # Shared equally both would end at 19 to 20.
+    # With equal shares both would end at 19 to 20.
     assert wire.end_of(1) <= 12.5
     assert wire.end_of(0) == pytest.approx(20, abs=0.2)
 

@@ -1,4 +1,4 @@
-"""Ranks that record their last steps: the same numbers, every operator and message, mergeable."""
+"""Traces: do ranks record every operator and message, without changing results?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def documents(folder: Path, placement: Placement) -> list[dict]:
 def check_beside_the_prediction(
     graph: OperatorGraph, placement: Placement, folder: Path, steps: list[int]
 ) -> None:
-    """Measured and predicted name the same operators and messages, each once per step."""
+    """Checks that both have the same operators and messages, each once per step."""
     ranks = documents(folder, placement)
     for document in ranks:
         check_trace(document)
@@ -75,7 +75,7 @@ def check_beside_the_prediction(
 
 
 def unshaped(placement: Placement) -> Placement:
-    """Under strict sharing these would need rates."""
+    """Returns the placement unshaped; strict sharing would need rates."""
     return placement.model_copy(update={"sharing": "unshaped"})
 
 
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_made_ends_the_rank_before_the_first_step(tmp_pa
 
 
 class NotingThreads(Alone):
-    """Who hands messages over."""
+    """Notes which threads hand messages over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class NotingThreads(Alone):
 
 
 def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: Path) -> None:
-    """gloo's threads would take the profiler along, and tell it of memory after its end."""
+    """The profiler would follow it into gloo's threads, which report memory after its end."""
     trace = TraceSpec(folder=str(tmp_path), steps=1, workspace=True)
     spec = RankSpec.model_construct(trace=trace, steps=4, rank=0, device="s1/0")  # type: ignore[call-arg]
     recorder = Recorder(spec, Placement.model_construct())  # type: ignore[call-arg]

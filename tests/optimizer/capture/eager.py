@@ -1,4 +1,4 @@
-"""The reference: plain PyTorch, one process, one loop."""
+"""Trains with plain PyTorch, in one process and one loop, as the reference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from placewire.optimizer.capture.protocol import Autocast, ModelWithLoss, load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 
-# A model to train, from the one that the step gives.
+# Makes the model to train from the model of the step.
 Change = Callable[[nn.Module], nn.Module]
 
 
@@ -27,31 +27,10 @@ class Trained:
     values: dict[str, torch.Tensor]
 
 
-class LossKeeping(StepInterpreter):
-    """Also says what the loss of the last step was."""
-
-    loss: float
-
-    def _callable(self, node: fx.Node) -> Callable[..., Any]:
-        call = super()._callable(node)
-        if node.name != self.captured.loss:
-            return call
-
-        def kept(*arguments: Any, **options: Any) -> Any:
-            value = call(*arguments, **options)
-            self.loss = value.item()
-            return value
-
-        return kept
-
-
 def train_captured(captured: CapturedStep, steps: int) -> Trained:
-    """In place: the captured step's own values are trained."""
-    interpreter = LossKeeping(captured)
-    losses = []
-    for number in range(steps):
-        interpreter.run(interpreter.load(number))
-        losses.append(interpreter.loss)
+    """Trains the captured step's own values in place."""
+    program = StraightStep(captured)
+    losses = [program.run(program.load(number)).item() for number in range(steps)]
     return Trained(losses, {k.split("_", 1)[1]: v for k, v in captured.values.items()})
 
 
@@ -114,7 +93,7 @@ def assert_trains_as_eager(
     accumulate: int = 1,
     autocast: Autocast | None = None,
 ) -> CapturedStep:
-    """To the last bit: losses of all steps, and parameters and buffers after them."""
+    """Compares losses of all steps, and parameters and buffers after them, to the last bit."""
     captured = capture(path, batch, choice, 3, accumulate, autocast)
     expected = train_eager(path, choice, steps, batch, 3, accumulate, autocast)
     trained = train_captured(captured, steps)

@@ -18,7 +18,7 @@ from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 from tests.models import hard as hard_models
 from tests.paths import ROOT
 
@@ -127,14 +127,14 @@ def test_captured_step_trains_like_eager(choice: OptimizerChoice) -> None:
     step = load_training_step(path, 3, 5)
     assert step.loss is not None
     model = ModelWithLoss(step.model, step.loss)
-    interpreter = StepInterpreter(captured)
+    program = StraightStep(captured)
     optimizer = eager_optimizer(choice, model)
     for number in range(4):
         inputs = step.batches(number)
         optimizer.zero_grad()
         model(*inputs).backward()
         optimizer.step()
-        interpreter.run(interpreter.load(number))
+        program.run(program.load(number))
     expected = {
         name.replace(".", "_"): value.detach()
         for name, value in (*model.named_parameters(), *model.named_buffers())
@@ -241,7 +241,8 @@ def test_operators_say_which_part_of_the_model_they_are_of(alexnet: CapturedStep
 
 @pytest.mark.thorough
 def test_modules_do_not_depend_on_how_a_step_is_given() -> None:
-    """A repeated call is of the same part; autocast and a step without a loss add no level."""
+    """A repeated call belongs to the same module; autocast, and a step without a loss, add no
+    level."""
     whole = capture("placewire.examples.models.gnmt:training_step_small", 2, ADAMW, 0).operators
     assert {one.partition("@")[0] for one in whole.modules} == set(whole.modules)
     assert whole.modules.count("model.encoder.second.cell.given") > 6

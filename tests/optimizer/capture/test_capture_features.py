@@ -1,4 +1,4 @@
-"""What a training step may hold: does the captured step train as plain PyTorch, to the last bit?"""
+"""Features of a step: does the captured step train as plain PyTorch, to the last bit?"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_frozen_layer_has_no_update() -> None:
 
 
 def test_gradients_get_the_strides_of_their_parameters() -> None:
-    """The fused kernels go through memory: other strides would be silently wrong."""
+    """The fused kernels go through memory, so that other strides would be silently wrong."""
     captured = capture("tests.models.features:layouts", 4, ADAMW, 0)
     turned = captured.nodes["update_turned"].all_input_nodes
     assert [captured.layouts[node.name].stride for node in turned] == 2 * [(4, 1)]
@@ -96,7 +96,7 @@ def test_scheduled_rates_are_those_of_torch(schedule: LearningRateSchedule) -> N
 
 
 def test_the_norms_of_a_layer_are_one_tensor() -> None:
-    """4-byte messages cost as much as large ones: at most one per layer crosses."""
+    """A message of 4 bytes costs as much as a larger one, so at most one per layer is sent."""
     captured = capture("placewire.examples.models.bert:training_step_small", 2, CLIPPED, 0)
     kinds = captured.operators.types
     assert kinds.count("aten.linalg_vector_norm.default") == kinds.count("update")
@@ -134,7 +134,7 @@ def test_accumulated_gradients_are_those_of_eager_loops() -> None:
 
 
 def test_micro_batches_run_side_by_side() -> None:
-    """Without buffers, nothing of one micro-batch waits for another but the sums."""
+    """Without buffers only the sums of one micro-batch wait for another."""
     captured = capture("placewire.examples.models.mlp:training_step", 8, ADAMW, 0, accumulate=2)
     below = {"input_0_m0", "input_1_m0"}
     for node in captured.analysis.nodes:

@@ -1,4 +1,4 @@
-"""What a capture takes: memory for values that nobody reads, and Python's collector."""
+"""Means of a capture: does it save memory for unread values, and pause the collector?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs without hardware: FLOPs and bytes of operators, and the times that they stand for."""
+"""Modelled costs: FLOPs and bytes of operators, and the times that follow from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def alexnet() -> CapturedStep:
 
 
 def of_type(captured: CapturedStep, kind: str) -> list[tuple[Any, int, int]]:
-    """(node, flops, traffic) of every operator of that type."""
+    """Returns (node, flops, traffic) of every operator of that type."""
     graph = captured.operators
     return [
         (captured.nodes[graph.ids[i]], int(graph.flops[i]), int(graph.traffic_bytes[i]))
@@ -62,7 +62,7 @@ def test_a_split_convolution_backward_counts_each_half_once(alexnet: CapturedSte
         for node, flops, _ in of_type(alexnet, "aten.convolution.default")
     }
     halves = of_type(alexnet, "aten.convolution_backward.default")
-    assert len(halves) == 2 * len(forward) - 1  # nobody wants the gradient of the batch
+    assert len(halves) == 2 * len(forward) - 1  # the gradient of the batch is not computed
     for node, flops, traffic in halves:
         gradient, source, weight = (argument.meta["val"] for argument in node.args[:3])
         wanted_flops, output = forward[node.args[2].name]
@@ -103,12 +103,12 @@ def test_attention_transforms_and_tables() -> None:
     ((_, _, gathered),) = of_type(captured, "aten.embedding.default")
     assert gathered == 2 * 4 * vectors + 8 * tokens
     transforms = of_type(captured, "aten._fft_c2c.default")
-    assert len(transforms) == 2  # there and back
+    assert len(transforms) == 2  # forward and backward
     assert {flops for _, flops, _ in transforms} == {5 * vectors * 4}  # log2 of 16 points
     attention = "aten._scaled_dot_product_flash_attention_for_cpu"
     ((_, forward, _),) = of_type(captured, f"{attention}.default")
     ((_, backward, _),) = of_type(captured, f"{attention}_backward.default")
-    # Two products forward; backward two for each of them, and the first once more.
+    # Two products forward; backward two for each of these, and the first one again.
     assert forward == 2 * (2 * vectors * costly.LENGTH)
     assert backward == 5 * (2 * vectors * costly.LENGTH)
 

@@ -1,4 +1,4 @@
-"""Models built without memory: are the values made afterwards those of the function itself?"""
+"""Models built without memory: do the values made afterwards equal the function's own?"""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_every_value_and_any_of_them_alone(path: str) -> None:
 
 
 def built(make: Callable[[], nn.Module]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(real, made afterwards)"""
+    """Returns the values as built by the function, and as made afterwards."""
     torch.manual_seed(1)
     real = make().state_dict()
     torch.manual_seed(1)
     model, recording = recorded(make)
-    torch.manual_seed(7)  # of no importance
+    torch.manual_seed(7)  # has no effect
     return real, recording.make(model.state_dict())
 
 
@@ -213,7 +213,7 @@ if __name__ == "__main__":
 
 
 def test_a_part_takes_the_memory_of_a_part(tmp_path: Path) -> None:
-    """Of 192 MiB, 16 are wanted; another 16 are where random numbers are drawn."""
+    """Of 192 MiB 16 are wanted; another 16 are taken to draw random numbers."""
     (tmp_path / "large.py").write_text(LARGE)
     done = subprocess.run(
         [sys.executable, "large.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ from placewire.examples.models import (
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.profile.interpret import StepInterpreter
+from placewire.optimizer.profile.straight import StraightStep
 
 STEPS = 3
 QUICK = ("mlp", "fnet", "gpt2", "two_towers")
@@ -60,39 +59,20 @@ def small(name: str) -> CapturedStep:
     return capture(f"tests.models.small:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
 
 
-class LossKeeping(StepInterpreter):
-    """Also says what the loss of the last step was."""
-
-    loss: float
-
-    def _callable(self, node: fx.Node) -> Callable[..., Any]:
-        call = super()._callable(node)
-        if node.name != self.captured.loss:
-            return call
-
-        def kept(*arguments: Any, **options: Any) -> Any:
-            value = call(*arguments, **options)
-            self.loss = value.item()
-            return value
-
-        return kept
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_captured_steps_train_as_eager_ones_to_the_last_bit(name: str) -> None:
-    # Of its own: training changes the values.
+    # Captured anew, because training changes the values.
     captured = capture(f"tests.models.small:{name}", 4, OptimizerChoice("adamw", 1e-3), 3)
     step = load_training_step(f"tests.models.small:{name}", 4, 3)
     model = whole(step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    interpreter = LossKeeping(captured)
+    program = StraightStep(captured)
     for number in range(STEPS):
         optimizer.zero_grad()
         loss = model(*step.batches(number))
         loss.backward()
         optimizer.step()
-        interpreter.run(interpreter.load(number))
-        assert interpreter.loss == loss.item(), f"step {number}"
+        assert program.run(program.load(number)).item() == loss.item(), f"step {number}"
     expected = {
         key.replace(".", "_"): value.detach()
         for key, value in (*model.named_parameters(), *model.named_buffers())
@@ -131,7 +111,7 @@ def test_batch_norm_writes_its_buffers() -> None:
 
 @pytest.mark.slow
 def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
-    """Every layer adds the same: what 80 have follows from what 2 and 6 have."""
+    """Every layer adds the same number, so that 2 and 6 layers tell the number for 80."""
     two, six = small("gpt2").operators.operator_count, small("deep").operators.operator_count
     layer, rest = divmod(six - two, deep_transformer.SMALL.layers - gpt2.SMALL.layers)  # type: ignore[attr-defined]
     assert rest == 0
@@ -173,7 +153,7 @@ def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_there_is_something_to_learn(name: str) -> None:
-    """In twenty steps of fresh batches."""
+    """The loss falls in twenty steps over fresh batches."""
     step = load_training_step(f"tests.models.small:{name}", 32, 0)
     model = whole(step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

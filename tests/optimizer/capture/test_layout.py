@@ -1,4 +1,4 @@
-"""Layouts: does a tensor come out of the wire as it went in, and no larger than it must be?"""
+"""Layouts: does a tensor come out as it was packed, and is the packed form minimal?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_values_and_strides_survive(name: str) -> None:
     assert wire.is_contiguous()
     there = layout.unpack(wire.clone())
     assert torch.equal(there, value) and there.is_conj() == value.is_conj()
-    if name != "windows":  # overlapping memory is given back apart
+    if name != "windows":  # elements that share memory come back separate
         assert there.stride() == value.stride()
 
 

@@ -44,7 +44,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, object], words: str) ->
 
 
 def test_the_step_alone_decides_the_rate() -> None:
-    """As a training that goes on at step 5 has it: nothing was told before."""
+    """A training that resumes at step 5 has its rate without knowing earlier steps."""
     schedule = LearningRateSchedule("cosine", warmup_steps=2, total_steps=9, final=0.1)
     choice = OptimizerChoice("sgd", 0.5, schedule=schedule)
     parameter, gradient = torch.zeros(3), torch.ones(3)

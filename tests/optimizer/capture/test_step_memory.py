@@ -1,4 +1,4 @@
-"""What a process takes for its steps: are tensors counted once, and the steps alone?"""
+"""The memory of steps: are tensors counted once, and only those of the steps?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step on another device than the processor: what is moved, and what a machine without one says.
+"""A step on a GPU: what is moved there, and what happens on a machine without one.
 
 What needs a CUDA device is in tests/job/test_cuda.py.
 """
@@ -58,8 +58,8 @@ def test_random_operators_are_seeded_where_they_draw(monkeypatch: pytest.MonkeyP
 
 @without_cuda
 def test_a_machine_without_cuda_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CaptureError, match="CUDA device, and there is none here"):
+    with pytest.raises(CaptureError, match="CUDA device, but this machine has none"):
         capture(MLP, 4, OptimizerChoice(), 0, device_type="cuda")
     arguments = [MLP, "--batch", "4", "--device-type", "a100", "--out", str(tmp_path / "g.json")]
     assert main(arguments) == 3
-    assert "none here" in capsys.readouterr().err
+    assert "this machine has none" in capsys.readouterr().err

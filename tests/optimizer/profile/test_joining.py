@@ -1,4 +1,4 @@
-"""Profiles of several servers as one graph: columns side by side, memory at its most."""
+"""Joined profiles of several servers: a column for each, and the largest memory."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_operators_sum_to_the_whole_step(measured: OperatorGraph) -> None:
     assert notes["threads"] == 1 and notes["samples"] == 5 and notes["warm_up_steps"] >= 2
     assert notes["processor"] and notes["torch"].startswith("2.13")
     assert notes["loss"] in measured.ids
-    # Of this process, which holds what all tests before have loaded.
+    # This process holds what all earlier tests have loaded.
     assert 100 << 20 < notes["program_bytes"] < 8 << 30
 
 
@@ -138,7 +138,7 @@ def test_scaling_keeps_everything_but_the_seconds(tmp_path: Path) -> None:
 
 
 def taken(sampling: Sampling, step_seconds: float) -> tuple[int, int]:
-    """(warm-up steps, samples) where each takes as long as that."""
+    """Returns (warm-up steps, samples) where each step takes step_seconds."""
     warm_up = samples = 0
     elapsed = 0.0
     while sampling.wants_warm_up(warm_up, elapsed):
@@ -166,7 +166,7 @@ def test_the_peak_inside_an_operator_is_of_its_own_changes_only() -> None:
         (2.9, 64), (0.5, 9999), (1.1, 100), (1.2, 50), (1.3, -50), (1.4, 30), (1.9, -100),
         (2.2, -7000), (2.6, -30),
     ]  # fmt: skip
-    # Released between two operators counts for neither; what is released inside makes room there.
+    # A release between two operators counts for neither; a release inside one makes room there.
     assert peaks_inside(spans, changes) == {"conv": 150, "relu": 34, "view": 0}
 
 
@@ -182,7 +182,7 @@ def test_a_trace_is_read_by_its_marks() -> None:
 
 
 def test_workspace_is_what_goes_beyond_the_output(measured: OperatorGraph) -> None:
-    """A mask is made beside the two results of dropout; a product of matrices needs nothing."""
+    """Dropout makes a mask beside its two results; a matrix product needs no workspace."""
     of_type = {
         kind: [i for i, name in enumerate(measured.types) if name == kind]
         for kind in ("aten.native_dropout.default", "aten.mm.default", "parameter")

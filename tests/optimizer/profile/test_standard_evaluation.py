@@ -26,7 +26,7 @@ MLP = "placewire.examples.models.mlp:training_step"
 
 
 def step(batch: int, seconds: tuple[float, float], workspace: tuple[int, int]) -> OperatorGraph:
-    """A parameter and two operators that leave 100 bytes a sample."""
+    """A graph of a parameter and two operators that leave 100 bytes per sample."""
     left = 100 * batch
     rows = [OperatorRow("w", "parameter", {"cpu": 0.0}, weight_bytes=64)]
     for name, took, beside in zip(("mm", "relu"), seconds, workspace, strict=True):
@@ -95,7 +95,7 @@ def test_deviations_are_those_of_table_5() -> None:
 def test_a_small_model_is_estimated_as_it_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command line: memory to the byte, and times that a trace replaces."""
+    """On the command line: memory is exact to the byte, and a trace replaces the times."""
     rough, direct = tmp_path / "rough.json", tmp_path / "direct.json"
     options = [MLP, "--batch", "256", "--samples", "2"]
     assert main([*options, "--small-batches", "64", "128", "--out", str(rough)]) == 0
