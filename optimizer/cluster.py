@@ -100,7 +100,7 @@ class Cluster(Frozen):
     def _names_are_unique_and_links_join_devices(self) -> Self:
         names = [server.name for server in self.servers]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"servers: two of them are called {twice[0]!r}; give each its own name")
+            raise ValueError(f"servers: two of them are called {twice[0]!r}; rename one")
         if not self.devices:
             raise ValueError("servers: the cluster has no device; give a server one")
         known, joined = set(self.device_names), set[tuple[str, str]]()

@@ -1,10 +1,10 @@
-"""Is a placement what it says? Independent of the engines and of the simulator.
+"""Checks what a placement claims, independently of the engines and of the simulator.
 
-Times, arrivals and memory are computed again in plain Python (`recompute`) from the graph and the
-file: devices, orders, rates, shares and ranks. A proof cannot be read off a file: the bound
-that it states is compared with what `bounds` proves for the graph and the cluster, and that with
-two bounds that are added up again here.
-Used on every placement before it leaves the optimizer, and by `optimizer check` on anybody's file.
+Times, arrivals and memory are computed again in plain Python (`recompute`) from the graph and from
+the file's devices, orders, rates, shares and send orders. A file contains no proof of its bound:
+the bound is compared with what `bounds` proves for the graph and the cluster, and with two bounds
+that `recompute` adds up. The check runs on every placement before it leaves the optimizer, and in
+`optimizer check` on any file.
 """
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ def check(
 
     Times and memory are recomputed only where the structure is sound: names that do not exist have
     no time. prove_seconds: for how long to search again for the proof of a bound that needs a
-    search; None takes such a bound on its word.
+    search; None accepts such a bound unproven.
     """
-    found = [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]
-    if found:
+    if found := [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]:
         return tuple(found)
     facts = Facts(graph, placement)
-    found = [*colocation_violations(facts), *message_violations(facts)]
-    if found:
+    if found := [*colocation_violations(facts), *message_violations(facts)]:
         return tuple(found)
     return (
         *time_and_memory_violations(facts),

@@ -1,17 +1,19 @@
-"""What a placement file claims beside its own schedule, computed again for `check`: the best single
-device and how low a bound may be. In plain Python, from the graph and the cluster only."""
+"""Computes again the best single device, and the least bound that a placement may state.
+
+In plain Python, from the graph and the cluster only.
+"""
 
 from __future__ import annotations
 
 import math
 
-from placewire.optimizer.check.recompute.facts import Facts, GraphLists
+from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import peak_bytes, static_bytes
 
 
 def recompute_best_single(facts: Facts) -> float | None:
-    """Step seconds of everything on the fastest device that has memory for it, in the recorded
-    topological order; None where there is no such device."""
+    """Step seconds of the whole graph on the fastest device that has memory for it, in the recorded
+    topological order; None where no device has."""
     best: float | None = None
     of_type: dict[str, tuple[float, int]] = {}
     for device in facts.placement.cluster.devices:
@@ -26,8 +28,8 @@ def recompute_best_single(facts: Facts) -> float | None:
 
 
 def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
-    """(step seconds, peak bytes); devices of one type differ in neither."""
-    lists: GraphLists = facts.lists
+    """(step seconds, peak bytes) on any device of this type."""
+    lists = facts.lists
     order = facts.graph.topological_order.tolist()
     column = facts.graph.device_types.index(device_type)
     starts: list[float] = []
@@ -42,8 +44,8 @@ def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
 
 def least_bound(facts: Facts) -> float:
     """The larger of two bounds that anyone can add up: the longest path with each operator at its
-    fastest, and all fastest times spread evenly over the devices. A lower claim than this is not
-    what the optimizer proves."""
+    fastest, and all fastest times spread evenly over the devices. The optimizer never states a
+    lower bound than this."""
     lists, placement = facts.lists, facts.placement
     types = {device.type for device in placement.cluster.devices}
     columns = [k for k, name in enumerate(facts.graph.device_types) if name in types]

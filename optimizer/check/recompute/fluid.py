@@ -1,7 +1,6 @@
-"""Times where transfers under way share the NICs: from event to event, in plain Python.
+"""Computes times from event to event, for sharings under which transfers share the NICs.
 
-Rates change only in groups in which a flow began or ended, so that a large placement stays
-affordable.
+Only groups in which a flow began or ended get new rates, so that large placements are affordable.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from collections import defaultdict, deque
 from collections.abc import Hashable
 from itertools import count
 
-from placewire.optimizer.check.recompute.facts import Facts, Times, parts
+from placewire.optimizer.check.recompute.facts import Facts, Times, parts, servers_of
 from placewire.optimizer.check.recompute.fairness import Flow, Shares
 
-# (when, tie-break, what: an operator's number, or a flow and the version that ends; a flow of
-# version -1 has its set-up behind it)
+# (when, tie-break, what): what is an operator that finishes, or a flow with the version of it that
+# finishes, or with _SET_UP where its set-up has ended.
 Event = tuple[float, int, int | tuple[Flow, int]]
 _SET_UP = -1
-# What would end within this time of an event has ended: else rounding could let a part be
-# interrupted with nothing left to send.
+# A flow that would finish within this time of an event finishes with it: else rounding could
+# interrupt a flow that has nothing left to send.
 _INSTANT_SECONDS = 1e-9
 
 
 def fluid_times(facts: Facts, sharing: Shares) -> Times | None:
-    """None where operators remain that can never start."""
+    """None where some operators can never start."""
     run = _FluidRun(facts, sharing)
     run.to_the_end()
     complete = len(run.finish) == len(facts.lists.ids)
@@ -90,7 +89,8 @@ class _FluidRun:
             self._finish_flow(flow)
 
     def _start_next(self, device: str) -> None:
-        """The next of the device's order, if the device is idle and it has its inputs."""
+        """Starts the next operator of the device's order if the device is idle and all of the
+        operator's inputs are there."""
         order, at = self.facts.order[device], self._position[device]
         if self._busy[device] or at == len(order) or self._missing[order[at]]:
             return
@@ -118,14 +118,13 @@ class _FluidRun:
             self._start_next(self.facts.device_of[c])
 
     def _queue(self, key: tuple[int, str]) -> None:
-        facts, message = self.facts, self.facts.message[key]
-        servers = (facts.server_of[message.source], facts.server_of[message.destination])
+        message = self.facts.message[key]
         cut = parts(message)
         self._parts_left[key] = len(cut)
         for rail, bits in cut:
             channel = (message.source, message.destination, rail)
-            flow = Flow(key[0], channel, (*servers, rail), message.send_order, bits)
-            if self.sharing.first_come or not facts.on_nics(message):
+            flow = Flow(key[0], channel, (*servers_of(message), rail), message.send_order, bits)
+            if self.sharing.first_come or not self.facts.on_nics(message):
                 self._channels[channel].append(flow)
                 if len(self._channels[channel]) > 1:
                     continue

@@ -1,5 +1,6 @@
-"""What the check knows of each sharing by its name, on its own: production has its own account of
-them (optimizer/network), so that one of the two being wrong shows.
+"""The rules of each sharing as the check knows them, independent of those in optimizer/network.
+
+So a mistake in either of the two shows.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from placewire.optimizer.placement import Placement
 
 @dataclass(frozen=True)
 class SharingRules:
-    """has_pair_rates: a placement records rates of pairs. are_even: they are an even split.
-    orders_messages: the send order of a message decides what is sent first. undisturbed: what each
-    pair gets where transfers never meet. shares: how the transfers under way share the NICs; None
-    where each pair has its recorded rate.
+    """has_pair_rates: a placement records rates of pairs. undisturbed: the rate of each pair where
+    transfers never meet. shares: how the transfers under way share the NICs; None where each pair
+    has its recorded rate. are_even: the recorded rates are an even split. orders_messages: the send
+    order decides which message is sent first.
     """
 
     has_pair_rates: bool

@@ -1,4 +1,4 @@
-"""Start, finish and arrival of everything in a placement file, under its model and sharing."""
+"""Computes start, finish and arrival times again, under the placement's model and sharing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from placewire.optimizer.check.recompute.sharings import rules_of
 
 
 def recompute_times(facts: Facts) -> Times | None:
-    """None where the orders wait for each other for ever."""
+    """None where the devices' orders wait for each other for ever."""
     placement = facts.placement
     if placement.model == "thesis":
         return orderly_times(facts, undisturbed_travel(facts))
     if placement.model == "msr":
         return orderly_times(facts, host_memory_travel(facts))
-    shares = rules_of(placement).shares
-    if shares is not None:
+    if (shares := rules_of(placement).shares) is not None:
         return fluid_times(facts, shares(placement))
     return orderly_times(facts, queued_travel(facts))
