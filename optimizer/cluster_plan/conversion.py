@@ -1,4 +1,5 @@
-"""plan.yaml's cluster as the optimizer sees it: payload rates, the rails that carry the job."""
+"""Converts plan.yaml's cluster to a Cluster, with payload rates and the rails that carry the
+job."""
 
 from __future__ import annotations
 
@@ -10,13 +11,12 @@ from placewire.optimizer.cluster_plan.values import MEASURED
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
-    """rails: the plan's network.rails; NICs on others carry nothing of the job and are left out.
+    """rails: the plan's network.rails; NICs on other rails do not carry the job and are left out.
 
-    Raises DocumentError where the set-up latency is to be measured, and is not known here.
+    Raises DocumentError where the set-up latency is to be measured, so that it is not known here.
     """
     carrying = rails or section.rails
-    setup_latency_seconds = section.setup_latency_seconds
-    if setup_latency_seconds is None:
+    if section.setup_latency_seconds is None:
         what = "only `controller apply` knows what it measured; give a duration, like 50us"
         raise DocumentError([("cluster.setup_latency", f"{MEASURED}: {what}")])
     return Cluster(
@@ -41,6 +41,6 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
             )
             for server in section.servers
         ),
-        setup_latency_seconds=setup_latency_seconds,
+        setup_latency_seconds=section.setup_latency_seconds,
         intra_server_bits_per_second=section.intra_server_bits_per_second,
     )

@@ -1,4 +1,7 @@
-"""Argument types that the optimizer's commands share: each says what it accepts."""
+"""Argument types that the optimizer's commands share, and the exit codes.
+
+Each type raises argparse.ArgumentTypeError with what it accepts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in COD
 
 
 def seconds(text: str) -> float:
-    """60, 60s or 2min; more than 0."""
+    """60, 60s or 2min, in seconds; more than 0."""
     try:
         value = float(text)
     except ValueError:
@@ -38,7 +41,7 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """50us; 0 or more."""
+    """50us, in seconds; 0 or more."""
     return _quantity(text, parse_seconds)
 
 
@@ -62,7 +65,7 @@ def _quantity(text: str, parse: Callable[[object], float]) -> float:
 def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
     value = _quantity(text, parse)
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is nothing; it must be more than 0")
+        raise argparse.ArgumentTypeError(f"{text} must be more than 0")
     return value
 
 

@@ -1,4 +1,4 @@
-"""`optimizer explain PLACEMENT --graph GRAPH`: why, in words."""
+"""`optimizer explain PLACEMENT --graph GRAPH`: says why a step takes as long as it does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     made.add_argument("placement", type=Path, help="placement file, from solve")
     made.add_argument(
-        "--graph", type=Path, help="its graph file; without it only the traffic can be told"
+        "--graph", type=Path, help="its graph file; without it only the traffic can be shown"
     )
     made.add_argument("--json", action="store_true", help="the explanation as JSON")
     return made
@@ -36,9 +36,9 @@ def _explain(options: argparse.Namespace) -> int:
     placement = load_placement(options.placement)
     if options.graph is None:
         if options.json:
-            raise InputError("--json explains with the graph only: give --graph")
-        told = "give --graph for the critical path and what would shorten it"
-        print("\n".join([*placement_lines(placement), told]))
+            raise InputError("--json needs the graph: give --graph")
+        hint = "give --graph for the critical path and what would shorten it"
+        print("\n".join([*placement_lines(placement), hint]))
         return DONE
     from placewire.optimizer.check.check import check
     from placewire.optimizer.explain.explanation import explain

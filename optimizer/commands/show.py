@@ -1,4 +1,4 @@
-"""`optimizer show FILE`: a graph or a placement in words and bars."""
+"""`optimizer show FILE`: shows a graph or a placement in words and bars."""
 
 from __future__ import annotations
 
