@@ -110,9 +110,7 @@ def _ipv4_interface(text: str) -> str:
     _usable(interface.ip)
     network = interface.network
     if network.prefixlen > 30:
-        raise ValueError(
-            f"{text}: the subnet is too small for servers; give a prefix of at most /30"
-        )
+        raise ValueError(f"{text}: the subnet is too small for servers; give a /30 or larger")
     if interface.ip in (network.network_address, network.broadcast_address):
         raise ValueError(f"{text}: {interface.ip} is the network or broadcast address of {network}")
     return str(interface)

@@ -31,7 +31,7 @@ from placewire.optimizer.engines.units import (
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 
-# A reduced problem with its undo, made when it is its turn; None where it is not worth it.
+# Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
 
 
@@ -50,9 +50,9 @@ def search(
     reporter: Reporter,
     clock: Clock,
 ) -> Solution:
-    """On each reduced graph of `levels`, coarsest first, then on the graph as given, from `starts`,
-    from new ones and from what was found before; before time.monotonic() is `until`, or as many
-    moves as the settings say. Each gets twice as much as the one before."""
+    """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
+    `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
+    or the settings' moves are used up; each search gets twice as much as the one before."""
     begun = [*starts, *starting_solutions(problem)]
     cost = Costing(problem).cost
     best_first = min(begun, key=lambda solution: cost(solution).key)
@@ -69,11 +69,10 @@ def search(
         part = _part(replace(settings, moves=moves), until, share)
         carry = [carried(problem, small, undo, solution) for solution in begun]
         end = time.monotonic() + part.time_limit_seconds
-        # Memory is counted too high on a reduced graph.
+        # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
-            found = improve(
-                small, part, reporter.elsewhere, [*carry, *starting_solutions(small)], end
-            )
+            begin = [*carry, *starting_solutions(small)]
+            found = improve(small, part, reporter.elsewhere, begin, end)
             device, priority = undo(found.device, found.priority)
             begun.append(Solution(device, priority, found.rates))
         clock.stage("solve")
@@ -98,8 +97,8 @@ def improve(
     starts: list[Solution],
     until: float,
 ) -> Solution:
-    """The best of the starts and of what annealing makes of them before time.monotonic() is
-    `until`."""
+    """The best of the starts and of what annealing finds from them before time.monotonic() is
+    `until`. Raises InfeasibleError where all exceed a memory."""
     alone = best_single(problem)
     bound = lower_bound(problem).seconds
     if alone is not None:
@@ -109,19 +108,19 @@ def improve(
     found = Search(problem, settings, progress, until, bound).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
-    # One device wins a tie.
+    # In a tie one device is better.
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):
         return alone[0]
     return found.solution
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """HEFT, what the graph's structure suggests and, in case memory forbids these, packings; at
-    least one."""
+    """At least one: what the graph's structure suggests, HEFT's and, in case these exceed a memory,
+    packings."""
     rank = upward_rank(problem, typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
-    # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
+    # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.quick(problem))
     found += [Solution(device, rank, None) for device in packed(problem)]
@@ -131,10 +130,10 @@ def starting_solutions(problem: Problem) -> list[Solution]:
 
 
 def _fastest_able(problem: Problem) -> IntArray:
-    """Each unit on the device that runs it fastest, memory ignored."""
+    """int64[n]: each unit on the device that runs it fastest, memory ignored."""
     unit = unit_of_operator(problem)
-    best = [unit_sums(unit, column) for column in problem.seconds.T]
-    fastest: IntArray = np.stack(best, axis=1).argmin(axis=1)[unit]
+    seconds = np.stack([unit_sums(unit, column) for column in problem.seconds.T])
+    fastest: IntArray = seconds.argmin(axis=0)[unit]
     return fastest
 
 

@@ -1,10 +1,9 @@
-"""Engine `single`: everything on the one device that is fastest among those with memory for it."""
+"""Engine `single`: everything on the fastest device that has memory for all operators."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -12,7 +11,7 @@ from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Raises InfeasibleError naming what the best device would need."""
+    """Raises InfeasibleError with the memory that the roomiest device would need."""
     found = best_single(problem)
     if found is None:
         raise InfeasibleError(_why_none(problem))
@@ -29,20 +28,16 @@ def best_single(problem: Problem) -> tuple[Solution, float] | None:
     return best
 
 
-def no_rates(problem: Problem) -> FloatArray:
-    servers, rails = len(problem.cluster.servers), len(problem.cluster.rails)
-    return np.zeros((servers, servers, rails))
-
-
 def _on(problem: Problem, device: int) -> Solution:
-    rates = no_rates(problem) if problem.decides_rates else None
+    servers, rails = problem.cluster.nic_rates.shape
+    rates = np.zeros((servers, servers, rails)) if problem.decides_rates else None
     where = np.full(problem.graph.operator_count, device, dtype=np.int64)
     return Solution(where, recorded_priority(problem), rates)
 
 
 def _candidates(problem: Problem) -> list[tuple[int, float, int]]:
-    """(device, step seconds, peak bytes) of each that can run every operator. Peak and step are
-    the same on devices of one type."""
+    """(device, step seconds, peak bytes) of each device that can run every operator. Step and peak
+    are the same on devices of one type."""
     found: list[tuple[int, float, int]] = []
     by_type: dict[str, tuple[float, int]] = {}
     for d, device in enumerate(problem.cluster.devices):

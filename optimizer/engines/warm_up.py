@@ -1,9 +1,9 @@
-"""Compiles what engines compile, once per machine and version:
+"""Compiles the functions of engines, once per machine and version, before the first search:
 
     python -m placewire.optimizer.engines.warm_up auto hsdag
 
-The first search would otherwise spend its time on it. Two small problems under several sharings and
-models touch every compiled function; what is compiled already is only loaded.
+Small problems under several sharings and models call every compiled function; functions that are
+compiled already are only loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(engines: Sequence[str]) -> None:
             for sharing, model in _CASES:
                 problem = Problem(_graph(), _cluster(), sharing, model)
                 place(problem, engine, SolveSettings(gap=0.0, moves=480))
-        else:  # loops of their own, beside those of `auto`
+        else:  # such an engine has compiled functions of its own
             with contextlib.suppress(InfeasibleError):
                 place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
     took = time.monotonic() - began

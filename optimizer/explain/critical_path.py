@@ -1,4 +1,4 @@
-"""The chain of operators, transfers and waits that makes a step as long as it is."""
+"""Finds the critical path: the operators, transfers and waits that make a step as long as it is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
 
-# Two events this near to each other, in parts of the step, are one.
+# Two events are at the same time where they are nearer than this part of the step.
 _SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class Segment:
-    """compute: `operator` runs on `device`. transfer: its output is under way from `source` to
-    `device`. wait: that output is ready at `source` and others are sent first. Of compute, source
-    is device."""
+    """compute: `operator` runs on `device`, which is also `source`. transfer: its output is under
+    way from `source` to `device`. wait: that output is ready at `source`, but others are sent
+    first."""
 
     kind: Literal["compute", "transfer", "wait"]
     start_seconds: float
@@ -37,8 +37,8 @@ class Segment:
 def critical_path(problem: Problem, device: IntArray, timeline: Timeline) -> tuple[Segment, ...]:
     """From the step's start to its end without gaps: each segment begins when the one before ends.
 
-    Walked back from the operator that finishes last: what made each start when it did is the
-    operator before it on its device, or the last input that arrived. () for an empty graph.
+    The path is walked back from the operator that finishes last. An operator waited for the one
+    before it on its device, or for its last input. () for an empty graph.
     """
     if not problem.graph.operator_count:
         return ()
@@ -72,8 +72,8 @@ class _Walk:
             self.before[list(order[1:])] = list(order[:-1])
 
     def cause(self, operator: int) -> tuple[int, TimelineMessage | None]:
-        """(the operator that it waited for, the message that brought its output); -1 where it
-        started with the step."""
+        """(the operator that it waited for, the message that brought that one's output); -1 where
+        it started with the step."""
         graph, finish = self.problem.graph, self.timeline.finish
         start = float(self.timeline.start[operator])
         if start <= _SAME * self.timeline.step_seconds:
@@ -86,7 +86,7 @@ class _Walk:
             producer = int(graph.tensor_producer[tensor])
             message = self.messages.get((tensor, int(self.device[operator])))
             came = float(finish[producer]) if message is None else message.finish_seconds
-            # A tie with the device's own work is the device's: it was busy until then anyway.
+            # In a tie with the device's own work, that work is the cause: it came first anyway.
             if came > latest + _SAME * self.timeline.step_seconds:
                 best, latest, carried = producer, came, message
         return best, carried

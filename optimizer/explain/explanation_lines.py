@@ -1,4 +1,4 @@
-"""An explanation in lines of at most 100 columns."""
+"""Words an explanation in lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewire.optimizer.quantities import format_bits_per_second, format_bytes,
 
 _MOST_STRETCHES = 16
 _MOST_PAIRS = 12
-# Shorter than this part of the step, and a change or a stretch is not worth a word.
+# A change or a stretch of less than this part of the step is not mentioned.
 _WORTH = 0.01
 _NEAR_THE_BOUND = 0.02
 
@@ -93,7 +93,7 @@ def _pair_words(pair: PairTraffic, placement: Placement, step: float) -> str:
 
 
 def _why(pair: PairTraffic, placement: Placement) -> str:
-    """What decides the pair's rate."""
+    """Why the pair has its rate."""
     if pair.source == pair.destination:
         return "inside one server"
     if pair.part_of_rate is not None:
@@ -123,14 +123,14 @@ def _change_lines(explanation: Explanation) -> list[str]:
 
 
 def _advice(explanation: Explanation) -> tuple[str, str]:
-    """What to take away: the change that helps most, and what a better placement could do."""
+    """(the change that helps most, how much a better placement could help)."""
     step, bound = explanation.step_seconds, explanation.bound_seconds
     best = min(explanation.changes, key=lambda change: change.step_seconds, default=None)
     gain = 1 - best.step_seconds / step if best is not None and step else 0.0
     placed = 1 - bound / step if step else 0.0
-    search = f"a better placement: {placed:.1%} at most, what the bound does not rule out"
+    search = f"a better placement: at most {placed:.1%} shorter, by the bound"
     if placed <= _NEAR_THE_BOUND:
-        search = f"a better placement: nothing, this one is within {placed:.1%} of the bound"
+        search = f"a better placement: no gain, this one is within {placed:.1%} of the bound"
     if best is None or gain < _WORTH:
-        return "helps most: nothing of these", search
+        return "helps most: none of these", search
     return f"helps most: {best.what}, {gain:.1%} shorter", search
