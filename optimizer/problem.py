@@ -13,17 +13,10 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
+from placewire.optimizer.network import transfers
 from placewire.optimizer.network.nics import RateLimits, nic_limits, usable_rates, widest_rates
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
 from placewire.optimizer.network.sharings import SHARINGS
-from placewire.optimizer.network.transfers import (
-    Paths,
-    alone,
-    cuts_equally,
-    paths_past_the_nics,
-    with_a_rail,
-    worthwhile_rates,
-)
 
 
 class InfeasibleError(ValueError):
@@ -85,23 +78,24 @@ class Problem:
         return nic_limits(self.usable_nic_rates, receiving=receiving)
 
     @cached_property
-    def paths(self) -> Paths:
+    def paths(self) -> transfers.Paths:
         """The paths between devices that use no NIC."""
-        return paths_past_the_nics(self.cluster, self.model)
+        return transfers.paths_past_the_nics(self.cluster, self.model)
 
     @property
     def cuts_equally(self) -> bool:
         """Whether a large message is cut into equal parts over the rails that serve its pair."""
-        return cuts_equally(self.backend, self.model)
+        return transfers.cuts_equally(self.backend, self.model)
 
     @cached_property
     def worthwhile_rates(self) -> FloatArray:
         """float64[S, S, R]: what each pair would get alone on the rails that serve it."""
-        return worthwhile_rates(widest_rates(self.usable_nic_rates), cuts_equally=self.cuts_equally)
+        widest = widest_rates(self.usable_nic_rates)
+        return transfers.worthwhile_rates(widest, cuts_equally=self.cuts_equally)
 
-    def alone(self, rates: FloatArray) -> Paths:
+    def alone(self, rates: FloatArray) -> transfers.Paths:
         """The paths of a transfer that meets no other, with rates float64[S, S, R] on the rails."""
-        return alone(self.cluster, self.paths, rates, cuts_equally=self.cuts_equally)
+        return transfers.alone(self.cluster, self.paths, rates, cuts_equally=self.cuts_equally)
 
     def decision(self, rates: FloatArray | None) -> FloatArray:
         """The decided rates as contiguous float64[S, S, R], R at least 1.
@@ -116,7 +110,7 @@ class Problem:
             raise ValueError(
                 f"rates have shape {rates.shape}, expected {(servers, servers, rails)}"
             )
-        return with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
+        return transfers.with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
 
     def rates_in_force(self, rates: FloatArray | None) -> FloatArray:
         """float64[S, S, R], R at least 1: messages are cut and, at most, paced by these rates.
@@ -124,7 +118,7 @@ class Problem:
         rates float64[S, S, R] are the decided ones, and ignored unless decides_rates. All results
         are 0 under the model `msr`, which has no NICs. Raises ValueError where rates are missing.
         """
-        usable = with_a_rail(self.usable_nic_rates)
+        usable = transfers.with_a_rail(self.usable_nic_rates)
         if self.model == "msr":
             return np.zeros((len(usable), len(usable), usable.shape[1]))
         decided = self.decision(rates) if self.decides_rates else None

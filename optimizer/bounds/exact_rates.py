@@ -84,34 +84,20 @@ def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> N
     capacity = nic_capacities(problem).sum(axis=1)
     slowness = _slowness(exact, widest, capacity, problem.model == "contended")
     setup = exact.ticks(problem.cluster.setup_latency_seconds)
+    unit = exact.relaxation.unit.tolist()
     for tensor in tensors:
         # A small message takes one rail, and could have it to itself.
         if problem.model == "contended" and tensor.bits < CUT_THRESHOLD_BYTES * 8:
             continue
-        for v in tensor.consumers:
-            _slow_down(exact, tensor, v, widest, slowness, setup)
-
-
-def _slow_down(
-    exact: ExactModel,
-    tensor: Sent,
-    consumer: int,
-    widest: FloatArray,
-    slowness: dict[tuple[int, int], IntVar],
-    setup: int,
-) -> None:
-    unit = exact.relaxation.unit
-    one, other = int(unit[tensor.producer]), int(unit[consumer])
-    if one == other:
-        return
-    ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
-    for (s, t), steps in slowness.items():
-        ticks = exact.ticks(tensor.bits / float(widest[s, t]))
-        if _NEGLIGIBLE * exact.horizon <= ticks <= exact.horizon:
-            # The start is rounded down, by less than a tick.
-            exact.model.add(
-                _STEPS * (exact.start[consumer] - ready + 1) > ticks * steps
-            ).only_enforce_if(exact.place[one][s], exact.place[other][t])
+        place = exact.place[unit[tensor.producer]]
+        ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
+        elsewhere = [v for v in tensor.consumers if unit[v] != unit[tensor.producer]]
+        for v, ((s, t), steps) in itertools.product(elsewhere, slowness.items()):
+            ticks = exact.ticks(tensor.bits / float(widest[s, t]))
+            if _NEGLIGIBLE * exact.horizon <= ticks <= exact.horizon:
+                # The start is rounded down, by less than a tick.
+                slow = exact.model.add(_STEPS * (exact.start[v] - ready + 1) > ticks * steps)
+                slow.only_enforce_if(place[s], exact.place[unit[v]][t])
 
 
 def _slowness(

@@ -24,16 +24,18 @@ def refuse_impossible(problem: Problem) -> None:
         )
     key = graph.colocation
     groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
-    doubtful = (key < 0) & (_at_most(problem) > _largest_memory(problem))
+    able = np.isfinite(problem.seconds)
+    largest_of = np.where(able, memory, -1).max(axis=1, initial=-1)  # -1: no device can run it
+    doubtful = (key < 0) & (_at_most(problem) > largest_of)
     groups += [np.array([i]) for i in np.flatnonzero(doubtful).tolist()]
     for group in groups:
         needed, busiest = _needed(problem, group)
-        able = np.isfinite(problem.seconds[group]).all(axis=0)
-        if not able.any():
+        runs_all = able[group].all(axis=0)
+        if not runs_all.any():
             raise InfeasibleError(
                 f"operator {graph.ids[group[0]]!r} and its co-location group can run on no device"
             )
-        largest = int(memory[able].max())
+        largest = int(memory[runs_all].max())
         if needed > largest:
             unit = f"({_mib(int(graph.weight_bytes[group].sum()))} resident)"
             if len(group) > 1:
@@ -53,13 +55,6 @@ def _at_most(problem: Problem) -> IntArray:
     received = np.zeros(graph.operator_count, dtype=np.int64)
     np.add.at(received, consumer, graph.tensor_bytes[tensor])
     return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes + received
-
-
-def _largest_memory(problem: Problem) -> IntArray:
-    """int64[n] bytes: the largest memory of the devices that can run each operator; -1 for none."""
-    able = np.isfinite(problem.seconds)
-    largest: IntArray = np.where(able, problem.cluster.memory_bytes, -1).max(axis=1, initial=-1)
-    return largest
 
 
 def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:

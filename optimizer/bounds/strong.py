@@ -9,16 +9,10 @@ from functools import partial
 
 import numpy as np
 
+from placewire.optimizer.bounds import exact_rates
 from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.contradiction import Limits, limits_of, tightened
 from placewire.optimizer.bounds.exact_model import ExactModel, Machines
-from placewire.optimizer.bounds.exact_rates import (
-    add_rates,
-    add_volumes,
-    sent_tensors,
-    servers_are_alike,
-    servers_are_devices,
-)
 from placewire.optimizer.bounds.load import all_alike, share_of_load
 from placewire.optimizer.bounds.partial_graph import Part, cut_out, machines_for, parts_of
 from placewire.optimizer.bounds.quick import lower_bound
@@ -99,7 +93,7 @@ class _Search:
         def left() -> float:
             return until - time.monotonic()
 
-        shared = servers_are_devices(self.problem)
+        shared = exact_rates.servers_are_devices(self.problem)
         if prove(step, left() * _PLAIN_TIME, network=False) and not shared:
             return True
         high = step
@@ -139,9 +133,9 @@ class _Search:
         machines = machines_for(machines_of(self.problem), part, relaxation.operators)
         exact = ExactModel(cut, machines, horizon, ticks)
         if network:
-            tensors = sent_tensors(self.problem, part.kept)
-            add_rates(exact, self.problem, tensors)
-            add_volumes(exact, self.problem, tensors)
+            tensors = exact_rates.sent_tensors(self.problem, part.kept)
+            exact_rates.add_rates(exact, self.problem, tensors)
+            exact_rates.add_volumes(exact, self.problem, tensors)
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(min(seconds, self.left), 0.01)
         solver.parameters.num_workers = self.workers
@@ -166,6 +160,6 @@ def machines_of(problem: Problem) -> Machines:
     seconds, memory = problem.seconds, problem.cluster.memory_bytes
     held = limits_of(problem, seconds.min(axis=1)).held_bytes
     alike = all_alike(seconds) and bool((memory == memory[0]).all())
-    if servers_are_devices(problem):
-        alike = alike and servers_are_alike(problem)
+    if exact_rates.servers_are_devices(problem):
+        alike = alike and exact_rates.servers_are_alike(problem)
     return Machines(seconds, held, memory, alike, problem.model == "thesis")

@@ -12,20 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from placewire.optimizer.check.recompute.facts import Facts
-from placewire.optimizer.check.rules.claims import (
-    bound_violations,
-    single_device_violations,
-    time_and_memory_violations,
-)
+from placewire.optimizer.check.rules import claims, structure
 from placewire.optimizer.check.rules.messages import colocation_violations, message_violations
 from placewire.optimizer.check.rules.rates import rate_violations
-from placewire.optimizer.check.rules.structure import (
-    graph_violations,
-    message_name_violations,
-    operator_violations,
-    order_violations,
-    send_order_violations,
-)
 from placewire.optimizer.check.rules.violation import Violation
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
@@ -33,12 +22,12 @@ from placewire.optimizer.placement import Placement
 __all__ = ["Violation", "check"]
 
 _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ...] = (
-    graph_violations,
-    operator_violations,
-    order_violations,
+    structure.graph_violations,
+    structure.operator_violations,
+    structure.order_violations,
     rate_violations,
-    message_name_violations,
-    send_order_violations,
+    structure.message_name_violations,
+    structure.send_order_violations,
 )
 
 
@@ -57,7 +46,7 @@ def check(
     if found := [*colocation_violations(facts), *message_violations(facts)]:
         return tuple(found)
     return (
-        *time_and_memory_violations(facts),
-        *bound_violations(facts, prove_seconds),
-        *single_device_violations(facts),
+        *claims.time_and_memory_violations(facts),
+        *claims.bound_violations(facts, prove_seconds),
+        *claims.single_device_violations(facts),
     )

@@ -9,12 +9,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from placewire.optimizer.quantities import (
-    parse_bits_per_second,
-    parse_bytes,
-    parse_fraction,
-    parse_seconds,
-)
+from placewire.optimizer import quantities
 
 CODES = {
     0: "done",
@@ -32,7 +27,7 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         try:
-            value = parse_seconds(text)
+            value = quantities.parse_seconds(text)
         except ValueError:
             value = math.nan
     if not 0 < value < math.inf:
@@ -42,17 +37,17 @@ def seconds(text: str) -> float:
 
 def duration(text: str) -> float:
     """50us, in seconds; 0 or more."""
-    return _quantity(text, parse_seconds)
+    return _quantity(text, quantities.parse_seconds)
 
 
 def bits_per_second(text: str) -> float:
     """160Gbit; more than 0."""
-    return _more_than_none(text, parse_bits_per_second)
+    return _more_than_none(text, quantities.parse_bits_per_second)
 
 
 def byte_count(text: str) -> int:
     """16GiB; more than 0."""
-    return int(_more_than_none(text, parse_bytes))
+    return int(_more_than_none(text, quantities.parse_bytes))
 
 
 def _quantity(text: str, parse: Callable[[object], float]) -> float:
@@ -71,7 +66,7 @@ def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
 
 def fraction(text: str) -> float:
     """5% or 0.05, as 0.05; below 1."""
-    value = _quantity(text, parse_fraction)
+    value = _quantity(text, quantities.parse_fraction)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0% to less than 100%, like 5%")
     return value
@@ -79,7 +74,7 @@ def fraction(text: str) -> float:
 
 def part(text: str) -> float:
     """80% or 0.8, as 0.8; at most 1."""
-    value = _quantity(text, parse_fraction)
+    value = _quantity(text, quantities.parse_fraction)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0% to 100%, like 80%")
     return value

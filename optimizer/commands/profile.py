@@ -16,16 +16,10 @@ from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.names import runs_on
+from placewire.optimizer.profile import sampling
 from placewire.optimizer.profile.devices import DEVICES
 from placewire.optimizer.profile.exchange import exchange, own_output
 from placewire.optimizer.profile.process_memory import beside_tensors_bytes
-from placewire.optimizer.profile.sampling import (
-    ENOUGH_SAMPLES,
-    LEAST_SAMPLES,
-    LIMIT_SECONDS,
-    MOST_SAMPLES,
-    Sampling,
-)
 
 if TYPE_CHECKING:
     from placewire.optimizer.profile.cache import ProfileKey
@@ -96,15 +90,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
     measured.add_argument(
         "--samples",
         type=positive,
-        default=MOST_SAMPLES,
-        help=f"most steps to measure; the median counts; default: {MOST_SAMPLES}",
+        default=sampling.MOST_SAMPLES,
+        help=f"most steps to measure; the median counts; default: {sampling.MOST_SAMPLES}",
     )
     measured.add_argument(
         "--seconds",
         type=seconds,
-        default=LIMIT_SECONDS,
-        help=f"after this time {ENOUGH_SAMPLES} steps suffice, after three times as long "
-        f"{LEAST_SAMPLES}; default: {LIMIT_SECONDS:g}",
+        default=sampling.LIMIT_SECONDS,
+        help=f"after this time {sampling.ENOUGH_SAMPLES} steps suffice, after three times as long "
+        f"{sampling.LEAST_SAMPLES}; default: {sampling.LIMIT_SECONDS:g}",
     )
     measured.add_argument(
         "--no-calibrate",
@@ -268,8 +262,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     if profile:
         say(f"profile: from {key.file(options.cache)}")
     else:
-        sampling = Sampling(options.samples, options.seconds)
-        profile = measure(captured, options.threads, sampling, say)
+        limits = sampling.Sampling(options.samples, options.seconds)
+        profile = measure(captured, options.threads, limits, say)
         if options.cache:
             save_profile(options.cache, key, graph, profile)
     return _with_profile(graph, profile, key, options.calibrate)

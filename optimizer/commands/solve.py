@@ -131,12 +131,7 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    from placewire.optimizer.explain.summary import (
-        considered_lines,
-        gantt_lines,
-        placement_lines,
-        timeline_of,
-    )
+    from placewire.optimizer.explain import summary
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.placement import save_placement
     from placewire.optimizer.problem import Problem
@@ -161,9 +156,10 @@ def _solve(options: argparse.Namespace) -> int:
     if options.json:
         print(placement.model_dump_json())
         return DONE
-    lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
+    simulated = summary.timeline_of(graph, placement)
+    lines = [*summary.placement_lines(placement), *summary.gantt_lines(*simulated)]
     if len(considered) > 1:
-        lines += considered_lines(considered, placement)
+        lines += summary.considered_lines(considered, placement)
     print("\n".join(lines))
     if options.out is not None:
         print(f"written to {options.out}")

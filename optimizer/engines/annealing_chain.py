@@ -11,14 +11,9 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.kernels.annealing import proposals
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal
-from placewire.optimizer.kernels.annealing.proposals import (
-    BLOCKS_COPY,
-    BLOCKS_MOVE,
-    Guide,
-    critical_path,
-)
 from placewire.optimizer.kernels.graphs.construct import longest_tails
 from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
 from placewire.optimizer.kernels.tables import FIRST_COME
@@ -82,7 +77,7 @@ class Walker:
     def chain(self, start: Solution) -> Chain:
         usual = np.array(_FIRST_WEIGHTS)
         if not self.neighbourhood.table.size:
-            usual[[BLOCKS_MOVE, BLOCKS_COPY]] = 0.0
+            usual[[proposals.BLOCKS_MOVE, proposals.BLOCKS_COPY]] = 0.0
         usual /= usual.sum()
         chain = Chain(start.device, start.priority, start.rates, usual, usual)
         chain.restart(start)
@@ -125,7 +120,7 @@ class Walker:
         np.fill_diagonal(traffic, 0.0)
         return rates_by_volume(self.tables, traffic)
 
-    def guide(self, chain: Chain) -> Guide:
+    def guide(self, chain: Chain) -> proposals.Guide:
         """The chain's present schedule."""
         problem, graph = self.problem, self.problem.graph
         rates = chain.rates
@@ -142,7 +137,7 @@ class Walker:
         there = np.where(sent, arrival[tensor, chain.device[consumer]], timeline.finish[producer])
         order = np.argsort(timeline.start, kind="stable").astype(np.int64)
         place = np.argsort(order)
-        path, reason = critical_path(
+        path, reason = proposals.critical_path(
             self.tables, chain.device, order, timeline.start, timeline.finish, there
         )
-        return Guide(order, place, path, reason)
+        return proposals.Guide(order, place, path, reason)

@@ -11,7 +11,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
-from placewire.optimizer.engines import heft
+from placewire.optimizer.engines import heft, units
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.levels import carried
@@ -22,12 +22,6 @@ from placewire.optimizer.engines.search import Search
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.engines.structured import structured_starts
-from placewire.optimizer.engines.units import (
-    typical_transfer_seconds,
-    unit_of_operator,
-    unit_sums,
-    upward_rank,
-)
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 
@@ -117,7 +111,7 @@ def improve(
 def starting_solutions(problem: Problem) -> list[Solution]:
     """At least one: what the graph's structure suggests, HEFT's and, in case these exceed a memory,
     packings."""
-    rank = upward_rank(problem, typical_transfer_seconds(problem))
+    rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
     # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
@@ -131,8 +125,8 @@ def starting_solutions(problem: Problem) -> list[Solution]:
 
 def _fastest_able(problem: Problem) -> IntArray:
     """int64[n]: each unit on the device that runs it fastest, memory ignored."""
-    unit = unit_of_operator(problem)
-    seconds = np.stack([unit_sums(unit, column) for column in problem.seconds.T])
+    unit = units.unit_of_operator(problem)
+    seconds = np.stack([units.unit_sums(unit, column) for column in problem.seconds.T])
     fastest: IntArray = seconds.argmin(axis=0)[unit]
     return fastest
 

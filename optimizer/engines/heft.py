@@ -11,15 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines import units
 from placewire.optimizer.engines.device_capacity import DeviceCapacities, no_capacity
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.transfer_times import transfer_times
-from placewire.optimizer.engines.units import (
-    typical_transfer_seconds,
-    unit_able,
-    unit_of_operator,
-    upward_rank,
-)
 from placewire.optimizer.kernels.graphs.construct import insert_in_order
 from placewire.optimizer.problem import InfeasibleError, Problem
 
@@ -37,7 +32,7 @@ def quick(problem: Problem) -> Solution:
 
 def upward_ranks(problem: Problem) -> FloatArray:
     """float64[n]: the upward rank of each operator, by mean costs."""
-    return upward_rank(problem, typical_transfer_seconds(problem))
+    return units.upward_rank(problem, units.typical_transfer_seconds(problem))
 
 
 def by_rank(problem: Problem) -> IntArray:
@@ -52,10 +47,10 @@ def inserted(
     its finish and ahead float64[n, D] is least (None: 0); returns None where a unit finds no
     device. The priority is minus the start by the method's own clock."""
     graph, times = problem.graph, transfer_times(problem)
-    unit = unit_of_operator(problem)
+    unit = units.unit_of_operator(problem)
     device, start = np.full(len(order), -1, dtype=np.int64), np.zeros(len(order))
     placed = insert_in_order(
-        order, unit, np.array(capacities.needed), unit_able(problem, unit),
+        order, unit, np.array(capacities.needed), units.unit_able(problem, unit),
         np.array(capacities.left_bytes),
         np.ascontiguousarray(problem.seconds), times.setup_seconds, times.seconds_per_byte,
         graph.tensor_bytes.astype(np.float64),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,27 +50,24 @@ _HOLD_ABOVE = 1_000
 _QUICK_ABOVE = 20_000
 
 
+@dataclass
 class Search:
-    """`run` may be called once."""
+    """until: time.monotonic() at which a search without a budget of moves ends. bound_seconds: no
+    step is shorter. `run`, which may be called once, sets best and chains."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        settings: SolveSettings,
-        progress: Report | None,
-        until: float,
-        bound_seconds: float,
-    ) -> None:
-        """until: time.monotonic() at which a search without a budget of moves ends. bound_seconds:
-        no step is shorter."""
-        self.problem, self.settings, self.progress, self.until = problem, settings, progress, until
+    problem: Problem
+    settings: SolveSettings
+    progress: Report | None
+    until: float
+    bound_seconds: float
+    moves: int = 0
+    best: Scored = field(init=False)
+    chains: list[Chain] = field(init=False)
+
+    def __post_init__(self) -> None:
         self.began = time.monotonic()
-        self.walker = Walker(problem)
-        self.bound = bound_seconds
-        self.moves = 0
-        self.moves_per_second = _FIRST_GUESS / max(problem.graph.operator_count, 1)
-        self.best: Scored | None = None
-        self.chains: list[Chain] = []
+        self.walker = Walker(self.problem)
+        self.moves_per_second = _FIRST_GUESS / max(self.problem.graph.operator_count, 1)
 
     def run(self, starts: Sequence[Solution]) -> Scored:
         """The best solution found from at least one start; it is infeasible only where no feasible
@@ -95,7 +93,6 @@ class Search:
         """Scores starts with the allocator's rates, so that none is better than the answer: the
         first one, and all that would be better if every pair had its NICs to itself. On large
         graphs, where the allocator takes long, only as many as there is time for."""
-        assert self.best is not None
         self._keep(self._scored(ranked[0].solution))
         if not self.problem.decides_rates:
             return
@@ -113,7 +110,6 @@ class Search:
     def _sprint(self, pool: ThreadPoolExecutor) -> None:
         """A short cooling for an early good placement, with rates by the rule. Skipped where a
         round has few more moves, and comes as early."""
-        assert self.best is not None
         budget = _SPRINT_PER_OPERATOR * self.problem.graph.operator_count
         if budget * _SPRINT_PART > self._moves_per_round():
             return
@@ -122,7 +118,6 @@ class Search:
 
     def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
         """Cools every chain once."""
-        assert self.best is not None
         n = self.problem.graph.operator_count
         budget = self._moves_per_round()
         explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n
@@ -147,7 +142,6 @@ class Search:
     ) -> list[Found]:
         """The best state of each chain, best first. Moves come in chunks, between which the time is
         checked."""
-        assert self.best is not None
         scale = min(self.best.step_seconds, self.walker.costing.reference)
         best: list[Found | None] = [None] * CHAINS
         done, chunk = 0, 0
@@ -175,7 +169,6 @@ class Search:
         return sorted((f for f in best if f is not None), key=lambda found: found.key)
 
     def _keep(self, candidate: Scored) -> None:
-        assert self.best is not None
         if candidate.key < self.best.key:
             self.best = candidate
         self._say()
@@ -198,19 +191,18 @@ class Search:
         return max(1, min(share, int(min(_CHUNK_SECONDS, left) * self.moves_per_second)))
 
     def _is_enough(self) -> bool:
-        assert self.best is not None
         if self.best.excess == 0.0:
-            gap = 1.0 - self.bound / max(self.best.step_seconds, 1e-300)
+            gap = 1.0 - self.bound_seconds / max(self.best.step_seconds, 1e-300)
             if gap <= max(self.settings.gap, 1e-9):
                 return True
-        return self.settings.moves is None and self._out_of_time()
+        return self._out_of_time()
 
     def _out_of_time(self) -> bool:
         return self.settings.moves is None and time.monotonic() > self.until
 
     def _say(self) -> None:
-        if self.progress is None or self.best is None:
+        if self.progress is None:
             return
         incumbent = self.best.step_seconds if self.best.excess == 0.0 else float("inf")
         elapsed = time.monotonic() - self.began
-        self.progress(Progress(elapsed, incumbent, self.bound, self.moves))
+        self.progress(Progress(elapsed, incumbent, self.bound_seconds, self.moves))

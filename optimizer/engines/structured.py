@@ -13,14 +13,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines import units
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.engines.units import (
-    typical_transfer_seconds,
-    unit_of_operator,
-    unit_sums,
-    upward_rank,
-)
 from placewire.optimizer.problem import Problem
 
 _SHIFTS = (0.5, 0.2, 0.08, 0.03)
@@ -36,8 +31,8 @@ def structured_starts(problem: Problem, cost: Cost) -> list[Solution]:
     devices = len(problem.cluster.devices)
     if devices < 2 or problem.graph.operator_count < 2 * devices:
         return []
-    rank = upward_rank(problem, typical_transfer_seconds(problem))
-    unit = unit_of_operator(problem)
+    rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
+    unit = units.unit_of_operator(problem)
     order = spectral_order(problem.graph, unit)
     blocks = [_best_cuts(problem, unit, order, rank, cost, used) for used in _counts(devices)]
     tails = [Solution(device, rank, None) for device in _tails(problem)]
@@ -65,7 +60,7 @@ def _best_cuts(
     problem: Problem, unit: IntArray, order: IntArray, rank: FloatArray, cost: Cost, used: int
 ) -> Solution:
     """Cuts at equal work, then moves each cut for as long as that gains, in ever smaller shifts."""
-    work = unit_sums(unit, _finite_seconds(problem).mean(axis=1))[order]
+    work = units.unit_sums(unit, _finite_seconds(problem).mean(axis=1))[order]
     middle = np.cumsum(work) - work / 2
     middle /= max(float(work.sum()), 1e-300)
     devices = _fastest_first(problem)[:used]

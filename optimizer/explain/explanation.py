@@ -8,16 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
 from placewire.optimizer.explain.summary import indices_of, problem_of, traffic_by_pair
-from placewire.optimizer.explain.what_if import (
-    Change,
-    PlacementArrays,
-    bound_with_another_device,
-    busiest_devices,
-    changes,
-    without_network,
-)
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
@@ -66,9 +59,9 @@ class Explanation:
     bound_reason: str
     path: tuple[Stretch, ...]
     pairs: tuple[PairTraffic, ...]
-    changes: tuple[Change, ...]
-    limit: Change | None
-    more: Change
+    changes: tuple[what_if.Change, ...]
+    limit: what_if.Change | None
+    more: what_if.Change
 
     def seconds_of(self, kind: str) -> float:
         return sum(stretch.seconds for stretch in self.path if stretch.kind == kind)
@@ -81,10 +74,10 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
     """The placement must pass `check`."""
     problem = problem_of(graph, placement)
     device, order = indices_of(graph, placement)
-    decision = PlacementArrays(device, order, placement.rates)
+    decision = what_if.PlacementArrays(device, order, placement.rates)
     timeline = simulate(problem, device, order=order, rates=placement.rates)
     path = critical_path(problem, device, timeline)
-    found = changes(problem, decision, busiest_devices(problem, decision))
+    found = what_if.changes(problem, decision, what_if.busiest_devices(problem, decision))
     return Explanation(
         step_seconds=timeline.step_seconds,
         bound_seconds=placement.bound_seconds,
@@ -92,8 +85,8 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
         path=_stretches(graph, placement, path),
         pairs=_pairs(placement, path, problem.decides_rates),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
-        limit=without_network(problem, decision) if timeline.messages else None,
-        more=bound_with_another_device(problem),
+        limit=what_if.without_network(problem, decision) if timeline.messages else None,
+        more=what_if.bound_with_another_device(problem),
     )
 
 

@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.graph import rows
 from placewire.optimizer.graph.json_file import read_json, write_json
-from placewire.optimizer.graph.operator_graph import OperatorGraph, build_graph, tensor_rows
-from placewire.optimizer.graph.rows import (
-    COUNTS,
-    MOST_BYTES,
+from placewire.optimizer.graph.operator_graph import (
     GraphError,
-    checked_header,
-    each,
-    operator_row,
-    tensor_row,
+    OperatorGraph,
+    build_graph,
+    tensor_rows,
 )
 
 GRAPH_VERSION = 1
@@ -42,7 +39,7 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
         optional = {
             "signature": graph.signatures[i],
             "module": graph.modules[i],
-            **{key: int(getattr(graph, key)[i]) for key in COUNTS},
+            **{key: int(getattr(graph, key)[i]) for key in rows.COUNTS},
             "colocation": str(graph.colocation[i]) if graph.colocation[i] >= 0 else "",
         }
         operators.append(row | {key: value for key, value in optional.items() if value})
@@ -77,12 +74,12 @@ def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
 
 
 def _read_graph(document: Any) -> OperatorGraph:
-    header = checked_header(document, GRAPH_VERSION)
-    operators = each(header["operators"], operator_row, "operators")
-    tensors = each(header["tensors"], tensor_row, "tensors")
+    header = rows.checked_header(document, GRAPH_VERSION)
+    operators = rows.each(header["operators"], rows.operator_row, "operators")
+    tensors = rows.each(header["tensors"], rows.tensor_row, "tensors")
     total = sum(row.all_bytes for row in operators) + sum(row.bytes for row in tensors)
-    if total > MOST_BYTES:
-        raise GraphError(f"operators and tensors have {total} bytes, at most {MOST_BYTES} fit")
+    if total > rows.MOST_BYTES:
+        raise GraphError(f"operators and tensors have {total} bytes, at most {rows.MOST_BYTES} fit")
     types = header.get("device_types")
     timed = dict.fromkeys(t for row in operators for t in row.seconds)
     if types is not None and (unnamed := [t for t in timed if t not in types]):

@@ -12,16 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from placewire.optimizer.check.recompute.network import (
-    NEIGHBOUR_FLOWS,
-    NicKey,
-    PairKey,
-    ceilings,
-    neighbours,
-    nic_rates,
-    recorded_rates,
-    usable_rates,
-)
+from placewire.optimizer.check.recompute import network
 from placewire.optimizer.placement import Placement
 
 Key = TypeVar("Key")
@@ -35,7 +26,7 @@ class Flow:
 
     tensor: int
     channel: tuple[str, str, str]
-    pair: PairKey
+    pair: network.PairKey
     send_order: int
     bits_left: float
     rate: float = 0.0
@@ -55,7 +46,7 @@ class Shares(ABC):
     first_come: ClassVar[bool] = True
 
     def __init__(self, placement: Placement) -> None:
-        self._usable = usable_rates(placement)
+        self._usable = network.usable_rates(placement)
         self._under_way: dict[Hashable, dict[Flow, None]] = defaultdict(dict)
 
     def group(self, flow: Flow) -> Hashable:
@@ -77,8 +68,8 @@ class MaxMin(Shares):
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
-        self._nics = nic_rates(placement)
-        self._wanted = neighbours(placement)
+        self._nics = network.nic_rates(placement)
+        self._wanted = network.neighbours(placement)
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         flows = list(self._under_way[group])
@@ -96,15 +87,15 @@ class MinimumsWithLending(Shares):
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
-        self._least = recorded_rates(placement)
-        self._most = ceilings(placement)
+        self._least = network.recorded_rates(placement)
+        self._most = network.ceilings(placement)
 
-    def group(self, flow: Flow) -> NicKey:
+    def group(self, flow: Flow) -> network.NicKey:
         return flow.pair[0], flow.pair[2]
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         assert isinstance(group, tuple)
-        of_pair: dict[PairKey, list[Flow]] = defaultdict(list)
+        of_pair: dict[network.PairKey, list[Flow]] = defaultdict(list)
         for flow in self._under_way[group]:
             of_pair[flow.pair].append(flow)
         least = {pair: self._least.get(pair, 0.0) for pair in of_pair}
@@ -197,9 +188,9 @@ def progressive_filling(
 
     def level(limit: Limit) -> float:
         left, count = capacity[limit] - taken[limit], len(users[limit])
-        together = left / (count + NEIGHBOUR_FLOWS)
+        together = left / (count + network.NEIGHBOUR_FLOWS)
         want = wanted.get(limit, 0.0)
-        if want < NEIGHBOUR_FLOWS * together:  # the neighbour has all that it wants
+        if want < network.NEIGHBOUR_FLOWS * together:  # the neighbour has all that it wants
             together = (left - want) / count
         return max(together, 0.0)
 

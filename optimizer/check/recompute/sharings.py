@@ -9,18 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from placewire.optimizer.allocation import Allocation
-from placewire.optimizer.check.recompute.fairness import (
-    MaxMin,
-    MinimumsWithLending,
-    MostUrgentFirst,
-    Shares,
-)
-from placewire.optimizer.check.recompute.network import (
-    PairKey,
-    ceilings,
-    recorded_rates,
-    widest_rates,
-)
+from placewire.optimizer.check.recompute import fairness, network
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 
@@ -34,18 +23,20 @@ class SharingRules:
     """
 
     has_pair_rates: bool
-    undisturbed: Callable[[Allocation], dict[PairKey, float]]
-    shares: Callable[[Placement], Shares] | None = None
+    undisturbed: Callable[[Allocation], dict[network.PairKey, float]]
+    shares: Callable[[Placement], fairness.Shares] | None = None
     are_even: bool = False
     orders_messages: bool = False
 
 
 RULES: Mapping[SharingName, SharingRules] = {
-    "strict": SharingRules(True, recorded_rates),
-    "even": SharingRules(True, recorded_rates, are_even=True),
-    "guarantee": SharingRules(True, ceilings, MinimumsWithLending),
-    "job": SharingRules(False, widest_rates, MostUrgentFirst, orders_messages=True),
-    "unshaped": SharingRules(False, widest_rates, MaxMin),
+    "strict": SharingRules(True, network.recorded_rates),
+    "even": SharingRules(True, network.recorded_rates, are_even=True),
+    "guarantee": SharingRules(True, network.ceilings, fairness.MinimumsWithLending),
+    "job": SharingRules(
+        False, network.widest_rates, fairness.MostUrgentFirst, orders_messages=True
+    ),
+    "unshaped": SharingRules(False, network.widest_rates, fairness.MaxMin),
 }
 
 
