@@ -9,8 +9,7 @@ from placewire.optimizer.names import SharingName
 
 
 class Allocation(Protocol):
-    """A placement is one kind; the traffic of a script that places itself is the other
-    (network/script_allocation.py)."""
+    """A placement, or the traffic of a script that places itself (network/script_allocation.py)."""
 
     @property
     def cluster(self) -> Cluster:
@@ -25,8 +24,7 @@ class Allocation(Protocol):
 
     @property
     def rates_bits_per_second(self) -> tuple[tuple[str, str, str, float], ...]:
-        """(source server, destination server, rail, payload bits per second) of every pair whose
-        rate is decided."""
+        """(source server, destination server, rail, payload bits per second) of decided rates."""
 
     @property
     def talks(self) -> frozenset[tuple[str, str, str]]:

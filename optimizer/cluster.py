@@ -51,9 +51,8 @@ Background = Annotated[float, Field(strict=True, ge=0, le=_MOST_BITS_PER_SECOND)
 
 class Nic(Frozen):
     """background_bits_per_second: what other traffic wants to transmit on this NIC all the time,
-    and as much again to receive; it takes less where it must share. At or above the NIC's rate the
-    neighbour is greedy.
-    """
+    and as much again to receive; it takes less where it must share. At or above the NIC's rate it
+    is a greedy neighbour."""
 
     rail: Name
     rate_bits_per_second: Rate

@@ -22,8 +22,7 @@ Backend = Literal["gloo", "nccl"]
 
 
 def is_cpu(device_type: str) -> bool:
-    """A device type names a hardware and software profile; that of a processor is `cpu`, or begins
-    with `cpu:`."""
+    """Whether a device type is of a processor: `cpu`, or a name that begins with `cpu:`."""
     return device_type.split(":", maxsplit=1)[0] == "cpu"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -139,3 +139,8 @@ class SolveSettings:
     certify: float | None = None
     scheduler: str = "own"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, share: float) -> SolveSettings:
+        """The same settings with this share of the time and of the moves."""
+        moves = None if self.moves is None else max(1, int(self.moves * share))
+        return replace(self, moves=moves, time_limit_seconds=self.time_limit_seconds * share)

@@ -63,8 +63,7 @@ def parse_fraction(text: object) -> float:
 def format_bits_per_second(rate: float) -> str:
     for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if abs(rate) >= factor:
-            digits = ".3g" if rate / factor < 100 else ".0f"
-            return f"{rate / factor:{digits}} {unit}"
+            return f"{rate / factor:{'.3g' if rate / factor < 100 else '.0f'}} {unit}"
     return f"{rate:.0f} bit/s"
 
 

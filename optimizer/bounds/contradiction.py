@@ -134,8 +134,7 @@ def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Rel
 def _seconds_together(
     relaxation: Relaxation, one: IntArray, other: IntArray, seconds: float
 ) -> FloatArray:
-    """float64 per pair of units: a lower bound on the step with both on one device; 0 where the
-    pair was not tried."""
+    """float64 per pair of units: a bound on the step with both on one device; 0 if not tried."""
     load = np.bincount(relaxation.unit, weights=relaxation.work)
     together = load[one] + load[other]
     tried = np.argsort(-together, kind="stable")[:_PAIRS]

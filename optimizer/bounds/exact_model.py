@@ -45,8 +45,7 @@ class Machines:
 
 
 class ExactModel:
-    """`model` minimises `step`, in ticks of `tick` seconds; it is infeasible where no step is
-    within the horizon.
+    """`model` minimises `step`, in ticks of `tick` seconds; infeasible: no step within the horizon.
 
     ticks: how many the horizon has; with fewer the search is faster and proves a little less.
     relaxation: tightened for the horizon, so that its heads and tails hold within it.
@@ -135,18 +134,12 @@ class ExactModel:
         model, relaxation, machines = self.model, self.relaxation, self.machines
         busy = [i for i in relaxation.order.tolist() if self.ticks(float(relaxation.work[i])) > 0]
         for d in range(machines.count):
-            intervals, load = [], []
-            for i in busy:
-                here = self.place[int(relaxation.unit[i])][d]
-                if not np.isfinite(machines.seconds[i, d]):
-                    continue
-                size = self.ticks(float(machines.seconds[i, d]))
-                intervals.append(
-                    model.new_optional_fixed_size_interval_var(self.start[i], size, here, "")
-                )
-                load.append(size * here)
-            model.add_no_overlap(intervals)
-            model.add(self.step >= sum(load))
+            able = [i for i in busy if np.isfinite(machines.seconds[i, d])]
+            here = {i: self.place[int(relaxation.unit[i])][d] for i in able}
+            size = {i: self.ticks(float(machines.seconds[i, d])) for i in able}
+            optional = model.new_optional_fixed_size_interval_var
+            model.add_no_overlap([optional(self.start[i], size[i], here[i], "") for i in able])
+            model.add(self.step >= sum(size[i] * here[i] for i in able))
         if machines.same_speed and machines.count > 1:
             sizes = [self.ticks(float(relaxation.work[i])) for i in busy]
             together = [

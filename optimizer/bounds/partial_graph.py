@@ -29,8 +29,7 @@ _Edges = list[dict[int, tuple[float, float]]]
 @dataclass(frozen=True)
 class Part:
     """kept int64[k]: operators of the whole graph; where: which they are, in words. The model
-    numbers its operators by their position in kept, a topological order unless the part is the
-    whole graph."""
+    numbers its operators by their position in kept, in a part a topological order."""
 
     kept: IntArray
     where: str

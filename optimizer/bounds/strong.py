@@ -121,8 +121,7 @@ class _Search:
         network: bool,
     ) -> bool:
         """Improves the best bound by what holds in every step within the horizon. network: the
-        model includes how servers share the network, which makes it larger. Returns True where the
-        model can prove nothing more."""
+        model includes how servers share NICs. Returns True where it can prove nothing more."""
         forced, _ = tightened(relaxation, limits, horizon, _ROUNDS)
         if forced is None:
             self._improve(horizon, "contradiction: no shorter step is possible")

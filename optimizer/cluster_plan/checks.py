@@ -26,9 +26,8 @@ def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterato
         own = [(p, nic) for p, s, nic in nics if s is server]
         names = [(f"{p}.name", nic.name) for p, nic in own]
         yield from _doubles(names, f"on server {server.name}, NIC name")
-        taken = [(f"{p}.rail", nic.rail) for p, nic in own]
-        for place, message in _doubles(taken, f"on server {server.name}, rail"):
-            yield place, f"{message}: a server has one NIC on a rail"
+        for place, message in _doubles([(f"{p}.rail", nic.rail) for p, nic in own], "rail"):
+            yield place, f"on server {server.name}, {message}: a server has one NIC on a rail"
     yield from _subnet_mistakes(cluster, nics)
     yield from _mtu_mistakes(nics)
     yield from _gateway_mistakes(nics)

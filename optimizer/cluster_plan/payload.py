@@ -2,8 +2,7 @@
 
 HTB and tc count Ethernet frames without preamble and checksum. A full frame carries MTU - 52 bytes
 of TCP payload (20 IPv4, 20 TCP, 12 timestamps) in MTU + 14 bytes: 1448 in 1514 at MTU 1500, 0.956,
-and 8948 in 9014 at MTU 9000, 0.993, which is what iperf3's receiver counts of an HTB rate. The MTU
-is that of the NIC in the plan.
+and 8948 in 9014 at MTU 9000, 0.993, which is what iperf3's receiver counts of an HTB rate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads the Cluster from a plan, or from a file with only the plan's `cluster` section.
 
-Only `cluster` is read, and `network.rails`, which names the rails that carry the job. The rest of a
-plan is for the controller.
+Only `cluster` is read, and `network.rails`, which names the rails that carry the job.
 """
 
 from __future__ import annotations

@@ -42,24 +42,20 @@ def duration(text: str) -> float:
 
 def bits_per_second(text: str) -> float:
     """160Gbit; more than 0."""
-    return _more_than_none(text, quantities.parse_bits_per_second)
+    return _quantity(text, quantities.parse_bits_per_second, more_than_none=True)
 
 
 def byte_count(text: str) -> int:
     """16GiB; more than 0."""
-    return int(_more_than_none(text, quantities.parse_bytes))
+    return int(_quantity(text, quantities.parse_bytes, more_than_none=True))
 
 
-def _quantity(text: str, parse: Callable[[object], float]) -> float:
+def _quantity(text: str, parse: Callable[[object], float], more_than_none: bool = False) -> float:
     try:
-        return parse(text)
+        value = parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
-    value = _quantity(text, parse)
-    if not value > 0:
+    if more_than_none and not value > 0:
         raise argparse.ArgumentTypeError(f"{text} must be more than 0")
     return value
 

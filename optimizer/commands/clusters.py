@@ -71,7 +71,10 @@ def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str)
     """where: the graph's name in messages. Raises InputError as above."""
     from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 
-    kind = _device_type(options, graph, where)
+    if options.device_type is None and len(graph.device_types) != 1:
+        found = ", ".join(graph.device_types) or "none (profile it)"
+        raise InputError(f"{where}: times for {found}; choose one with --device-type")
+    kind = options.device_type or graph.device_types[0]
     device = Device(type=kind, memory_bytes=options.device_memory)
     nics = tuple(
         Nic(rail=f"r{k + 1}", rate_bits_per_second=options.rate) for k in range(options.nics)
@@ -117,15 +120,6 @@ def _planned_cluster(path: Path) -> Cluster:
         raise InputError("\n".join(f"{path}: {line}" for line in lines)) from error
     say(words)
     return cluster
-
-
-def _device_type(options: argparse.Namespace, graph: OperatorGraph, where: str) -> str:
-    if options.device_type is not None:
-        return str(options.device_type)
-    if len(graph.device_types) != 1:
-        found = ", ".join(graph.device_types) or "none (profile it)"
-        raise InputError(f"{where}: times for {found}; choose one with --device-type")
-    return graph.device_types[0]
 
 
 def _flag(name: str) -> str:

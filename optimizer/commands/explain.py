@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
@@ -50,7 +51,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise InputError(f"the placement does not hold: {violations[0]}")
     explanation = explain(graph, placement)
     if options.json:
-        print(json.dumps(explanation.to_json()))
+        print(json.dumps(asdict(explanation)))
     else:
         print("\n".join(explanation_lines(placement, explanation)))
     return DONE

@@ -52,7 +52,6 @@ def parsed(
 
 
 def options_of(method: WithOptions, options: argparse.Namespace) -> Mapping[str, Any]:
-    """The method's own options by name."""
     return {action.dest: getattr(options, action.dest) for action in _actions(method.options)}
 
 

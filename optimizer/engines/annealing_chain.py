@@ -1,5 +1,4 @@
-"""One chain of simulated annealing, walked in compiled chunks from one accepted move to the
-next."""
+"""One chain of simulated annealing, walked from move to move in compiled chunks."""
 
 from __future__ import annotations
 
@@ -25,16 +24,14 @@ from placewire.optimizer.simulation.simulate import simulate
 _FIRST_WEIGHTS = (0.30, 0.15, 0.12, 0.03, 0.12, 0.08, 0.05, 0.08, 0.07)
 # The part of its first weight that a kind always keeps, and how fast older successes fade.
 _LEAST_PART, _FADING = 0.4, 0.5
-# Every pair's traffic is raised by this part of the largest pair's, so that a move may use any
-# pair.
+# Every pair's traffic is raised by this part of the largest, so that a move may use any pair.
 _TRACE = 1e-4
 
 
 @dataclass
 class Chain:
     """device int64[n] and priority float64[n] change with every accepted move. usual
-    float64[KINDS]: how often each kind of move is tried at first; weights: how often it is tried
-    now."""
+    float64[KINDS]: how often each kind of move is tried at first; weights: how often now."""
 
     device: IntArray
     priority: FloatArray
@@ -121,7 +118,6 @@ class Walker:
         return rates_by_volume(self.tables, traffic)
 
     def guide(self, chain: Chain) -> proposals.Guide:
-        """The chain's present schedule."""
         problem, graph = self.problem, self.problem.graph
         rates = chain.rates
         if problem.decides_rates and rates is None:

@@ -85,7 +85,6 @@ def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, st
 
 
 def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
-    """The messages in send order."""
     graph, cluster = problem.graph, problem.cluster
     names = cluster.device_names
     found = []

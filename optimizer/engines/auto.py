@@ -79,9 +79,8 @@ def search(
 
 
 def _part(settings: SolveSettings, until: float, share: float) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * share))
     left = max(until - time.monotonic(), 0.0)
-    return replace(settings, moves=moves, time_limit_seconds=left * share)
+    return replace(settings, time_limit_seconds=left).part(share)
 
 
 def improve(
@@ -109,8 +108,7 @@ def improve(
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """At least one: what the graph's structure suggests, HEFT's and, in case these exceed a memory,
-    packings."""
+    """At least one: by structure, HEFT's and, in case these exceed a memory, packings."""
     rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)

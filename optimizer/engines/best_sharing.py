@@ -51,7 +51,7 @@ def place_under_best_sharing(
     crossing, proof = (_CROSSING_PART, _PROOF_PART) if searches else (0.0, 0.0)
     if searches:
         settings = replace(settings, certify=0.0)
-    part = _part(settings, (1.0 - crossing - proof) / len(sharings))
+    part = settings.part((1.0 - crossing - proof) / len(sharings))
     found: dict[SharingName, Placement] = {}
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
@@ -63,13 +63,13 @@ def place_under_best_sharing(
     if failed is not None and not found:
         raise failed
     if crossing:
-        part = _part(settings, crossing / len(sharings))
+        part = settings.part(crossing / len(sharings))
         found = {sharing: _crossed(problem, sharing, found, part, report) for sharing in found}
     every = tuple(found.values())
     least = min(placement.step_seconds for placement in every)
     best = next(p for p in every if p.step_seconds <= least * (1 + TIE))
     if searches and settings.moves is None:
-        part = replace(_part(settings, proof), certify=1.0)
+        part = replace(settings.part(proof), certify=1.0)
         proven = _proven(problem, best, part, report)
         every = tuple(proven if p is best else p for p in every)
         best = proven
@@ -84,12 +84,6 @@ def _proven(
     starts = [solution_of(problem, best)]
     proven = place(shared, "auto", settings, "none", report.next(), starts)
     return proven if proven.step_seconds <= best.step_seconds * (1 + 1e-9) else best
-
-
-def _part(settings: SolveSettings, part: float) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * part))
-    limit = settings.time_limit_seconds * part
-    return replace(settings, moves=moves, time_limit_seconds=limit)
 
 
 def _crossed(
@@ -113,8 +107,7 @@ def _crossed(
 
 
 def solution_of(problem: Problem, placement: Placement) -> Solution:
-    """The placement as a solution under any sharing: its devices, and priorities that lead to its
-    orders, but not its rates."""
+    """The placement's devices, and priorities that lead to its orders, without its rates."""
     graph, cluster = problem.graph, problem.cluster
     number = {name: d for d, name in enumerate(cluster.device_names)}
     device = np.array([number[placement.operators[name]] for name in graph.ids], dtype=np.int64)

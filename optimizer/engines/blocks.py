@@ -3,7 +3,7 @@
 Each operator gets a label from its type, signature and sizes (from its times too, but only where
 the graph has no signatures, as measured times of like operators differ), refined a few times by the
 labels around it (Weisfeiler-Leman). Operators of one label have the same position in several
-blocks, in the order of the graph. The backward half of a model meets its layers in reverse, which
+blocks, in the order of the graph. The backward half of a model meets its layers in reverse, as
 the edges between positions show.
 """
 

@@ -35,8 +35,7 @@ class Found:
 
 
 class Costing:
-    """reference: seconds that no sensible step exceeds. check_memory: whether a memory may not
-    suffice."""
+    """reference: seconds that no sensible step exceeds. check_memory: as `memory_may_bind` says."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -64,8 +63,7 @@ class Costing:
 
 
 def memory_may_bind(problem: Problem) -> bool:
-    """Whether a memory may not suffice: False where everything at once, buffers included, fits onto
-    the smallest device."""
+    """False where everything at once, buffers included, fits onto the smallest device."""
     graph = problem.graph
     readers = np.diff(graph.consumers_start)
     most = graph.weight_bytes.sum() + graph.activation_bytes.sum()

@@ -21,8 +21,7 @@ _PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
 
 
 class DeviceCapacities:
-    """A unit is one co-location group, or one operator outside any; its first operator that is
-    placed decides the device of all.
+    """The first operator of a unit that is placed decides the device of the whole unit.
 
     unit [n]; needed [units] bytes; left_bytes [D]; device [n], -1 for operators not placed yet.
     """
@@ -50,8 +49,7 @@ class DeviceCapacities:
         return self._able[self.unit[operator]][device]
 
     def takes(self, operator: int, device: int) -> bool:
-        """Whether the unit may be placed on the device; once False it stays so, as memory is never
-        given back."""
+        """Whether the unit may go to the device; once False it stays so: memory is never freed."""
         unit = self.unit[operator]
         if self._home[unit] >= 0:
             return self._home[unit] == device

@@ -20,8 +20,7 @@ from placewire.optimizer.problem import InfeasibleError, Problem
 
 
 def quick(problem: Problem) -> Solution:
-    """The first complete placement, as a start of a search: it may exceed a memory. Raises
-    InfeasibleError."""
+    """A start of a search, which may exceed a memory. Raises InfeasibleError."""
     order = by_rank(problem)
     for counts in (True, False):
         capacities = DeviceCapacities(problem, count_activations=counts)

@@ -25,8 +25,7 @@ def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
     component after the other, the largest first.
 
     The weight of an edge is the root of its tensor's bytes. A layer's activations join its forward
-    and backward operators, so that the order runs along the layers, and neighbours in it exchange
-    many bytes.
+    and backward operators, so that the order runs along the layers.
     """
     count = int(unit.max(initial=-1)) + 1
     source, target, tensor = graph.edges

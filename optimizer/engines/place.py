@@ -31,8 +31,7 @@ from placewire.optimizer.reductions.contract import Undo
 _BOUND_PART, _BOUND_PART_SMALL, _SMALL = 0.25, 0.5, 600
 # With more operators even the first model of a stronger bound takes too long.
 _BOUND_UP_TO = 6_000
-# Seconds per operator for writing down and checking the answer, and the largest part of the time
-# limit that is set aside for that.
+# Seconds per operator to write down and check the answer, and its largest part of the limit.
 _CLOSING_SECONDS, _CLOSING_PART = 8e-5, 0.3
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
@@ -127,8 +126,7 @@ class _Budget:
 
     @property
     def strengthens(self) -> bool:
-        """Whether a stronger bound may be searched: not with a budget of moves, with which every
-        machine gives the same answer."""
+        """Whether to search a stronger bound: not with a budget of moves, which is repeatable."""
         return self.settings.moves is None and self.problem.graph.operator_count <= _BOUND_UP_TO
 
     @property
@@ -153,8 +151,7 @@ def _searched(
     starts: Sequence[Solution],
     reporter: Reporter,
 ) -> Solution:
-    """Searches the reduced problem, under reduction `auto` milder ones too, and the graph as
-    given."""
+    """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
     # Another engine does not load these.
     from placewire.optimizer.engines import auto
     from placewire.optimizer.engines.levels import level_sizes, milder

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class EngineRefusedError(ValueError):
-    """The engine's paper does not describe such a problem, or a library that it needs is
-    missing."""
+    """The engine's paper describes no such problem, or a library that it needs is missing."""
 
 
 class OutOfTimeError(ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from placewire.optimizer.engines.solution import Progress, Report
@@ -45,18 +44,12 @@ class Reporter:
             self._beat.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._beat.is_alive():
             self._beat.join()
 
     def known(self, *, incumbent: float = float("inf"), bound: float = 0.0) -> None:
-        """seconds"""
         self._say(incumbent, bound, 0)
 
     def search(self, progress: Progress) -> None:
@@ -64,13 +57,11 @@ class Reporter:
         self._say(progress.incumbent_seconds, 0.0, progress.moves)
 
     def elsewhere(self, progress: Progress) -> None:
-        """A report from a search of a reduced graph: its moves count, its steps are not the
-        problem's."""
+        """A report from a search of a reduced graph, of which only the moves count."""
         self._say(float("inf"), 0.0, progress.moves)
 
     def aside(self, progress: Progress) -> None:
-        """A report from an engine whose step and bound may be of another model: only its words are
-        passed on."""
+        """A report from an engine that may have another model: only its words are passed on."""
         with self._lock:
             self._report(progress.words)
 

@@ -16,8 +16,8 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Scheduler:
-    """priority: returns float64[n] for a problem and the device int64[n] of each operator; on a
-    device the largest runs first."""
+    """priority: float64[n] from a problem and each operator's device int64[n]; on a device the
+    largest runs first."""
 
     summary: str
     priority: Callable[[Problem, IntArray], FloatArray]

@@ -29,8 +29,7 @@ _CHUNKS = 12
 _MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (2_000, 400_000)
 _ROUND_PART = 0.25
-# Moves per operator of the sprint, which precedes the rounds where a round has _SPRINT_PART times
-# as many.
+# Moves per operator of the sprint before the rounds, if a round has _SPRINT_PART times as many.
 _SPRINT_PER_OPERATOR, _SPRINT_PART = 30, 2
 _CHUNK_SECONDS = 0.4
 # Moves times operators per second, until the speed is measured.
@@ -70,8 +69,7 @@ class Search:
         self.moves_per_second = _FIRST_GUESS / max(self.problem.graph.operator_count, 1)
 
     def run(self, starts: Sequence[Solution]) -> Scored:
-        """The best solution found from at least one start; it is infeasible only where no feasible
-        one was found."""
+        """The best solution found from at least one start; infeasible only if none was feasible."""
         ranked = sorted((self.walker.costing.cost(s) for s in starts), key=lambda found: found.key)
         self.best = score(self.problem, ranked[0].solution, optimise_rates=False)
         self._say()
@@ -117,7 +115,6 @@ class Search:
             self._keep(score(self.problem, candidate.solution, optimise_rates=False))
 
     def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
-        """Cools every chain once."""
         n = self.problem.graph.operator_count
         budget = self._moves_per_round()
         explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n
@@ -140,8 +137,7 @@ class Search:
     def _cool(
         self, pool: ThreadPoolExecutor, number: int, budget: int, hot: float, *, hold: bool
     ) -> list[Found]:
-        """The best state of each chain, best first. Moves come in chunks, between which the time is
-        checked."""
+        """The best state of each chain, best first. The time is checked after every chunk."""
         scale = min(self.best.step_seconds, self.walker.costing.reference)
         best: list[Found | None] = [None] * CHAINS
         done, chunk = 0, 0
@@ -174,8 +170,7 @@ class Search:
         self._say()
 
     def _moves_per_round(self) -> int:
-        """Moves of each chain in a round: by the graph's size; in a timed search at most as many as
-        a part of the time allows."""
+        """Moves of each chain, by the graph's size; in a timed search within a part of the time."""
         if self.settings.moves is not None:
             return max(1, self.settings.moves // (_ROUNDS * CHAINS))
         wanted = np.clip(_MOVES_PER_OPERATOR * self.problem.graph.operator_count, *_MOVES_RANGE)

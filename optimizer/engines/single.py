@@ -20,12 +20,12 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 def best_single(problem: Problem) -> tuple[Solution, float] | None:
     """(solution, step seconds); None where no device has memory, or times, for all operators."""
-    best: tuple[Solution, float] | None = None
-    for d, step, peak in _candidates(problem):
-        fits = peak <= int(problem.cluster.memory_bytes[d])
-        if fits and (best is None or step < best[1]):
-            best = _on(problem, d), step
-    return best
+    memory = problem.cluster.memory_bytes
+    fitting = [(step, d) for d, step, peak in _candidates(problem) if peak <= memory[d]]
+    if not fitting:
+        return None
+    step, device = min(fitting)
+    return _on(problem, device), step
 
 
 def _on(problem: Problem, device: int) -> Solution:
@@ -66,7 +66,6 @@ def _why_none(problem: Problem) -> str:
 ENGINE = Engine(
     "the best single device",
     solve,
-    decides="devices",
     sees="the problem's own model",
     memory="the simulated peak",
     unlike="yes",

@@ -2,8 +2,8 @@
 
 Blocks: the order that runs through the model is cut into one piece for each device, so that layers
 stay whole and only tensors between pieces are sent; the cuts are moved until the simulated step
-gets no shorter. Tails: the main chain stays on the fastest device, and weights with their gradients
-and updates go to the others.
+gets no shorter. Tails: the main chain stays on the fastest device, and weights with their
+gradients and updates go to the others.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from placewire.optimizer.problem import Problem
 @dataclass(frozen=True)
 class TransferTimes:
     """setup_seconds, seconds_per_byte float64[D, D]: 0 from a device to itself, inf where two
-    servers have no rail in common."""
+    servers share no rail."""
 
     setup_seconds: FloatArray
     seconds_per_byte: FloatArray

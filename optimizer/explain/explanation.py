@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.explain import what_if
@@ -50,9 +49,8 @@ class PairTraffic:
 
 @dataclass(frozen=True)
 class Explanation:
-    """changes: step times of the same placement after each change, the shortest first. limit: its
-    step with a network that takes no time, None where nothing is sent. more: a lower bound with one
-    device more."""
+    """changes: step times of the same placement after each change, the shortest first. limit: with
+    a network that takes no time, None where nothing is sent. more: a bound with one device more."""
 
     step_seconds: float
     bound_seconds: float
@@ -65,9 +63,6 @@ class Explanation:
 
     def seconds_of(self, kind: str) -> float:
         return sum(stretch.seconds for stretch in self.path if stretch.kind == kind)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def explain(graph: OperatorGraph, placement: Placement) -> Explanation:

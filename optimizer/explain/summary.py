@@ -93,7 +93,6 @@ def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Lines of at most 100 columns."""
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
@@ -123,7 +122,6 @@ def traffic_by_pair(placement: Placement) -> dict[tuple[str, str], tuple[int, in
 
 
 def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
-    """The problem that the placement solves."""
     return Problem(
         graph, placement.cluster, placement.sharing, placement.model, placement.backend,
         placement.floor,

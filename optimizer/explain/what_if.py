@@ -34,8 +34,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PlacementArrays:
-    """A placement by numbers: device int64[n], the operators of each device in order, rates
-    float64[S, S, R]."""
+    """device int64[n]; order: the operators of each device; rates float64[S, S, R]."""
 
     device: IntArray
     order: Sequence[Sequence[int]]

@@ -38,8 +38,7 @@ IMPORTERS = Registry("placewire.importers", "format", Importer)
 
 
 def import_file(path: Path, form: str, options: Mapping[str, Any] | None = None) -> Imported:
-    """Names the graph after the file. Raises OSError, UnknownMethodError, and GraphError naming
-    file and place."""
+    """Raises OSError, UnknownMethodError, and GraphError naming file and place."""
     importer = IMPORTERS.load(form)
     try:
         return importer.read(path, options or {})

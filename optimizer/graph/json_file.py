@@ -14,8 +14,7 @@ _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read_plain(path: Path) -> bytes:
-    """The file's bytes, unpacked where it is gzip. Raises OSError, and GraphError naming the file
-    where its gzip is damaged."""
+    """The file's bytes, without gzip. Raises OSError, and GraphError where its gzip is damaged."""
     try:
         return _unpacked(path)
     except _NO_GZIP as error:

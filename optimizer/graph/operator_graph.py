@@ -1,7 +1,6 @@
 """The operator graph of one training step, held in arrays, so that 50,000 operators are cheap.
 
-Index conventions used throughout the optimizer: `i`, `j` operators (n of them), `e` tensors (m),
-`k` device types.
+Indices throughout the optimizer: `i`, `j` operators (n), `e` tensors (m), `k` device types.
 
 A *tensor* is sent once to a device, however many consumers it has there. A tensor of 0 bytes is an
 ordering constraint: it is never sent, and its consumer waits for its producer without a transfer
@@ -78,13 +77,10 @@ class OperatorGraph:
         if len(set(self.ids)) != n:
             twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
-        for name in (*COUNTS, "colocation"):
-            if getattr(self, name).shape != (n,):
-                raise GraphError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
-        if self.seconds.shape != (n, len(self.device_types)):
-            raise GraphError(
-                f"seconds has shape {self.seconds.shape}, expected ({n}, {len(self.device_types)})"
-            )
+        shapes = {**dict.fromkeys(COUNTS, (n,)), "colocation": (n,)}
+        for name, expected in {**shapes, "seconds": (n, len(self.device_types))}.items():
+            if (found := getattr(self, name).shape) != expected:
+                raise GraphError(f"{name} has shape {found}, expected {expected}")
         if n and not (self.seconds >= 0).all():
             bad = int(np.argwhere(~(self.seconds >= 0))[0][0])
             raise GraphError(f"operator {self.ids[bad]!r} has a negative or undefined time")

@@ -78,8 +78,7 @@ def tensor_row(row: Any) -> TensorRow:
 
 
 def checked_header(document: Any, version: int) -> Mapping[str, Any]:
-    """The file's top level, whose operators and tensors are lists of unread rows. Raises GraphError
-    naming the key."""
+    """The file's top level, with lists of unread rows. Raises GraphError naming the key."""
     if not isinstance(document, dict) or document.get("version") != version:
         found = document.get("version") if isinstance(document, dict) else type(document).__name__
         raise GraphError(f"version is {found!r}; this release reads {version}")

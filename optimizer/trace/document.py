@@ -30,8 +30,7 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class Span:
-    """name: the id of the operator, or of a message's producer. Seconds count from the step's
-    barrier."""
+    """name: the id of the operator, or of a message's producer. Times since the step's barrier."""
 
     step: int
     row: str
@@ -124,8 +123,7 @@ def _begins(devices: Sequence[TracedDevice]) -> dict[int, int]:
 
 def _rows(device: TracedDevice) -> Iterator[tuple[str, list[Span]]]:
     """(name, spans) of each row of one process, the step first. Events of one thread must not
-    overlap, so messages that are under way together get rows of their own: `a sends`, `a sends
-    2`."""
+    overlap, so messages that are under way together get several rows: `a sends`, `a sends 2`."""
     steps = [Span(k, STEP, f"step {k}", 0.0, s, {}) for k, s in device.step_seconds.items()]
     by_row: dict[str, list[Span]] = {STEP: steps, COMPUTE: []}
     for span in device.spans:

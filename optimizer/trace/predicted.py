@@ -57,8 +57,7 @@ def _computed(graph: OperatorGraph, timeline: Timeline, order: Sequence[int]) ->
 
 
 def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Span]]:
-    """(device, span) of every part of every message, once where it is sent and once where it is
-    received."""
+    """(device, span) of every part of every message, at its sender and at its receiver."""
     graph, names = problem.graph, problem.cluster.device_names
     parts = zip(
         timeline.messages,

@@ -14,17 +14,12 @@ from placewire.optimizer.check.recompute.memory import peak_bytes, static_bytes
 def recompute_best_single(facts: Facts) -> float | None:
     """Step seconds of the whole graph on the fastest device that has memory for it, in the recorded
     topological order; None where no device has."""
-    best: float | None = None
-    of_type: dict[str, tuple[float, int]] = {}
-    for device in facts.placement.cluster.devices:
-        if device.type not in facts.graph.device_types:
-            continue
-        if device.type not in of_type:
-            of_type[device.type] = _alone(facts, device.type)
-        step, peak = of_type[device.type]
-        if math.isfinite(step) and peak <= device.memory_bytes and (best is None or step < best):
-            best = step
-    return best
+    devices = facts.placement.cluster.devices
+    types = {device.type for device in devices}.intersection(facts.graph.device_types)
+    alone = {name: _alone(facts, name) for name in types}
+    runs = [(*alone[d.type], d.memory_bytes) for d in devices if d.type in alone]
+    steps = [step for step, peak, memory in runs if math.isfinite(step) and peak <= memory]
+    return min(steps, default=None)
 
 
 def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
@@ -44,8 +39,7 @@ def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
 
 def least_bound(facts: Facts) -> float:
     """The larger of two bounds that anyone can add up: the longest path with each operator at its
-    fastest, and all fastest times spread evenly over the devices. The optimizer never states a
-    lower bound than this."""
+    fastest, and all fastest times spread over the devices. The optimizer states no lower bound."""
     lists, placement = facts.lists, facts.placement
     types = {device.type for device in placement.cluster.devices}
     columns = [k for k, name in enumerate(facts.graph.device_types) if name in types]

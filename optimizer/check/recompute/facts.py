@@ -15,8 +15,6 @@ from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, OperatorGraph
 from placewire.optimizer.placement import Message, Placement
 
-INFINITY = float("inf")
-
 
 @dataclass(frozen=True)
 class Times:
@@ -55,8 +53,7 @@ class GraphLists:
                 self.inputs[c].append(e)
 
     def allocator(self, operator: int) -> int:
-        """The operator whose start allocates this one's storage: for a tuple's item, the
-        tuple's."""
+        """The operator whose start allocates this one's storage; for a tuple's item, the tuple."""
         inputs = self.inputs[operator]
         if self.types[operator] == TUPLE_ITEM and len(inputs) == 1 and not self.size[inputs[0]]:
             return self.maker[inputs[0]]
@@ -136,8 +133,7 @@ class Facts:
         return source != target and (message.source, message.destination) not in self.link
 
     def off_nics(self, message: Message) -> tuple[float, float]:
-        """(set-up seconds, bits per second) of a path that uses no NIC: a link, or the path inside
-        one server."""
+        """(set-up seconds, bits per second) of a path without NICs: a link, or inside a server."""
         cluster = self.placement.cluster
         link = self.link.get((message.source, message.destination))
         if link is not None:
@@ -146,7 +142,6 @@ class Facts:
 
 
 def servers_of(message: Message) -> tuple[str, str]:
-    """(source server, destination server)."""
     return server_of(message.source), server_of(message.destination)
 
 

@@ -6,6 +6,7 @@ Only groups in which a flow began or ended get new rates, so that large placemen
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict, deque
 from collections.abc import Hashable
 from itertools import count
@@ -63,7 +64,16 @@ class _FluidRun:
 
     def _happen_now(self) -> None:
         while self._events and self._events[0][0] == self.now:
-            self._happen(heapq.heappop(self._events)[2])
+            what = heapq.heappop(self._events)[2]
+            if isinstance(what, int):
+                self._finish_operator(what)
+                continue
+            flow, version = what
+            if version == _SET_UP:
+                self.sharing.join(flow)
+                self._changed[self.sharing.group(flow)] = None
+            elif version == flow.version:
+                self._finish_flow(flow)
 
     def _ending_now(self) -> list[Flow]:
         return [
@@ -74,23 +84,11 @@ class _FluidRun:
         ]
 
     def _at(self, when: float, what: int | tuple[Flow, int]) -> None:
-        if when != float("inf"):
+        if when != math.inf:
             heapq.heappush(self._events, (when, next(self._number), what))
 
-    def _happen(self, what: int | tuple[Flow, int]) -> None:
-        if isinstance(what, int):
-            self._finish_operator(what)
-            return
-        flow, version = what
-        if version == _SET_UP:
-            self.sharing.join(flow)
-            self._changed[self.sharing.group(flow)] = None
-        elif version == flow.version:
-            self._finish_flow(flow)
-
     def _start_next(self, device: str) -> None:
-        """Starts the next operator of the device's order if the device is idle and all of the
-        operator's inputs are there."""
+        """Starts the next operator if the device is idle and the operator's inputs are there."""
         order, at = self.facts.order[device], self._position[device]
         if self._busy[device] or at == len(order) or self._missing[order[at]]:
             return
@@ -100,9 +98,9 @@ class _FluidRun:
         self._at(self.now + self.facts.seconds[order[at]], order[at])
 
     def _finish_operator(self, i: int) -> None:
-        self.finish[i] = self.now
         facts = self.facts
         home = facts.device_of[i]
+        self.finish[i] = self.now
         self._busy[home] = False
         for key in facts.messages_of.get(i, ()):
             self._queue(key)

@@ -62,8 +62,7 @@ def _live_ranges(
     received: Sequence[int],
 ) -> Iterator[LiveRange]:
     """An operator's storage lives until its last reader here has run and its last send has ended; a
-    view reads it for as long as the view's own readers do. A receive buffer lives from the step's
-    start."""
+    view reads it as long as the view's own readers do. A receive buffer lives from the start."""
     place = {i: k for k, i in enumerate(order)}
     until: dict[int, int] = {}
 

@@ -6,9 +6,10 @@ Keys are (server, rail) for a NIC and (source server, destination server, rail) 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.cluster import Nic
 
 # A neighbour on a NIC sends, and receives, this many flows.
 NEIGHBOUR_FLOWS = 8
@@ -18,20 +19,18 @@ PairKey = tuple[str, str, str]
 
 
 def nic_rates(allocation: Allocation) -> dict[NicKey, float]:
-    return {
-        (server.name, nic.rail): nic.rate_bits_per_second
-        for server in allocation.cluster.servers
-        for nic in server.nics
-    }
+    return {key: nic.rate_bits_per_second for key, nic in _nics(allocation)}
 
 
 def neighbours(allocation: Allocation) -> dict[NicKey, float]:
     """The rate that other traffic wants of each NIC, in each direction."""
-    return {
-        (server.name, nic.rail): nic.background_bits_per_second
-        for server in allocation.cluster.servers
-        for nic in server.nics
-    }
+    return {key: nic.background_bits_per_second for key, nic in _nics(allocation)}
+
+
+def _nics(allocation: Allocation) -> Iterator[tuple[NicKey, Nic]]:
+    for server in allocation.cluster.servers:
+        for nic in server.nics:
+            yield (server.name, nic.rail), nic
 
 
 def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
@@ -65,9 +64,8 @@ def even_rates(allocation: Allocation) -> dict[PairKey, float]:
 
 
 def ceilings(allocation: Allocation) -> dict[PairKey, float]:
-    """Under `guarantee`: the most that each pair may have, its minimum with what it borrows. A
-    receiver's spare rate is divided in proportion to the minimums, so that no receiver is
-    oversubscribed."""
+    """Under `guarantee`: the most that a pair may have, its minimum and what it borrows. Spare
+    rate of a receiver is divided in proportion to minimums, so that it is never oversubscribed."""
     usable, least = usable_rates(allocation), recorded_rates(allocation)
     received: dict[NicKey, float] = defaultdict(float)
     for (_, t, rail), rate in least.items():

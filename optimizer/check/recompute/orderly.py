@@ -1,15 +1,15 @@
 """Computes times where a message's arrival is known when it is sent: fixed rates, or no contention.
 
-Each operator is visited once, when all times that it depends on are known; devices keep their
-order.
+Each operator is visited once, when all times that it needs are known; devices keep their order.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from placewire.optimizer.check.recompute.facts import INFINITY, Facts, Times, parts, servers_of
+from placewire.optimizer.check.recompute.facts import Facts, Times, parts, servers_of
 from placewire.optimizer.check.recompute.network import over_rails
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.placement import Message
@@ -101,4 +101,4 @@ def host_memory_travel(facts: Facts) -> Travel:
 
 
 def _divided(bits: float, rate: float) -> float:
-    return bits / rate if rate > 0 else INFINITY
+    return bits / rate if rate > 0 else math.inf

@@ -34,8 +34,7 @@ def time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
             yield Violation(f"needs {peak} bytes at its peak, has {memory[device]}", device)
 
 
-# The reason of a bound above the quick one begins with one of these: its proof takes a search
-# (`strong_bound`).
+# The reason of a bound whose proof takes a search (`strong_bound`) begins with one of these.
 _SEARCHED_PROOFS = ("exact search", "contradiction")
 # Such a search counts time in ticks, and stops within this part of what it could prove.
 _PROOF_TOLERANCE = 2e-4

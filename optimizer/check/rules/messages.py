@@ -1,5 +1,4 @@
-"""Rules on messages: exactly those that the placement needs, cut over rails as the transport
-does."""
+"""Rules on messages: exactly those that are needed, cut over rails as the transport does."""
 
 from __future__ import annotations
 
