@@ -1,4 +1,4 @@
-"""Bandwidth as it was allocated: what the network compiles, promises and measures."""
+"""The bandwidth allocated to a job: the network is shaped, promises and is measured by it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from placewire.optimizer.names import SharingName
 
 
 class Allocation(Protocol):
-    """A placement is one; the traffic of a job that nobody placed is another (traffic.py)."""
+    """A placement, or the traffic of a script that places itself (network/script_allocation.py)."""
 
     @property
     def cluster(self) -> Cluster:
-        """Payload rates."""
+        """Its rates are payload rates."""
 
     @property
     def sharing(self) -> SharingName: ...
 
     @property
     def floor(self) -> float:
-        """Of each NIC, the part that is kept for the job where others want it too."""
+        """The part of each NIC that is kept for the job where others want the NIC too."""
 
     @property
     def rates_bits_per_second(self) -> tuple[tuple[str, str, str, float], ...]:
-        """(source server, destination server, rail, payload bits per second), where rates of pairs
-        are decided."""
+        """(source server, destination server, rail, payload bits per second) of decided rates."""
 
     @property
     def talks(self) -> frozenset[tuple[str, str, str]]:
-        """(source server, destination server, rail) of all that is sent."""
+        """(source server, destination server, rail) of every path that carries bytes."""

@@ -1,5 +1,4 @@
-"""The `optimizer` command: capture, profile, import, export, engines, reductions, solve, compare,
-explain, check, trace, show.
+"""The `optimizer` command: its subcommands, of which it loads only the one that is asked for.
 
 Exit codes: 0 done, 2 usage, 3 bad input, 4 no feasible placement, or violations found by `check`.
 Results go to standard output, progress and errors to standard error.
@@ -13,50 +12,33 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 
-# Where each command is and what it is for; only the one that is asked for is loaded.
+# The module of each command under placewire.optimizer, and what the command is for.
 COMMANDS = {
-    "capture": (
-        "placewire.optimizer.commands.capture",
-        "a PyTorch training step -> a graph without times",
-    ),
+    "capture": ("commands.capture", "a PyTorch training step -> a graph without times"),
     "profile": (
-        "placewire.optimizer.commands.profile",
+        "commands.profile",
         "measure a model's operators here, or model a graph's times on named devices",
     ),
-    "import": (
-        "placewire.optimizer.commands.import_graph",
-        "a published graph format -> a graph file",
-    ),
-    "export": (
-        "placewire.optimizer.published.commands.export_graph",
-        "a graph file -> networkx's node-link JSON",
-    ),
-    "engines": (
-        "placewire.optimizer.commands.engines",
-        "placement methods: their papers, what they take",
-    ),
-    "reductions": (
-        "placewire.optimizer.commands.reductions",
-        "ways to make a graph smaller: their papers",
-    ),
-    "solve": ("placewire.optimizer.commands.solve", "a graph and a cluster -> a placement"),
-    "compare": (
-        "placewire.optimizer.published.commands.compare",
-        "methods beside each other: one table, pictures",
-    ),
-    "explain": ("placewire.optimizer.commands.explain", "why a placement takes as long as it does"),
-    "check": ("placewire.optimizer.commands.check", "verify a placement against its graph"),
-    "trace": ("placewire.optimizer.commands.trace", "a placement's step for ui.perfetto.dev"),
-    "show": ("placewire.optimizer.commands.show", "a graph or a placement in words"),
+    "import": ("commands.import_graph", "a graph in a published format -> a graph file"),
+    "export": ("published.commands.export_graph", "a graph file -> networkx's node-link JSON"),
+    "engines": ("commands.engines", "list the placement methods: their papers, what they take"),
+    "reductions": ("commands.reductions", "list the ways to make a graph smaller: their papers"),
+    "solve": ("commands.solve", "a graph and a cluster -> a placement"),
+    "compare": ("published.commands.compare", "methods beside each other: one table, pictures"),
+    "explain": ("commands.explain", "why a placement takes as long as it does"),
+    "check": ("commands.check", "verify a placement against its graph"),
+    "trace": ("commands.trace", "a placement's step for ui.perfetto.dev"),
+    "show": ("commands.show", "a graph or a placement in words"),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if sys.stdout is None:  # `>&-`: what is printed goes nowhere, and what flushes it works
+    if sys.stdout is None:  # `>&-` closed it: what is printed is dropped, and a flush still works
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
         import argcomplete
@@ -64,29 +46,32 @@ def main(arguments: list[str] | None = None) -> int:
         argcomplete.autocomplete(parser(with_arguments=True))
     if not given or given[0] not in COMMANDS:
         parser().parse_args(given)  # --help, or a usage error: does not return
-    module, _ = COMMANDS[given[0]]
-    command: Callable[[list[str], str], int] = importlib.import_module(module).main
+    command: Callable[[list[str], str], int] = _module(given[0]).main
     try:
         code = command(given[1:], f"optimizer {given[0]}")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads on, as behind `| head`: the exit status of what a SIGPIPE ends.
+        # The reader is gone, as after `| head`. A process that SIGPIPE ends has this exit status.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
     return code
 
 
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"placewire.optimizer.{COMMANDS[command][0]}")
+
+
 def parser(*, with_arguments: bool = False) -> argparse.ArgumentParser:
-    """with_arguments: of every command, which loads them all."""
+    """with_arguments: the parser has the arguments of every command, which loads all commands."""
     made = argparse.ArgumentParser(
         prog="optimizer",
-        description="Where each operator runs, and the bandwidth of each pair.",
+        description="Where each operator runs, and the bandwidth of each pair of servers.",
         epilog=EXIT_CODES,
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, purpose) in COMMANDS.items():
+    for name, (_, purpose) in COMMANDS.items():
         if with_arguments:
-            own = importlib.import_module(module).parser(f"optimizer {name}")
+            own = _module(name).parser(f"optimizer {name}")
             commands.add_parser(
                 name, help=purpose, description=own.description, parents=[own], add_help=False,
                 formatter_class=own.formatter_class,

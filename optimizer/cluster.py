@@ -1,6 +1,6 @@
-"""The cluster as the optimizer sees it: devices, and how fast servers reach each other per rail.
+"""The cluster as the optimizer sees it: servers, their devices, NICs and links.
 
-All rates are payload bits per second: what a transfer gets, framing already taken off.
+All rates are payload bits per second: framing is already subtracted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from placewire.optimizer.device_names import device_name
 from placewire.optimizer.names import runs_on
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-# Beyond these a mistake is certain, and sums and products of them would leave their types.
+# A larger value is certainly a mistake, and sums and products of such values would overflow.
 _MOST_BITS_PER_SECOND = 1e18
 _MOST_SECONDS = 1e6
 _MOST_BYTES = 2**62
 
 
 def _name(text: str) -> str:
-    # A device is written `server/index`, so that a slash in a name would make two devices one.
+    # A device is written `server/index`, so with a slash in a name two devices could look alike.
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name; accepted: letters, digits, '_', '.' and '-'")
     return text
@@ -50,12 +50,9 @@ Background = Annotated[float, Field(strict=True, ge=0, le=_MOST_BITS_PER_SECOND)
 
 
 class Nic(Frozen):
-    """One NIC of one server. A server has at most one NIC on a rail.
-
-    background_bits_per_second: what others want to transmit on this NIC, and as much again to
-    receive, all the time; they take less where they must share. At or above the NIC's rate it is a
-    greedy neighbour.
-    """
+    """background_bits_per_second: what other traffic wants to transmit on this NIC all the time,
+    and as much again to receive; it takes less where it must share. At or above the NIC's rate it
+    is a greedy neighbour."""
 
     rail: Name
     rate_bits_per_second: Rate
@@ -63,8 +60,8 @@ class Nic(Frozen):
 
 
 class Link(Frozen):
-    """A path of its own from one device (`server/index`) to another, past the NICs: a transfer on
-    it takes setup_latency_seconds plus its bits at this rate, and waits only for its own link."""
+    """A path from one device (`server/index`) to another that uses no NIC. A transfer takes
+    setup_latency_seconds plus its bits at this rate, and waits only for others on the same link."""
 
     source: str
     destination: str
@@ -85,11 +82,11 @@ class Server(Frozen):
 
 
 class Cluster(Frozen):
-    """servers in plan order; everything indexed by that order.
+    """servers are in plan order, and every array over servers has that order.
 
-    setup_latency_seconds is p0 of the thesis (3.5). intra_server_bits_per_second joins two devices
-    of one server. links join pairs of devices of unlike transfer cost (Moirai); a pair with a link
-    uses neither NICs nor the intra-server path.
+    setup_latency_seconds is p0 of the thesis (3.5). intra_server_bits_per_second is the rate
+    between two devices of one server. links are for clusters whose pairs of devices differ in
+    transfer cost (Moirai); a pair with a link uses neither NICs nor the intra-server path.
     """
 
     version: Literal[1] = 1
@@ -99,19 +96,21 @@ class Cluster(Frozen):
     links: tuple[Link, ...] = ()
 
     @model_validator(mode="after")
-    def _servers_of_their_own_names(self) -> Self:
+    def _names_are_unique_and_links_join_devices(self) -> Self:
         names = [server.name for server in self.servers]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"servers: two of them are called {twice[0]!r}")
-        if not any(server.devices for server in self.servers):
-            raise ValueError("servers: there is no device in the cluster")
+            raise ValueError(f"servers: two of them are called {twice[0]!r}; rename one")
+        if not self.devices:
+            raise ValueError("servers: the cluster has no device; give a server one")
         known, joined = set(self.device_names), set[tuple[str, str]]()
         for k, link in enumerate(self.links):
             for end in (link.source, link.destination):
                 if end not in known:
-                    raise ValueError(f"links.{k}: {end!r} is no device of the cluster")
+                    raise ValueError(f"links.{k}: the cluster has no device {end!r}")
             if link.source == link.destination or (link.source, link.destination) in joined:
-                raise ValueError(f"links.{k}: joins a device to itself, or a pair a second time")
+                raise ValueError(
+                    f"links.{k}: it joins a device to itself, or a pair that has a link already"
+                )
             joined.add((link.source, link.destination))
         return self
 
@@ -121,7 +120,7 @@ class Cluster(Frozen):
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
-        """`server/index`, servers in order: the device index used by every array."""
+        """`server/index`, server by server: every array over devices has this order."""
         return tuple(device_name(s.name, i) for s in self.servers for i in range(len(s.devices)))
 
     @cached_property
@@ -138,24 +137,23 @@ class Cluster(Frozen):
     @cached_property
     def nic_rates(self) -> FloatArray:
         """float64[S, R] payload bits per second, 0 where a server has no NIC on that rail."""
-        rates = np.zeros((len(self.servers), len(self.rails)))
-        for s, server in enumerate(self.servers):
-            for nic in server.nics:
-                rates[s, self.rails.index(nic.rail)] = nic.rate_bits_per_second
-        return rates
+        return self._by_nic("rate_bits_per_second")
 
     @cached_property
     def background(self) -> FloatArray:
-        """float64[S, R] payload bits per second that others want on each NIC, each direction."""
-        rates = np.zeros((len(self.servers), len(self.rails)))
+        """float64[S, R] payload bits per second of other traffic on each NIC, each direction."""
+        return self._by_nic("background_bits_per_second")
+
+    def _by_nic(self, field: str) -> FloatArray:
+        table = np.zeros((len(self.servers), len(self.rails)))
         for s, server in enumerate(self.servers):
             for nic in server.nics:
-                rates[s, self.rails.index(nic.rail)] = nic.background_bits_per_second
-        return rates
+                table[s, self.rails.index(nic.rail)] = getattr(nic, field)
+        return table
 
     @cached_property
     def link_of(self) -> Mapping[tuple[int, int], Link]:
-        """By (source, destination) device index."""
+        """The link of each (source, destination) device index."""
         index = {name: d for d, name in enumerate(self.device_names)}
         return {(index[k.source], index[k.destination]): k for k in self.links}
 

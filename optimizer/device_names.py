@@ -1,4 +1,4 @@
-"""The name of a device, `server/index`, and its parts. No server's name has a slash in it."""
+"""A device's name, `server/index`, and its parts; a server's name never contains a slash."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def server_of(device: str) -> str:
 
 
 def index_of(device: str) -> int:
-    """The device's place among those of its server, from 0."""
+    """The device's position on its server, from 0."""
     return int(device.rpartition("/")[2])

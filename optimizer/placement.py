@@ -1,4 +1,4 @@
-"""The decision, as the one artefact that simulator, compile, job and measurement read; its file."""
+"""A placement and its file: what simulator, controller and job read of the optimizer's decision."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from placewire.optimizer.names import DEFAULT_FLOOR, Backend, Model, SharingName
 
 
 class PlacementError(ValueError):
-    """A placement, or its file, that is not one."""
+    """A document or file is not a valid placement."""
 
 
 class Message(Frozen):
     """One send of one tensor to one other device.
 
-    producer names the operator, output the tensor among that operator's (0 unless it has several).
-    send_order: smaller is sent first among messages that wait (longest remaining path first).
-    rails: share of the bytes per rail, summing to 1; empty inside one server.
+    producer: the operator that makes the tensor. output: the tensor's number among its outputs.
+    send_order: of the messages that wait, the smallest is sent first (the one with the longest
+    remaining path). rails: share of the bytes on each rail, summing to 1; empty inside one server.
     """
 
     producer: str
@@ -68,7 +68,7 @@ class Placement(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _of_version_1(cls, document: Any) -> Any:
-        """Placewire 0.1 called `floor` entitled, and `send_order` rank."""
+        """Placewire 0.1 called `floor` `entitled`, and `send_order` `rank`."""
         if not isinstance(document, dict) or document.get("version", 2) != 1:
             return document
         renamed = {"floor" if key == "entitled" else key: v for key, v in document.items()}
@@ -85,13 +85,13 @@ class Placement(Frozen):
 
     @cached_property
     def server_pairs(self) -> frozenset[tuple[str, str]]:
-        """(source, destination) servers that exchange messages."""
+        """(source, destination) of every two servers that exchange messages."""
         pairs = {(server_of(m.source), server_of(m.destination)) for m in self.messages}
         return frozenset((a, b) for a, b in pairs if a != b)
 
     @cached_property
     def talks(self) -> frozenset[tuple[str, str, str]]:
-        """(source server, destination server, rail) of all messages between servers."""
+        """(source server, destination server, rail) of every message between servers."""
         return frozenset(
             (server_of(message.source), server_of(message.destination), rail)
             for message in self.messages
@@ -101,7 +101,7 @@ class Placement(Frozen):
 
     @cached_property
     def rates(self) -> FloatArray:
-        """float64[S, S, R]; 0 where nothing was allocated."""
+        """float64[S, S, R] bits per second; 0 where nothing was allocated."""
         names = {s.name: i for i, s in enumerate(self.cluster.servers)}
         rails = {rail: i for i, rail in enumerate(self.cluster.rails)}
         rates = np.zeros((len(names), len(names), len(rails)))
@@ -111,7 +111,7 @@ class Placement(Frozen):
 
 
 def placement_from_json(document: Any, where: str = "placement") -> Placement:
-    """Raises PlacementError naming the offending place."""
+    """Raises PlacementError naming the key that is wrong."""
     try:
         return Placement.model_validate(document)
     except ValidationError as error:

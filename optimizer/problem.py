@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,26 +13,14 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
-from placewire.optimizer.network.nics import (
-    RateLimits,
-    nic_limits,
-    usable_rates,
-    widest_rates,
-)
+from placewire.optimizer.network import transfers
+from placewire.optimizer.network.nics import RateLimits, nic_limits, usable_rates, widest_rates
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
 from placewire.optimizer.network.sharings import SHARINGS
-from placewire.optimizer.network.transfers import (
-    Paths,
-    alone,
-    cuts_equally,
-    paths_past_the_nics,
-    with_a_rail,
-    worthwhile_rates,
-)
 
 
 class InfeasibleError(ValueError):
-    """No placement can exist: says which limit forbids it and what would lift it."""
+    """No placement exists, or none was found: the message names the limit and what lifts it."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +39,14 @@ class Problem:
         missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)
         if missing:
             raise InfeasibleError(
-                f"the graph has no operator times for device type {min(missing)!r} (it has "
-                f"{', '.join(self.graph.device_types) or 'none'}); profile it on such a device: "
-                "seconds are never borrowed between types"
+                f"the graph has no operator times for device type {min(missing)!r}, only for: "
+                f"{', '.join(self.graph.device_types) or 'none'}; profile it on such a device, as "
+                "times are never borrowed between types"
             )
 
     @cached_property
     def seconds(self) -> FloatArray:
-        """float64[n, D]: time of each operator on each device."""
+        """float64[n, D]: time of each operator on each device, inf where it cannot run."""
         column = {t: k for k, t in enumerate(self.graph.device_types)}
         return self.graph.seconds[:, [column[d.type] for d in self.cluster.devices]]
 
@@ -68,50 +56,51 @@ class Problem:
 
     @property
     def discipline(self) -> Discipline:
-        """How transfers over the rails meet under this model and sharing."""
+        """How concurrent transfers over the rails affect each other here."""
         if self.model == "thesis":
             return Discipline.NEVER_MEET
         return Discipline.FIRST_COME if self.model == "msr" else self.policy.discipline
 
     @property
     def decides_rates(self) -> bool:
-        """Whether rates per pair of servers are part of a solution."""
+        """Whether a solution includes a rate for each pair of servers."""
         return self.policy.decides_rates and self.model != "msr"
 
     @cached_property
     def usable_nic_rates(self) -> FloatArray:
-        """float64[S, R]: what the job may count on of each NIC."""
+        """float64[S, R]: the rate that the job may count on at each NIC."""
         return usable_rates(self.cluster, self.policy.kept_fraction(self.floor))
 
     @cached_property
     def limits(self) -> RateLimits:
-        """What decided rates must stay within. The thesis' own model limits no receiver (3.7)."""
+        """The limits on decided rates. The thesis' own model limits no receiver (3.7)."""
         receiving = self.model != "thesis" or self.policy.always_limits_receiving
         return nic_limits(self.usable_nic_rates, receiving=receiving)
 
     @cached_property
-    def paths(self) -> Paths:
-        """What joins two devices past the NICs."""
-        return paths_past_the_nics(self.cluster, self.model)
+    def paths(self) -> transfers.Paths:
+        """The paths between devices that use no NIC."""
+        return transfers.paths_past_the_nics(self.cluster, self.model)
 
     @property
     def cuts_equally(self) -> bool:
         """Whether a large message is cut into equal parts over the rails that serve its pair."""
-        return cuts_equally(self.backend, self.model)
+        return transfers.cuts_equally(self.backend, self.model)
 
     @cached_property
     def worthwhile_rates(self) -> FloatArray:
-        """float64[S, S, R]: what each pair could have alone on the rails that serve it."""
-        return worthwhile_rates(widest_rates(self.usable_nic_rates), cuts_equally=self.cuts_equally)
+        """float64[S, S, R]: what each pair would get alone on the rails that serve it."""
+        widest = widest_rates(self.usable_nic_rates)
+        return transfers.worthwhile_rates(widest, cuts_equally=self.cuts_equally)
 
-    def alone(self, rates: FloatArray) -> Paths:
-        """Of a transfer that meets no other, at these rates float64[S, S, R] of the rails."""
-        return alone(self.cluster, self.paths, rates, cuts_equally=self.cuts_equally)
+    def alone(self, rates: FloatArray) -> transfers.Paths:
+        """The paths of a transfer that meets no other, with rates float64[S, S, R] on the rails."""
+        return transfers.alone(self.cluster, self.paths, rates, cuts_equally=self.cuts_equally)
 
     def decision(self, rates: FloatArray | None) -> FloatArray:
         """The decided rates as contiguous float64[S, S, R], R at least 1.
 
-        Raises ValueError where they are missing or of another cluster's shape."""
+        Raises ValueError where they are missing, or not of this cluster's shape."""
         if rates is None:
             raise ValueError(
                 f"{self.sharing} sharing needs rates, float64[servers, servers, rails]"
@@ -121,15 +110,15 @@ class Problem:
             raise ValueError(
                 f"rates have shape {rates.shape}, expected {(servers, servers, rails)}"
             )
-        return with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
+        return transfers.with_a_rail(np.ascontiguousarray(rates, dtype=np.float64))
 
     def rates_in_force(self, rates: FloatArray | None) -> FloatArray:
-        """float64[S, S, R], R at least 1: what messages are cut by, and what paces them at most.
+        """float64[S, S, R], R at least 1: messages are cut and, at most, paced by these rates.
 
-        rates float64[S, S, R] are the decision where decides_rates, else ignored. All are 0 under
-        the model `msr`, which has no NICs. Raises ValueError where rates are missing.
+        rates float64[S, S, R] are the decided ones, and ignored unless decides_rates. All results
+        are 0 under the model `msr`, which has no NICs. Raises ValueError where rates are missing.
         """
-        usable = with_a_rail(self.usable_nic_rates)
+        usable = transfers.with_a_rail(self.usable_nic_rates)
         if self.model == "msr":
             return np.zeros((len(usable), len(usable), usable.shape[1]))
         decided = self.decision(rates) if self.decides_rates else None
@@ -138,10 +127,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class SolveSettings:
-    """gap: stop when (step - bound) / step is at most this. The same seed with a move budget
-    (`moves`) gives the same answer; with a time limit alone it need not. certify: the part of the
-    time that may go into a stronger bound; None: by the graph's size. scheduler: gives the order of
-    what the engine placed. options: what the engine alone knows, by name."""
+    """gap: the search stops when (step - bound) / step is at most this. moves: a budget of moves,
+    with which the same seed gives the same answer; with a time limit alone it need not. certify:
+    the part of the time that may go into a stronger bound; None: by the graph's size. scheduler:
+    the method that orders the placed operators. options: the engine's own options, by name."""
 
     gap: float = 0.05
     time_limit_seconds: float = 60.0
@@ -150,3 +139,8 @@ class SolveSettings:
     certify: float | None = None
     scheduler: str = "own"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, share: float) -> SolveSettings:
+        """The same settings with this share of the time and of the moves."""
+        moves = None if self.moves is None else max(1, int(self.moves * share))
+        return replace(self, moves=moves, time_limit_seconds=self.time_limit_seconds * share)

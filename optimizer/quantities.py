@@ -1,4 +1,4 @@
-"""Quantities as people write them in plan.yaml, into one unit each: 50us, 400Gbit, 600MiB, 5%."""
+"""Parses quantities as people write them (50us, 400Gbit, 600MiB, 5%), and formats them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _BYTES = {
-    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
 }  # fmt: skip
 
 
@@ -45,11 +45,11 @@ def parse_bits_per_second(text: object) -> float:
 
 
 def parse_bytes(text: object) -> int:
-    return int(_scaled(text, {k: float(v) for k, v in _BYTES.items()}, "600MiB"))
+    return int(_scaled(text, _BYTES, "600MiB"))
 
 
 def parse_fraction(text: object) -> float:
-    """5% or 0.05, as 0.05."""
+    """Both "5%" and 0.05 as 0.05."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         if not math.isfinite(text):
             raise ValueError(f"{text!r} is not a finite number; write a percentage, like 5%")
@@ -63,11 +63,7 @@ def parse_fraction(text: object) -> float:
 def format_bits_per_second(rate: float) -> str:
     for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if abs(rate) >= factor:
-            return (
-                f"{rate / factor:.3g} {unit}"
-                if rate / factor < 100
-                else f"{rate / factor:.0f} {unit}"
-            )
+            return f"{rate / factor:{'.3g' if rate / factor < 100 else '.0f'}} {unit}"
     return f"{rate:.0f} bit/s"
 
 
@@ -86,8 +82,8 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_step(seconds: float) -> str:
-    """A step time, in enough digits to tell it from its bound: 104.371 ms."""
+    """A step time with enough digits to tell it from its bound, like 104.371 ms."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor * (1 - 1e-6):  # a bound of 0.9999999 s is 1.000 s
+        if seconds >= factor * (1 - 1e-6):  # so that 0.9999999 s prints as 1.000 s
             return f"{seconds / factor:.3f} {unit}"
     return f"{seconds * 1e6:.3f} µs"

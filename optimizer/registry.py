@@ -1,9 +1,8 @@
-"""Methods by name: how engines, schedulers, reductions and importers are registered.
+"""Finds engines, schedulers, reductions and importers by name, among the installed packages.
 
-Each is an object under a name, in a group of entry points of whatever package is installed; ours
-stand in pyproject.toml. So a package of somebody else's adds a method without a change here
-(docs/how-to/add-a-method.md). Names are known without importing any method; a method is imported
-when it is asked for.
+A package registers a method as an entry point; those of Placewire are in pyproject.toml. So another
+package can add a method without a change here. Names are known without importing any method; a
+method is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _OURS = "placewire"
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a method does not take a problem: what is in the way, and what to do instead."""
+    """what: why a method does not take a problem, and what to do instead."""
 
     what: str
 
@@ -29,26 +28,25 @@ class Refusal:
 
 
 class UnknownMethodError(ValueError):
-    """There is no method of that name."""
+    """No method has that name."""
 
 
 class BrokenMethodError(ValueError):
-    """A package registers what is no such method, or a name that is taken."""
+    """A package registers an object that is not such a method, or a name that is taken."""
 
 
 class Registry(Generic[T]):
     """The methods of one kind."""
 
     def __init__(self, group: str, what: str, kind: type[T]) -> None:
-        """group: of entry points; what: how messages call one of them."""
+        """group: the group of entry points. what: the word for such a method in messages."""
         self._group, self._what, self._kind = group, what, kind
 
     @cached_property
     def _entries(self) -> Mapping[str, EntryPoint]:
-        """By name: ours first, then those of other packages. Raises BrokenMethodError."""
+        """By name, those of Placewire first. Raises BrokenMethodError where a name is taken."""
         found: dict[str, EntryPoint] = {}
-        ordered = sorted(entry_points(group=self._group), key=_order)
-        for entry in ordered:
+        for entry in sorted(entry_points(group=self._group), key=_order):
             if (taken := found.get(entry.name)) is not None:
                 raise BrokenMethodError(
                     f"{self._what} {entry.name!r} is registered by {_package(taken)} and by "
@@ -68,13 +66,12 @@ class Registry(Generic[T]):
         return iter(self._entries)
 
     def package(self, name: str) -> str:
-        """The distribution that registers it."""
+        """The name of the distribution that registers the method."""
         return _package(self._entry(name))
 
     def load(self, name: str) -> T:
-        """Imports the method, and nothing of the others.
-
-        Raises UnknownMethodError, and BrokenMethodError where it cannot be imported or is none."""
+        """Imports this method and no other. Raises UnknownMethodError, and BrokenMethodError where
+        the entry point cannot be imported or is not such a method."""
         entry = self._entry(name)
         try:
             method = entry.load()
@@ -98,7 +95,7 @@ class Registry(Generic[T]):
 
 
 def _order(entry: EntryPoint) -> tuple[bool, bool, str]:
-    """Ours first, and of these what is taken where nobody chooses."""
+    """Placewire's own first; among them `auto`, the default, then by name."""
     return _package(entry) != _OURS, entry.name != "auto", entry.name
 
 

@@ -1,9 +1,7 @@
 """Lower bounds on the step time over every placement, order and admissible rates.
 
-They hold for the graph as given, under every model and sharing here.
+They hold for the graph as given, under every model and sharing.
 """
-
-from __future__ import annotations
 
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.quick import lower_bound

@@ -1,11 +1,11 @@
-"""Bounds by contradiction: a step of T seconds would force so much that nothing fits any more.
+"""Bounds by contradiction: a step of T seconds would force so much that no schedule is left.
 
-If every operator must be done within T, then
-- an edge whose transfer does not fit between its source's head and its target's tail joins two
-  operators that share a device: their units become one;
-- two units that cannot run one after the other on one device within T, or do not fit into any
-  memory together, are on two: every edge between them is a transfer.
-Both make heads and tails longer, and more follows. Where a head, a tail, a unit alone or the work
+If every operator must end within T, then
+- the two operators of an edge share a device where the edge's transfer does not fit between the
+  head of its source and the tail of its target: their units become one;
+- two units are on different devices where they cannot run one after the other on one device within
+  T, or do not fit into any memory together: every edge between them is a transfer.
+Both make heads and tails longer, which forces more. Where a head, a tail, a unit alone or the work
 in a window no longer fits into T, there is no schedule of T, and T is a lower bound.
 """
 
@@ -23,20 +23,21 @@ from placewire.optimizer.bounds.relaxation import Relaxation
 from placewire.optimizer.kernels.graphs.heads import joined_units, pair_seconds
 from placewire.optimizer.problem import Problem
 
-# Heads and tails may be computed so often, by the number of operators.
+# How often heads and tails may be computed: _EFFORT over the number of operators, in this range.
 _EFFORT, _LEAST_ROUNDS, _MOST_ROUNDS = 90_000, 4, 80
 _ROUNDS_PER_TRIAL = 12
 _FIRST_STRIDE = 0.01
 _PRECISION = 5e-4
-# Pairs of units that are tried together on one machine per round, those of most work first.
+# In each round so many pairs of units are tried on one machine, those of most work first, and only
+# where their work is more than this part of the step.
 _PAIRS = 400
 _WORTH_TRYING = 0.3
 
 
 @dataclass(frozen=True)
 class Limits:
-    """work float64[n]: as `share_of_load` gives it; held_bytes int64[n]: certainly resident as long
-    as the step lasts; memory_bytes: of the largest device."""
+    """work float64[n] as `share_of_load` gives it; held_bytes int64[n]: certainly resident during
+    the whole step; memory_bytes: of the largest device."""
 
     work: FloatArray
     held_bytes: IntArray
@@ -44,7 +45,7 @@ class Limits:
 
 
 def limits_of(problem: Problem, work: FloatArray) -> Limits:
-    """Weights stay for the whole step under every model; `thesis` counts everything so."""
+    """Weights are resident for the whole step; under the model `thesis` all memory is."""
     graph = problem.graph
     held = graph.weight_bytes
     if problem.model == "thesis":
@@ -53,7 +54,7 @@ def limits_of(problem: Problem, work: FloatArray) -> Limits:
 
 
 def contradiction_bound(relaxation: Relaxation, limits: Limits, proven: float) -> Bound:
-    """The largest T found that is refuted; `proven` seconds where none is. Deterministic."""
+    """The largest step that was refuted, or `proven` seconds where none was. Deterministic."""
     effort = _EFFORT // max(relaxation.operators, 1)
     rounds = min(max(effort, _LEAST_ROUNDS), _MOST_ROUNDS)
     low, high = proven, np.inf
@@ -76,7 +77,7 @@ def contradiction_bound(relaxation: Relaxation, limits: Limits, proven: float) -
 def tightened(
     relaxation: Relaxation, limits: Limits, seconds: float, rounds: int
 ) -> tuple[Relaxation | None, int]:
-    """What a step within `seconds` forces, None where that is impossible; and the rounds taken."""
+    """(what a step within `seconds` forces, None where it is impossible; the rounds taken)."""
     for used in range(1, rounds + 1):
         if _overflows(relaxation, limits, seconds):
             return None, used
@@ -88,23 +89,22 @@ def tightened(
 
 
 def _overflows(relaxation: Relaxation, limits: Limits, seconds: float) -> bool:
-    if relaxation.path_seconds > seconds:
-        return True
     held = np.bincount(relaxation.unit, weights=limits.held_bytes)
-    if held.max(initial=0) > limits.memory_bytes:
-        return True
-    if one_machine_seconds(relaxation).max(initial=0.0) > seconds:
-        return True
-    return load_between(relaxation, limits.work).seconds > seconds
+    return bool(
+        relaxation.path_seconds > seconds
+        or held.max(initial=0) > limits.memory_bytes
+        or one_machine_seconds(relaxation).max(initial=0.0) > seconds
+        or load_between(relaxation, limits.work).seconds > seconds
+    )
 
 
 def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
-    """Units that an edge joins whose transfer does not fit become one."""
+    """Joins the units at both ends of every edge whose transfer does not fit."""
     head, tail = relaxation.heads_and_tails
     source, target, unit = relaxation.source, relaxation.target, relaxation.unit
     sent = head[source] + relaxation.work[source] + relaxation.far
     late = sent + relaxation.work[target] + tail[target] > seconds
-    # An edge between units that are apart for certain is no choice: its delay is in the heads.
+    # Where units are certainly apart, an edge leaves no choice: the heads contain its delay.
     tight = late & (relaxation.near < relaxation.far) & (unit[source] != unit[target])
     if not tight.any():
         return relaxation
@@ -114,7 +114,7 @@ def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
 
 
 def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Relaxation:
-    """Edges between units that cannot share a device are transfers."""
+    """Makes transfers of the edges between units that cannot share a device."""
     unit = relaxation.unit
     ends = np.sort(np.stack([unit[relaxation.source], unit[relaxation.target]]), axis=0)
     key = ends[0] * relaxation.units + ends[1]
@@ -134,7 +134,7 @@ def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Rel
 def _seconds_together(
     relaxation: Relaxation, one: IntArray, other: IntArray, seconds: float
 ) -> FloatArray:
-    """float64 per pair of units: a bound on their end on one device; 0 where it was not tried."""
+    """float64 per pair of units: a bound on the step with both on one device; 0 if not tried."""
     load = np.bincount(relaxation.unit, weights=relaxation.work)
     together = load[one] + load[other]
     tried = np.argsort(-together, kind="stable")[:_PAIRS]

@@ -1,4 +1,4 @@
-"""Bounds by volume: what must leave and enter some server, over minimum cuts.
+"""Bounds by volume: the bytes that must leave and enter some server, by minimum cuts.
 
 Let S be the operators on the server of one unit A, in any placement. For weights l, o, i >= 0 that
 sum to 1 and any price q >= 0 per byte,
@@ -6,19 +6,19 @@ sum to 1 and any price q >= 0 per byte,
     step - before - after >= l work(S) / devices + o out(S) / N + i in(S) / N
                           >= that + q (held(S) - M)
 
-where N is the NICs' rate of the best server, M the largest server's memory, `devices` the most that
-a server has; work, out and in each fit into the step by themselves. out(S) counts once each tensor
-made in S that is read outside, in(S) each that is made outside and read in S: a server sends
-and receives it at least once. Where out and in count alone (l = 0), no byte of them moves
-before the first producer's end nor after the last consumer's start. The right side less q M is a
-cut between A and everything that is not on its server: an operator in S pays l work / devices +
-q held, a tensor that leaves pays o bits / N, one that enters i bits / N. So the minimum cut, less
-q M, bounds the step over all S. It says something where memory keeps S from being everything. And
-where a unit B does not fit into any server together with A, S lacks B: the minimum cut between the
-two, without a price.
+where N is the NICs' rate of the best server, M the largest memory of a server and `devices` the
+most devices of a server; each of work, out and in fits into the step by itself. out(S) counts each
+tensor once that is made in S and read outside, in(S) each that is made outside and read in S: the
+server sends and receives it at least once. Where only out and in count (l = 0), no such byte moves
+`before` the first producer ends nor `after` the last consumer starts; else both are 0. The right
+side plus q M is a cut between A and all that is not on its server: an operator in S pays
+l work / devices + q held, a tensor that leaves pays o bits / N, one that enters i bits / N. So the
+minimum cut less q M bounds the step over all S. The bound says something where memory keeps S from
+being everything. Where a unit B fits into no server together with A, S lacks B, and the minimum cut
+between the two bounds the step without a price.
 
-The network's rates are those of one step under `contended`; links between devices pass the NICs by,
-and transfers of `thesis` and `msr` never meet: no such bound there.
+There is no such bound for clusters with links, which bypass the NICs, and under `thesis` and `msr`,
+whose transfers never meet.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation, nic_capacities
 from placewire.optimizer.problem import Problem
 
-# (work, out, in), and prices of all held bytes in what all tensors together would cost.
+# The weights (work, out, in); and prices of all held bytes, as parts of the cost of all tensors.
 _WEIGHTS = ((0.0, 0.5, 0.5), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.3, 0.3))
 _PRICES = (0.05, 0.1, 0.2, 0.5, 1.5)
-# The units that hold most are tried, each against those that it cannot share a server with; in a
-# large graph only the first, at fewer weights.
+# So many units that hold most are tried as A and B. In a graph with more operators than
+# _LARGE_OPERATORS only the first is tried as A, at fewer weights.
 _UNITS, _LARGE_OPERATORS = 4, 4_000
 _SCALE = 10**12
 
 
 @dataclass(frozen=True)
 class _Network:
-    """Nodes: units 0..U-1, then two per tensor that several units know. Arcs from tail to head;
-    out_seconds, in_seconds: of the tensors whose arcs they are; fixed: arcs that are never cut."""
+    """Nodes: units 0..U-1, then two for each tensor that crosses units. Arcs go from tail to head.
+    out_seconds, in_seconds: of the tensor that an arc stands for; fixed: arcs that no cut cuts."""
 
     nodes: int
     tail: IntArray
@@ -55,7 +55,7 @@ class _Network:
 
 
 def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) -> Bound:
-    """0 seconds where memory forces nothing, or no cut is known to cost anything."""
+    """0 seconds where memory forces no traffic, or no cut costs anything."""
     cluster = problem.cluster
     memory = float(np.bincount(cluster.server_of_device, weights=cluster.memory_bytes).max())
     rate = float(nic_capacities(problem).sum(axis=1).max(initial=0.0))
@@ -86,8 +86,8 @@ def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) ->
 def _least_cut(
     network: _Network, inside: int, outside: int | None, paid: FloatArray, out: float, into: float
 ) -> float:
-    """Seconds of the least cut between unit `inside` with its server and, beside what is paid per
-    unit U on that server, unit `outside`. Capacities are whole numbers, rounded down."""
+    """Seconds of the least cut that has unit `inside` on the server and unit `outside`, if there is
+    one, elsewhere; `paid` float64[U] seconds for each unit on the server. Rounded down."""
     from ortools.graph.python.max_flow import SimpleMaxFlow
 
     sink = network.nodes
@@ -111,7 +111,7 @@ def _least_cut(
 
 
 def _around(problem: Problem, relaxation: Relaxation) -> float:
-    """Seconds before the first and after the last byte that anything sends."""
+    """Seconds of a step before the first and after the last byte that can be sent."""
     graph, (head, tail) = problem.graph, relaxation.heads_and_tails
     source, target, tensor = graph.edges
     sized = graph.tensor_bytes[tensor] > 0

@@ -1,7 +1,7 @@
-"""The contention-free relaxation as a CP-SAT model: devices per unit, starts per operator.
+"""The contention-free relaxation as a CP-SAT model: a device for each unit, a start per operator.
 
-Every constraint holds, up to rounding down to ticks, in every schedule within the horizon: so the
-model's bound is one of the problem.
+Every constraint holds, up to rounding down to ticks, in every schedule within the horizon. So a
+bound of the model is a bound of the problem.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.bounds.load import all_alike
 from placewire.optimizer.bounds.relaxation import Relaxation
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Machines:
     """What the model knows of the devices.
 
     seconds float64[n, D] of the relaxation's operators, inf where one cannot run; held_bytes
-    int64[n] certainly resident; memory_bytes int64[D]; alike: every device may be exchanged for
-    every other; ordered: each runs its operators in the relaxation's order (model thesis)."""
+    int64[n]: certainly resident; memory_bytes int64[D]; alike: any two devices may be exchanged;
+    ordered: each device runs its operators in the relaxation's order (model thesis)."""
 
     seconds: FloatArray
     held_bytes: IntArray
@@ -40,13 +41,13 @@ class Machines:
 
     @cached_property
     def same_speed(self) -> bool:
-        return bool((self.seconds == self.seconds[:, :1]).all())
+        return all_alike(self.seconds)
 
 
 class ExactModel:
-    """model minimises `step`, in ticks of `tick` seconds; infeasible: no step within the horizon.
+    """`model` minimises `step`, in ticks of `tick` seconds; infeasible: no step within the horizon.
 
-    ticks: how many the horizon has; fewer are searched faster, and prove a little less.
+    ticks: how many the horizon has; with fewer the search is faster and proves a little less.
     relaxation: tightened for the horizon, so that its heads and tails hold within it.
     """
 
@@ -70,11 +71,11 @@ class ExactModel:
         self.model.minimize(self.step)
 
     def ticks(self, seconds: float) -> int:
-        """Rounded down, and a hair more: 3 ticks computed as 2.9999999 stay 3 at most."""
+        """Rounded down after a reduction by 1e-12: rounding must never make a tick too many."""
         return max(0, math.floor(seconds / self.tick * (1 - 1e-12)))
 
     def took(self, i: int) -> Any:
-        """Ticks of an operator, by its device."""
+        """An operator's ticks, as an expression where they depend on its device."""
         if self.machines.same_speed:
             return self.ticks(float(self.relaxation.work[i]))
         row = self.machines.seconds[i]
@@ -84,7 +85,7 @@ class ExactModel:
         )
 
     def apart(self, one: int, other: int) -> IntVar:
-        """Whether two units are on two devices."""
+        """The literal that is true where two units are on different devices."""
         key = (min(one, other), max(one, other))
         if key not in self._apart:
             apart = self.model.new_bool_var("")
@@ -119,13 +120,8 @@ class ExactModel:
         return start
 
     def _delays(self) -> None:
-        relaxation = self.relaxation
-        rows = zip(
-            relaxation.source.tolist(), relaxation.target.tolist(),
-            relaxation.near.tolist(), relaxation.far.tolist(), strict=True,
-        )  # fmt: skip
-        for u, v, near, far in rows:
-            one, other = int(relaxation.unit[u]), int(relaxation.unit[v])
+        for u, v, near, far in self.relaxation.edge_rows():
+            one, other = int(self.relaxation.unit[u]), int(self.relaxation.unit[v])
             ready = self.start[u] + self.took(u)
             late: Any = 0
             if one != other and far >= self.horizon * self.tick:
@@ -138,18 +134,12 @@ class ExactModel:
         model, relaxation, machines = self.model, self.relaxation, self.machines
         busy = [i for i in relaxation.order.tolist() if self.ticks(float(relaxation.work[i])) > 0]
         for d in range(machines.count):
-            intervals, load = [], []
-            for i in busy:
-                here = self.place[int(relaxation.unit[i])][d]
-                if not np.isfinite(machines.seconds[i, d]):
-                    continue
-                size = self.ticks(float(machines.seconds[i, d]))
-                intervals.append(
-                    model.new_optional_fixed_size_interval_var(self.start[i], size, here, "")
-                )
-                load.append(size * here)
-            model.add_no_overlap(intervals)
-            model.add(self.step >= sum(load))
+            able = [i for i in busy if np.isfinite(machines.seconds[i, d])]
+            here = {i: self.place[int(relaxation.unit[i])][d] for i in able}
+            size = {i: self.ticks(float(machines.seconds[i, d])) for i in able}
+            optional = model.new_optional_fixed_size_interval_var
+            model.add_no_overlap([optional(self.start[i], size[i], here[i], "") for i in able])
+            model.add(self.step >= sum(size[i] * here[i] for i in able))
         if machines.same_speed and machines.count > 1:
             sizes = [self.ticks(float(relaxation.work[i])) for i in busy]
             together = [
@@ -162,7 +152,7 @@ class ExactModel:
             self._in_order(busy)
 
     def _in_order(self, busy: list[int]) -> None:
-        """A running end of every device: an operator starts after all before it in the order."""
+        """An operator starts when all that precede it in the order have ended on its device."""
         model = self.model
         until: list[Any] = [0] * self.machines.count
         for i in busy:
@@ -181,14 +171,13 @@ class ExactModel:
             self.relaxation.unit, weights=self.machines.held_bytes, minlength=self.relaxation.units
         )
         mib = [int(b) >> 20 for b in held.tolist()]
-        for d, room in enumerate(self.machines.memory_bytes.tolist()):
-            if sum(mib) > room >> 20:
-                literals = [row[d] for row in self.place]
-                used = sum(m * x for m, x in zip(mib, literals, strict=True))
-                self.model.add(used <= room >> 20)
+        for d, memory in enumerate(self.machines.memory_bytes.tolist()):
+            if sum(mib) > memory >> 20:
+                used = sum(m * row[d] for m, row in zip(mib, self.place, strict=True))
+                self.model.add(used <= memory >> 20)
 
     def _break_symmetry(self) -> None:
-        """The unit of most work is on device 0; the k-th on a device up to k."""
+        """The unit of most work is on device 0, the one of k-th most work on a device up to k."""
         load = np.bincount(self.relaxation.unit, weights=self.relaxation.work)
         largest = np.argsort(-load, kind="stable")[: self.machines.count - 1].tolist()
         for k, u in enumerate(largest):

@@ -1,10 +1,11 @@
-"""What the NICs add to the exact model: pairs of servers share them.
+"""Adds to the exact model that pairs of servers share the NICs.
 
-For clusters of one device per server and no links, where the network's part is the servers' own.
+For clusters of one device per server and no links, where a unit's device is also its server.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,21 +21,21 @@ from placewire.optimizer.problem import Problem
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar
 
-# A pair's slowness is its widest rate over its rate, in these steps, and counts as _SLOWEST where
-# it is more. The hyperbola 1 / x lies above its tangents at these points; the last of them reaches
-# 0 at _SLOWEST, as for a pair that has no rate.
+# A pair's slowness is its widest rate over its rate, counted in 1 / _STEPS and at most as _SLOWEST.
+# The hyperbola 1 / x lies above its tangents at _TANGENTS; the last tangent reaches 0 at _SLOWEST,
+# which therefore stands for a pair without a rate.
 _STEPS = 64
 _SLOWEST = 18
 _TANGENTS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.2, 6.0, 9.0)
 # Transfers shorter than this part of the horizon keep their pair's widest rate.
 _NEGLIGIBLE = 5e-4
-# Times within the step after which, and before which, what is sent is summed up.
+# So many times within the step are tried as begin, and as end, of a window whose sends are summed.
 _WINDOWS = 6
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A tensor between operators of the model: its producer, consumers and bits."""
+    """A tensor between operators of the model, by the model's numbers."""
 
     producer: int
     consumers: tuple[int, ...]
@@ -42,19 +43,17 @@ class Sent:
 
 
 def sent_tensors(problem: Problem, kept: IntArray) -> tuple[Sent, ...]:
-    """The tensors that a kept operator makes for another; kept int64[k] original operators."""
+    """The tensors that one kept operator makes for another; kept int64[k]: operators of the graph,
+    which the model numbers by their position in kept."""
     graph = problem.graph
     index = np.full(graph.operator_count, -1, dtype=np.int64)
     index[kept] = np.arange(len(kept))
     found = []
-    for e in np.flatnonzero(
-        (graph.tensor_bytes > 0) & (index[graph.tensor_producer] >= 0)
-    ).tolist():
-        readers = index[graph.tensor_consumers(e)]
-        readers = readers[readers >= 0]
-        if len(readers):
-            producer = int(index[graph.tensor_producer[e]])
-            found.append(Sent(producer, tuple(readers.tolist()), graph.tensor_bytes[e] * 8.0))
+    producer = index[graph.tensor_producer]
+    for e in np.flatnonzero((graph.tensor_bytes > 0) & (producer >= 0)).tolist():
+        readers = tuple(r for r in index[graph.tensor_consumers(e)].tolist() if r >= 0)
+        if readers:
+            found.append(Sent(int(producer[e]), readers, graph.tensor_bytes[e] * 8.0))
     return tuple(found)
 
 
@@ -69,14 +68,15 @@ def servers_are_devices(problem: Problem) -> bool:
 
 
 def servers_are_alike(problem: Problem) -> bool:
+    """Whether all servers have the same NICs and all pairs of servers the same rate."""
     nics, pairs = nic_capacities(problem), server_pair_rates(problem).sum(axis=2)
     off = pairs[~np.eye(len(nics), dtype=bool)]
     return bool((nics == nics[0]).all() and (off == off.flat[0]).all())
 
 
 def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
-    """Where rates are decided and are caps, each pair has its own for the whole step, and a NIC
-    transmits (under `contended` also receives) no more than it can in all."""
+    """Where rates are decided and are caps, each pair keeps its rate for the whole step, and the
+    rates of a NIC's pairs sum to no more than it transmits (under `contended`, also receives)."""
     widest = server_pair_rates(problem).sum(axis=2)
     decided_caps = problem.policy.decides_rates and problem.policy.caps_pairs
     if not decided_caps or not (widest + np.eye(len(widest)) > 0).all():
@@ -84,57 +84,39 @@ def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> N
     capacity = nic_capacities(problem).sum(axis=1)
     slowness = _slowness(exact, widest, capacity, problem.model == "contended")
     setup = exact.ticks(problem.cluster.setup_latency_seconds)
+    unit = exact.relaxation.unit.tolist()
     for tensor in tensors:
-        # A small message takes one rail, and could have that to itself.
+        # A small message takes one rail, and could have it to itself.
         if problem.model == "contended" and tensor.bits < CUT_THRESHOLD_BYTES * 8:
             continue
-        for v in tensor.consumers:
-            _slow_down(exact, tensor, v, widest, slowness, setup)
-
-
-def _slow_down(
-    exact: ExactModel,
-    tensor: Sent,
-    consumer: int,
-    widest: FloatArray,
-    slowness: dict[tuple[int, int], IntVar],
-    setup: int,
-) -> None:
-    unit = exact.relaxation.unit
-    one, other = int(unit[tensor.producer]), int(unit[consumer])
-    if one == other:
-        return
-    ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
-    for (s, t), steps in slowness.items():
-        ticks = exact.ticks(tensor.bits / float(widest[s, t]))
-        if _NEGLIGIBLE * exact.horizon <= ticks <= exact.horizon:
-            # The start is rounded down, by less than a tick.
-            exact.model.add(
-                _STEPS * (exact.start[consumer] - ready + 1) > ticks * steps
-            ).only_enforce_if(exact.place[one][s], exact.place[other][t])
+        place = exact.place[unit[tensor.producer]]
+        ready = exact.start[tensor.producer] + exact.took(tensor.producer) + setup
+        elsewhere = [v for v in tensor.consumers if unit[v] != unit[tensor.producer]]
+        for v, ((s, t), steps) in itertools.product(elsewhere, slowness.items()):
+            ticks = exact.ticks(tensor.bits / float(widest[s, t]))
+            if _NEGLIGIBLE * exact.horizon <= ticks <= exact.horizon:
+                # The start is rounded down, by less than a tick.
+                slow = exact.model.add(_STEPS * (exact.start[v] - ready + 1) > ticks * steps)
+                slow.only_enforce_if(place[s], exact.place[unit[v]][t])
 
 
 def _slowness(
     exact: ExactModel, widest: FloatArray, capacity: FloatArray, receives: bool
 ) -> dict[tuple[int, int], IntVar]:
-    """By server pair, in 1 / _STEPS: rounded down, so that a rate is never taken as too small.
+    """By pair of servers, in 1 / _STEPS: rounded down, so that no rate is taken as too small.
 
     With x = slowness >= 1 a pair takes widest / x of a NIC, and 1 / x >= 2 / c - x / c^2 for any c.
     """
     model, servers, scale = exact.model, len(widest), 10**6
     slowness: dict[tuple[int, int], IntVar] = {}
     part: dict[tuple[int, int], IntVar] = {}
-    for s in range(servers):
-        for t in range(servers):
-            if s == t:
-                continue
-            x = model.new_int_var(_STEPS, _SLOWEST * _STEPS, "")
-            share = model.new_int_var(0, scale, "")
-            for c in _TANGENTS:
-                # share / scale >= 2 / c - (x + 1) / _STEPS / c^2, and a hair for the rounding
-                slope = int(np.ceil(scale / (_STEPS * c * c)))
-                model.add(share >= int(2 * scale / c) - slope * (x + 1) - 1)
-            slowness[s, t], part[s, t] = x, share
+    for pair in itertools.permutations(range(servers), 2):
+        x = slowness[pair] = model.new_int_var(_STEPS, _SLOWEST * _STEPS, "")
+        share = part[pair] = model.new_int_var(0, scale, "")
+        for c in _TANGENTS:
+            # share / scale >= 2 / c - (x + 1) / _STEPS / c^2, with all roundings on the safe side
+            slope = int(np.ceil(scale / (_STEPS * c * c)))
+            model.add(share >= int(2 * scale / c) - slope * (x + 1) - 1)
 
     def fits(pairs: list[tuple[int, int]], room: float) -> None:
         terms: list[Any] = [int(1000 * widest[p] / room) * part[p] for p in pairs]
@@ -148,17 +130,15 @@ def _slowness(
 
 
 def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
-    """Contended: what a server sends between two moments of the step fits through its NICs."""
-    if problem.model != "contended":
+    """Under `contended`, what a server sends between two moments of the step fits its NICs."""
+    if problem.model != "contended" or not tensors:
         return
     capacity = nic_capacities(problem).sum(axis=1)
     head, tail = exact.relaxation.heads_and_tails
     work = exact.relaxation.work
     early = np.array([head[t.producer] + work[t.producer] for t in tensors])
-    # A tensor may go to its most patient reader alone.
+    # It may be that only the reader which can wait longest is on another server.
     late = np.array([min(work[c] + tail[c] for c in t.consumers) for t in tensors])
-    if not len(tensors):
-        return
     levels = np.linspace(0.0, 1.0, _WINDOWS)
     for s in range(len(capacity)):
         leaves = [_leaves(exact, tensor, s) for tensor in tensors]
@@ -166,7 +146,7 @@ def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) ->
             for b in np.unique(np.quantile(late, levels, method="nearest")):
                 inside = np.flatnonzero((early >= a) & (late >= b)).tolist()
                 ticks = [exact.ticks(tensors[k].bits / float(capacity[s])) for k in inside]
-                # Enough to matter, were it all sent
+                # Only where it would take half of the horizon if all of it were sent.
                 around = exact.ticks(float(a)) + exact.ticks(float(b))
                 if inside and sum(ticks) + around > exact.horizon * 0.5:
                     load: list[Any] = [m * leaves[k] for m, k in zip(ticks, inside, strict=True)]
@@ -174,7 +154,7 @@ def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) ->
 
 
 def _leaves(exact: ExactModel, tensor: Sent, server: int) -> IntVar:
-    """1 where the producer is on the server and some consumer is not."""
+    """The literal that is true where the producer is on the server and some consumer is not."""
     unit = exact.relaxation.unit
     leaves = exact.model.new_bool_var("")
     here = exact.place[int(unit[tensor.producer])][server]

@@ -1,4 +1,4 @@
-"""Bounds by work: of all operators over all devices, and of those that must run in a window."""
+"""Bounds by work: all operators' over all devices, and that of operators which share a window."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation
 
-# Thresholds per axis of the combined bound; more of them sharpen it little.
+# Thresholds per axis of `load_between`; more of them sharpen it little.
 _THRESHOLDS = 200
 _WEIGHT_ROUNDS = 60
 
 
-def load_bound(work: FloatArray) -> Bound:
-    return Bound(float(work.sum()), "total work over all devices")
-
-
 def load_between(relaxation: Relaxation, work: FloatArray) -> Bound:
-    """Operators with head >= a and tail >= b run inside a window of the step less a and b; work
-    float64[n] as `share_of_load` gives it."""
+    """Operators with head >= a and tail >= b all run in a window of the step's length less a and b.
+    work float64[n] as `share_of_load` gives it."""
     head, tail = relaxation.heads_and_tails
     levels = np.linspace(0.0, 1.0, _THRESHOLDS)
     heads = np.unique(np.quantile(head, levels, method="nearest"))
@@ -34,16 +30,16 @@ def load_between(relaxation: Relaxation, work: FloatArray) -> Bound:
 
 
 def share_of_load(seconds: FloatArray) -> FloatArray:
-    """work float64[n], from seconds float64[n, D]: the sum over any set of operators is at most the
-    time that it takes on any placement.
+    """work float64[n] from seconds float64[n, D]: the sum of work over any set of operators is at
+    most the time that the set takes on any placement.
 
     For weights w >= 0 summing to 1: step >= sum_d w_d load_d >= sum_i min_d w_d seconds[i, d]. Like
-    devices get like weights; unlike ones are weighted by a few rounds that even out their loads.
+    devices get equal weights; for unlike ones a few rounds find weights that even out their loads.
     """
     devices = seconds.shape[1]
     weights = np.full(devices, 1.0 / devices)
     best, best_value = weights, -1.0
-    for attempt in range(1 if _all_alike(seconds) else _WEIGHT_ROUNDS):
+    for attempt in range(1 if all_alike(seconds) else _WEIGHT_ROUNDS):
         weighted = seconds * weights
         chosen = weighted.argmin(axis=1)
         value = float(weighted.min(axis=1).sum())
@@ -59,5 +55,6 @@ def share_of_load(seconds: FloatArray) -> FloatArray:
     return least
 
 
-def _all_alike(seconds: FloatArray) -> bool:
+def all_alike(seconds: FloatArray) -> bool:
+    """Whether all devices run every operator in the same time; seconds float64[n, D]."""
     return bool((seconds == seconds[:, :1]).all())

@@ -1,6 +1,6 @@
-"""Memory that every placement needs: what proves that none can exist, before any search.
+"""Refuses, before any search, a problem whose every placement would exceed a memory.
 
-Only what is certain is counted. A unit is one co-location group, or one operator outside any.
+Counts only memory that is certainly needed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from placewire.optimizer.problem import InfeasibleError, Problem
 
 
 def refuse_impossible(problem: Problem) -> None:
-    """Raises InfeasibleError naming the operator or group that fits on no device, or the sum of
-    weights that fits into no memory. Silence proves nothing."""
+    """Raises InfeasibleError naming the operator or group that fits on no device, or the weights
+    that exceed all memories together. A placement may not exist all the same."""
     graph, memory = problem.graph, problem.cluster.memory_bytes
     weights = int(graph.weight_bytes.sum())
-    together = sum(memory.tolist())  # as Python's: numpy's sum would overflow at 64 bits
+    together = sum(memory.tolist())  # Python's integers: numpy's sum would overflow at 64 bits
     if weights > together:
         raise InfeasibleError(
             f"weights, gradients and optimizer state hold {_mib(weights)}, the devices together "
@@ -24,30 +24,31 @@ def refuse_impossible(problem: Problem) -> None:
         )
     key = graph.colocation
     groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
-    doubtful = (key < 0) & (_at_most(problem) > _room(problem))
+    able = np.isfinite(problem.seconds)
+    largest_of = np.where(able, memory, -1).max(axis=1, initial=-1)  # -1: no device can run it
+    doubtful = (key < 0) & (_at_most(problem) > largest_of)
     groups += [np.array([i]) for i in np.flatnonzero(doubtful).tolist()]
     for group in groups:
         needed, busiest = _needed(problem, group)
-        able = np.isfinite(problem.seconds[group]).all(axis=0)
-        if not able.any():
+        runs_all = able[group].all(axis=0)
+        if not runs_all.any():
             raise InfeasibleError(
                 f"operator {graph.ids[group[0]]!r} and its co-location group can run on no device"
             )
-        room = int(memory[able].max())
-        if needed > room:
-            resident = f"{_mib(int(graph.weight_bytes[group].sum()))} resident"
-            unit = f" with its co-location group ({len(group)} operators, {resident})"
-            if len(group) == 1:
-                unit = f" ({resident})"
+        largest = int(memory[runs_all].max())
+        if needed > largest:
+            unit = f"({_mib(int(graph.weight_bytes[group].sum()))} resident)"
+            if len(group) > 1:
+                unit = f"with its co-location group of {len(group)} operators {unit}"
             raise InfeasibleError(
-                f"operator {graph.ids[busiest]!r}{unit} needs at least {_mib(needed)} of "
-                f"memory on one device; the largest has {_mib(room)}; add a device that has more, "
-                f"or take a smaller batch"
+                f"operator {graph.ids[busiest]!r} {unit} needs at least {_mib(needed)} of memory "
+                f"on one device; the largest has {_mib(largest)}; add a device that has more, or "
+                "take a smaller batch"
             )
 
 
 def _at_most(problem: Problem) -> IntArray:
-    """int64[n] bytes, no less than an operator outside any group needs, without its neighbours."""
+    """int64[n] bytes: an upper limit of `_needed` for an operator outside any group."""
     graph = problem.graph
     start, tensor = graph.inputs
     consumer = np.repeat(np.arange(graph.operator_count), np.diff(start))
@@ -56,18 +57,9 @@ def _at_most(problem: Problem) -> IntArray:
     return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes + received
 
 
-def _room(problem: Problem) -> IntArray:
-    """int64[n] bytes: the largest memory among the devices that can run each; -1 where none can."""
-    able = np.isfinite(problem.seconds)
-    room: IntArray = np.where(able, problem.cluster.memory_bytes, -1).max(axis=1, initial=-1)
-    return room
-
-
 def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:
-    """(bytes, operator): the group's weights with the hungriest member's own inputs and output.
-
-    `thesis` counts statically, so there all members' own bytes add up.
-    """
+    """(bytes, operator): the group's weights, and the inputs and output of the member that needs
+    most. Under `thesis`, whose count is static, the bytes of all members add up."""
     graph = problem.graph
     weights = int(graph.weight_bytes[group].sum())
     own = graph.activation_bytes + graph.workspace_bytes
@@ -84,8 +76,8 @@ def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:
                     for e in graph.output_tensors(j).tolist()
                     if i in graph.tensor_consumers(e)
                 ]
-                # Beside it the producer holds its own bytes, from elsewhere the tensors arrive. A
-                # view has none of its own, and may stand on weights that are counted already.
+                # On this device the producer holds its own bytes; else the tensors arrive. A view
+                # has no bytes of its own, and may show weights that are counted already.
                 own_of_j = int(graph.weight_bytes[j] + graph.activation_bytes[j])
                 needed += min(own_of_j, sum(sizes))
         best = max(best, (needed, i))

@@ -1,18 +1,17 @@
-"""A part of a large graph that is small enough for the exact search, and why its bound holds.
+"""Cuts a part out of a large graph that is small enough for the exact search.
 
-Leaving out an operator v of work p asks less of every schedule. What its edges asked of a
-predecessor u and a successor w stays as an edge from u to w: at least near(u, v) + p + near(v, w)
-passes between them; and where u and w are on two devices, v is on another than one of them, so that
-at least p and the smaller of near(u, v) + far(v, w) and far(u, v) + near(v, w) passes. The heads
-and tails of the whole graph hold for the operators that are kept. So the step is at least the least
-step of the part.
+Leaving out an operator v of work p asks less of every schedule. What v asked of a predecessor u and
+a successor w stays as an edge from u to w: at least near(u, v) + p + near(v, w) passes between
+them. Where u and w are on two devices, v is not on the device of both, so that at least p and the
+smaller of near(u, v) + far(v, w) and far(u, v) + near(v, w) passes. The heads and tails of the
+whole graph hold for the kept operators. So no step is shorter than the least step of the part.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.exact_model import Machines
 from placewire.optimizer.bounds.relaxation import Relaxation
 
-# A left-out operator with more pairs of neighbours than this leaves no edges: dropping an order
-# asks less as well.
+# A left-out operator with more pairs of neighbours than this leaves no edges. That is admissible,
+# as fewer edges ask less of a schedule.
 _MOST_PAIRS = 150
 
 _Edges = list[dict[int, tuple[float, float]]]
@@ -29,17 +28,17 @@ _Edges = list[dict[int, tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Part:
-    """kept int64[k] operators of the whole; where: in words. The model numbers its operators by
-    their place in kept: of a part that order is topological, the whole keeps its own numbers."""
+    """kept int64[k]: operators of the whole graph; where: which they are, in words. The model
+    numbers its operators by their position in kept, in a part a topological order."""
 
     kept: IntArray
     where: str
 
 
 def parts_of(relaxation: Relaxation, whole: int, size: int) -> Iterator[Part]:
-    """Everything, where at most `whole` operators take time. Else parts of at most `size` such
-    operators, the most promising first: what is near either end of the step, where nothing else is
-    left to hide work and transfers behind; and the operators of most work."""
+    """The whole graph, where at most `whole` operators take time. Else parts of at most `size` such
+    operators, the most promising first: those near either end of the step, where no other work can
+    hide work and transfers, then those of most work."""
     if int((relaxation.work > 0).sum()) <= whole:
         yield Part(np.arange(relaxation.operators), "")
         return
@@ -49,7 +48,7 @@ def parts_of(relaxation: Relaxation, whole: int, size: int) -> Iterator[Part]:
 
 
 def _largest(relaxation: Relaxation, key: FloatArray, size: int) -> IntArray:
-    """The operators of largest key, no more than `size` of them taking time."""
+    """The operators of largest key; at most `size` of them take time."""
     order = np.argsort(-key, kind="stable")
     count = np.searchsorted(np.cumsum(relaxation.work[order] > 0), size, side="right")
     kept = np.zeros(relaxation.operators, dtype=bool)
@@ -58,8 +57,8 @@ def _largest(relaxation: Relaxation, key: FloatArray, size: int) -> IntArray:
 
 
 def cut_out(relaxation: Relaxation, part: Part) -> Relaxation:
-    """The part as a relaxation of its own. Its operators are numbered as in part.kept; two more
-    without work, its beginning and its end, hold the heads and tails of the whole."""
+    """The part as a relaxation of its own, whose operators are numbered as in part.kept. Two more
+    operators without work, its begin and its end, carry the heads and tails of the whole graph."""
     if len(part.kept) == relaxation.operators:
         return relaxation
     kept, count = part.kept, len(part.kept)
@@ -83,7 +82,7 @@ def cut_out(relaxation: Relaxation, part: Part) -> Relaxation:
 def _edges_between(
     relaxation: Relaxation, kept: IntArray
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """(source, target, near, far) between the kept operators, numbered by their place in kept."""
+    """(source, target, near, far) between kept operators, numbered by their position in kept."""
     out = _eliminated(relaxation, kept)
     number = {i: k for k, i in enumerate(kept.tolist())}
     rows = [(number[u], number[v], *delay) for u in number for v, delay in out[u].items()]
@@ -93,15 +92,11 @@ def _edges_between(
 
 
 def _eliminated(relaxation: Relaxation, kept: IntArray) -> _Edges:
-    """Successors with their delays, after all others are left out one by one, those with the fewest
-    pairs of neighbours first."""
+    """The successors of each kept operator with their delays, after all other operators were left
+    out one by one, those with the fewest pairs of neighbours first."""
     into: _Edges = [{} for _ in range(relaxation.operators)]
     out: _Edges = [{} for _ in range(relaxation.operators)]
-    rows = zip(
-        relaxation.source.tolist(), relaxation.target.tolist(),
-        relaxation.near.tolist(), relaxation.far.tolist(), strict=True,
-    )  # fmt: skip
-    for u, v, near, far in rows:
+    for u, v, near, far in relaxation.edge_rows():
         out[u][v] = into[v][u] = (near, far)
     stays = np.zeros(relaxation.operators, dtype=bool)
     stays[kept] = True
@@ -133,14 +128,10 @@ def _join_neighbours(into: _Edges, out: _Edges, v: int, work: float) -> None:
 
 
 def machines_for(machines: Machines, part: Part, whole: int) -> Machines:
-    """What the model knows of the devices, for the operators of `cut_out`."""
+    """The same machines for the operators of `cut_out`, in their order."""
     if len(part.kept) == whole:
         return machines
     free = np.zeros((2, machines.count))
-    return Machines(
-        np.concatenate([machines.seconds[part.kept], free]),
-        np.concatenate([machines.held_bytes[part.kept], [0, 0]]),
-        machines.memory_bytes,
-        machines.alike,
-        machines.ordered,
-    )
+    seconds = np.concatenate([machines.seconds[part.kept], free])
+    held_bytes = np.concatenate([machines.held_bytes[part.kept], [0, 0]])
+    return replace(machines, seconds=seconds, held_bytes=held_bytes)

@@ -1,4 +1,4 @@
-"""Bounds along paths, and over the operators that certainly share a device."""
+"""Bounds along paths, and for the operators of one unit, which run one after the other."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from placewire.optimizer.problem import Problem
 
 
 def path_bound(relaxation: Relaxation) -> Bound:
-    """Head, work and tail of the operator with the longest."""
-    if relaxation.path_seconds > _computation_seconds(relaxation) * (1 + 1e-9):
+    """The longest head, work and tail of any operator."""
+    computation = longest_path(relaxation.order, relaxation.work, *relaxation.edges_by_target[:2])
+    if relaxation.path_seconds > float(computation) * (1 + 1e-9):
         reason = (
-            "critical path, where what is fed by several operators waits for their transfers or "
+            "critical path, where an operator fed by several others waits for their transfers or "
             "for one device to run them in turn"
         )
     else:
@@ -23,13 +24,10 @@ def path_bound(relaxation: Relaxation) -> Bound:
     return Bound(relaxation.path_seconds, reason)
 
 
-def _computation_seconds(relaxation: Relaxation) -> float:
-    return float(longest_path(relaxation.order, relaxation.work, *relaxation.edges_by_target[:2]))
-
-
 def unit_bound(problem: Problem, relaxation: Relaxation) -> Bound:
-    """Operators of one unit run on one device, one after the other: the preemptive optimum of that
-    machine with their heads and tails; and, for unlike devices, the unit's load on its best."""
+    """The operators of a unit run one after the other on one device. The bound is the preemptive
+    optimum of that machine with their heads and tails, or, for unlike devices, the unit's load on
+    its best one."""
     head, tail = relaxation.heads_and_tails
     seconds = one_machine_seconds(relaxation)
     order = np.argsort(relaxation.unit, kind="stable")
@@ -41,6 +39,6 @@ def unit_bound(problem: Problem, relaxation: Relaxation) -> Bound:
 
 
 def one_machine_seconds(relaxation: Relaxation) -> FloatArray:
-    """float64[U]: Jackson's preemptive bound of each unit alone on a device."""
+    """float64[U]: Jackson's preemptive bound for each unit alone on a device."""
     head, tail = relaxation.heads_and_tails
     return unit_seconds(head, relaxation.work, tail, *relaxation.members_by_head)

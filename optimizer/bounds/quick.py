@@ -1,34 +1,34 @@
-"""The bound that is cheap enough to be computed before every search and again by every check."""
+"""The quick bound, cheap enough to compute before every search and again in every check."""
 
 from __future__ import annotations
 
-from placewire.optimizer.bounds.bound import ROUNDING, Bound, largest
+from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.contradiction import contradiction_bound, limits_of
 from placewire.optimizer.bounds.cuts import cut_bound
-from placewire.optimizer.bounds.load import load_between, load_bound, share_of_load
+from placewire.optimizer.bounds.load import load_between, share_of_load
 from placewire.optimizer.bounds.paths import path_bound, unit_bound
 from placewire.optimizer.bounds.relaxation import relax
 from placewire.optimizer.problem import Problem
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """Deterministic. Raises InfeasibleError where an operator can run on no device of the
-    cluster."""
+    """Deterministic. Raises InfeasibleError where an operator can run on no device."""
     if not problem.graph.operator_count:
         return Bound(0.0, "the graph is empty")
     relaxation = relax(problem)
     work = share_of_load(problem.seconds)
     found = [
         path_bound(relaxation),
-        load_bound(work),
+        Bound(float(work.sum()), "total work over all devices"),
         unit_bound(problem, relaxation),
         load_between(relaxation, work),
     ]
     if relaxation.devices == 1:
         found.append(Bound(float(problem.seconds[:, 0].sum()), "one device runs everything"))
-    if relaxation.devices > 1:
+    else:
         limits = limits_of(problem, work)
         found.append(cut_bound(problem, relaxation, limits.held_bytes))
-        found.append(contradiction_bound(relaxation, limits, largest(found).seconds))
-    best = largest(found)
+        proven = max(bound.seconds for bound in found)
+        found.append(contradiction_bound(relaxation, limits, proven))
+    best = max(found, key=lambda bound: bound.seconds)
     return Bound(best.seconds * (1 - ROUNDING), best.reason)

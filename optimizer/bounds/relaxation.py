@@ -1,32 +1,33 @@
-"""The contention-free relaxation: what no placement, order or admissible rates can undercut.
+"""The contention-free relaxation: a problem whose least step no placement, order or rates undercut.
 
-An operator takes its fastest time; a tensor read on another device than its producer's takes at
-least what the best connected pair of devices needs, with nobody else on the network; a tensor read
-on its producer's device takes nothing. Operators of one device run one after the other.
+An operator takes its fastest time. A tensor that is read on another device than its producer's
+takes what the best connected pair of devices needs, with nothing else on the network; one that is
+read on its producer's device takes no time. Operators of one device run one after the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray, row_starts
 from placewire.optimizer.kernels.graphs.heads import earliest_starts
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import InfeasibleError, Problem
 
-# How many ancestors (descendants) of an operator its head (tail) looks at.
+# How many ancestors of an operator its head considers, and how many descendants its tail.
 _ANCESTORS = 32
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """order int64[n] topological; work float64[n] fastest seconds; unit int64[n]: operators of one
-    unit share a device, numbered 0..U-1; source, target int64[k] edges, each pair once; near, far
-    float64[k]: least seconds from the source's end to the target's start on one device, and on two
-    (inf: they must share one); devices: how many there are."""
+    """order int64[n]: a topological one; work float64[n]: fastest seconds; unit int64[n], 0..U-1:
+    operators of one unit share a device; source, target int64[k]: edges, each pair once; near, far
+    float64[k]: least seconds from the source's end to the target's start where both are on one
+    device, and where they are on two (inf: they must share one); devices: how many there are."""
 
     order: IntArray
     work: FloatArray
@@ -62,24 +63,27 @@ class Relaxation:
         """(start int64[n + 1], source, near, far): edges into v are start[v]:start[v + 1]."""
         return self._edges_by(self.target, self.source)
 
+    def edge_rows(self) -> Iterator[tuple[int, int, float, float]]:
+        """(source, target, near, far) of each edge."""
+        columns = self.source, self.target, self.near, self.far
+        return zip(*(column.tolist() for column in columns), strict=True)
+
     def _edges_by(
         self, end: IntArray, other: IntArray
     ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
         order = np.argsort(end, kind="stable")
-        start = np.zeros(self.operators + 1, dtype=np.int64)
-        np.cumsum(np.bincount(end, minlength=self.operators), out=start[1:])
+        start = row_starts(end, self.operators)
         return start, other[order], self.near[order], self.far[order]
 
     @cached_property
     def members_by_head(self) -> tuple[IntArray, IntArray]:
-        """(operators by unit, within it by head; start int64[U + 1] of each unit's)."""
-        start = np.zeros(self.units + 1, dtype=np.int64)
-        np.cumsum(np.bincount(self.unit, minlength=self.units), out=start[1:])
-        return np.lexsort((self.heads_and_tails[0], self.unit)), start
+        """(operators by unit, within a unit by head; int64[U + 1]: where each unit's begin)."""
+        by_unit = np.lexsort((self.heads_and_tails[0], self.unit))
+        return by_unit, row_starts(self.unit, self.units)
 
     @cached_property
     def path_seconds(self) -> float:
-        """The longest head, work and tail of one operator."""
+        """The longest head, work and tail of any operator."""
         head, tail = self.heads_and_tails
         return float((head + self.work + tail).max(initial=0.0))
 
@@ -116,7 +120,7 @@ def relax(problem: Problem) -> Relaxation:
 def merged_edges(
     source: IntArray, target: IntArray, seconds: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Each (source, target) once, with the largest of its seconds."""
+    """The edges with each (source, target) once, with the largest of its seconds."""
     if not len(source):
         return source.astype(np.int64), target.astype(np.int64), seconds
     order = np.lexsort((target, source))
@@ -128,8 +132,8 @@ def merged_edges(
 
 
 def crossing_seconds(problem: Problem) -> FloatArray:
-    """float64[m]: the least that each tensor takes from one device to another; 0 where it only
-    orders, inf where no two devices are connected."""
+    """float64[m]: the least time of each tensor from one device to another; 0 for tensors of 0
+    bytes, inf where no two devices are connected."""
     size = problem.graph.tensor_bytes
     small = (size < CUT_THRESHOLD_BYTES) & (problem.model == "contended")
     seconds = np.full(len(size), np.inf)
@@ -139,8 +143,8 @@ def crossing_seconds(problem: Problem) -> FloatArray:
 
 
 def _connections(problem: Problem) -> list[tuple[float, float, float]]:
-    """(setup seconds, bits per second, and of one message on one rail) of every kind of pair of
-    devices that are connected."""
+    """(setup seconds, bits per second, bits per second of a message that takes one rail) of every
+    kind of connection between two devices."""
     cluster = problem.cluster
     if problem.model == "msr":
         return _through_host(problem)
@@ -163,7 +167,7 @@ def _connections(problem: Problem) -> list[tuple[float, float, float]]:
 
 
 def _through_host(problem: Problem) -> list[tuple[float, float, float]]:
-    """Model `msr`: an accelerator pays to write to host memory and to read from it, a CPU not."""
+    """Model `msr`: an accelerator pays to write host memory and to read it, a CPU does not."""
     on_host = [d.type == "cpu" for d in problem.cluster.devices]
     if len(on_host) < 2:
         return []
@@ -173,7 +177,7 @@ def _through_host(problem: Problem) -> list[tuple[float, float, float]]:
 
 
 def server_pair_rates(problem: Problem) -> FloatArray:
-    """float64[S, S, R]: the most that one server pair can get on each rail; 0 within a server."""
+    """float64[S, S, R]: the most that a pair of servers can get on each rail; 0 within a server."""
     return problem.policy.most_pair_rates(nic_capacities(problem))
 
 

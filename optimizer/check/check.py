@@ -1,10 +1,10 @@
-"""Is a placement what it says? Independent of the engines and of the simulator.
+"""Checks what a placement claims, independently of the engines and of the simulator.
 
-Times, arrivals and memory are computed again in plain Python (`recompute`) from the graph and the
-file: devices, orders, rates, shares and ranks. A proof cannot be read off a file: the bound
-that it states is compared with what `bounds` proves for the graph and the cluster, and that with
-two bounds that are added up again here.
-Used on every placement before it leaves the optimizer, and by `optimizer check` on anybody's file.
+Times, arrivals and memory are computed again in plain Python (`recompute`) from the graph and from
+the file's devices, orders, rates, shares and send orders. A file contains no proof of its bound:
+the bound is compared with what `bounds` proves for the graph and the cluster, and with two bounds
+that `recompute` adds up. The check runs on every placement before it leaves the optimizer, and in
+`optimizer check` on any file.
 """
 
 from __future__ import annotations
@@ -12,20 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from placewire.optimizer.check.recompute.facts import Facts
-from placewire.optimizer.check.rules.claims import (
-    bound_violations,
-    single_device_violations,
-    time_and_memory_violations,
-)
+from placewire.optimizer.check.rules import claims, structure
 from placewire.optimizer.check.rules.messages import colocation_violations, message_violations
 from placewire.optimizer.check.rules.rates import rate_violations
-from placewire.optimizer.check.rules.structure import (
-    graph_violations,
-    message_name_violations,
-    operator_violations,
-    order_violations,
-    send_order_violations,
-)
 from placewire.optimizer.check.rules.violation import Violation
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
@@ -33,12 +22,12 @@ from placewire.optimizer.placement import Placement
 __all__ = ["Violation", "check"]
 
 _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ...] = (
-    graph_violations,
-    operator_violations,
-    order_violations,
+    structure.graph_violations,
+    structure.operator_violations,
+    structure.order_violations,
     rate_violations,
-    message_name_violations,
-    send_order_violations,
+    structure.message_name_violations,
+    structure.send_order_violations,
 )
 
 
@@ -49,17 +38,15 @@ def check(
 
     Times and memory are recomputed only where the structure is sound: names that do not exist have
     no time. prove_seconds: for how long to search again for the proof of a bound that needs a
-    search; None takes such a bound on its word.
+    search; None accepts such a bound unproven.
     """
-    found = [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]
-    if found:
+    if found := [violation for rule in _STRUCTURAL for violation in rule(graph, placement)]:
         return tuple(found)
     facts = Facts(graph, placement)
-    found = [*colocation_violations(facts), *message_violations(facts)]
-    if found:
+    if found := [*colocation_violations(facts), *message_violations(facts)]:
         return tuple(found)
     return (
-        *time_and_memory_violations(facts),
-        *bound_violations(facts, prove_seconds),
-        *single_device_violations(facts),
+        *claims.time_and_memory_violations(facts),
+        *claims.bound_violations(facts, prove_seconds),
+        *claims.single_device_violations(facts),
     )

@@ -1,10 +1,10 @@
-"""plan.yaml's cluster: the one typed form of it, and the one way from it to a Cluster.
+"""The `cluster` section of plan.yaml: its types and checks, and its conversion to a Cluster.
 
-values      one value each: names, addresses, quantities with units
-section     the cluster as frozen types
-checks      what its parts must hold together
-documents   YAML as plans may use it, and its mistakes by YAML path
-payload     line rates as payload rates
-conversion  the section as a Cluster
-reading     a plan file, or a file of the section alone, as a Cluster
+values      parses single values: names, addresses, quantities with units
+section     the section as frozen types
+checks      rules between its parts
+documents   reads YAML as plans may use it, and words mistakes by YAML path
+payload     converts line rates to payload rates
+conversion  converts the section to a Cluster
+reading     reads a plan file, or a file of the section alone, as a Cluster
 """

@@ -1,6 +1,6 @@
-"""What a plan's cluster must hold together: names, addresses and rails.
+"""Checks the parts of a plan's cluster against each other: names, addresses, subnets and rails.
 
-Each check yields (YAML path, message). Fields on their own are checked where they are parsed.
+Each check yields (YAML path, message). Single fields are checked where they are parsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PlacedNic = tuple[str, PlanServer, PlanNic]
 
 
 def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterator[Mistake]:
-    """rails: network.rails of the plan."""
+    """rails: the plan's network.rails."""
     servers = [(f"cluster.servers[{s}]", server) for s, server in enumerate(cluster.servers)]
     nics = nics_of(cluster)
     yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
@@ -26,9 +26,8 @@ def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterato
         own = [(p, nic) for p, s, nic in nics if s is server]
         names = [(f"{p}.name", nic.name) for p, nic in own]
         yield from _doubles(names, f"on server {server.name}, NIC name")
-        taken = [(f"{p}.rail", nic.rail) for p, nic in own]
-        for place, message in _doubles(taken, f"on server {server.name}, rail"):
-            yield place, f"{message}: a server has one NIC on a rail"
+        for place, message in _doubles([(f"{p}.rail", nic.rail) for p, nic in own], "rail"):
+            yield place, f"on server {server.name}, {message}: a server has one NIC on a rail"
     yield from _subnet_mistakes(cluster, nics)
     yield from _mtu_mistakes(nics)
     yield from _gateway_mistakes(nics)
@@ -56,8 +55,7 @@ def _rail_mistakes(cluster: PlanCluster, rails: ChosenRails) -> Iterator[Mistake
     yield from _doubles(chosen, "rail")
     for place, rail in chosen:
         if rail not in cluster.rails:
-            known = ", ".join(cluster.rails)
-            yield place, f"no NIC is on rail {rail!r}; accepted: {known}"
+            yield place, f"no NIC is on rail {rail!r}; accepted: {', '.join(cluster.rails)}"
 
 
 def _subnet_mistakes(cluster: PlanCluster, nics: list[PlacedNic]) -> Iterator[Mistake]:
@@ -96,7 +94,7 @@ def _mtu_mistakes(nics: list[PlacedNic]) -> Iterator[Mistake]:
             yield (
                 f"{path}.mtu",
                 f"{nic.mtu_bytes} is not rail {nic.rail!r}'s {mtu_bytes} (from {where}); a frame "
-                "that is larger than its receiver's MTU is dropped: give all NICs of a rail one",
+                "larger than its receiver's MTU is dropped: give all NICs of a rail the same",
             )
 
 

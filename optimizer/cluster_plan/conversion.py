@@ -1,46 +1,41 @@
-"""plan.yaml's cluster as the optimizer sees it: payload rates, the rails that carry the job."""
+"""Converts plan.yaml's cluster to a Cluster: payload rates, and the rails that carry the job."""
 
 from __future__ import annotations
 
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.cluster_plan.documents import DocumentError
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
-from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic
 from placewire.optimizer.cluster_plan.values import MEASURED
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
-    """rails: the plan's network.rails; NICs on others carry nothing of the job and are left out.
+    """rails: the plan's network.rails; NICs on other rails do not carry the job and are left out.
 
-    Raises DocumentError where the set-up latency is to be measured, and is not known here.
+    Raises DocumentError where the set-up latency is to be measured, so that it is not known here.
     """
     carrying = rails or section.rails
-    setup_latency_seconds = section.setup_latency_seconds
-    if setup_latency_seconds is None:
+    if section.setup_latency_seconds is None:
         what = "only `controller apply` knows what it measured; give a duration, like 50us"
         raise DocumentError([("cluster.setup_latency", f"{MEASURED}: {what}")])
+    servers = tuple(
+        Server(
+            name=server.name,
+            devices=tuple(Device(type=d.type, memory_bytes=d.memory_bytes) for d in server.devices),
+            nics=tuple(_nic(nic) for nic in server.nics if nic.rail in carrying),
+        )
+        for server in section.servers
+    )
     return Cluster(
-        servers=tuple(
-            Server(
-                name=server.name,
-                devices=tuple(
-                    Device(type=d.type, memory_bytes=d.memory_bytes) for d in server.devices
-                ),
-                nics=tuple(
-                    Nic(
-                        rail=nic.rail,
-                        rate_bits_per_second=payload_capacity(
-                            nic.rate_bits_per_second, nic.mtu_bytes
-                        ),
-                        background_bits_per_second=nic.background_bits_per_second
-                        * payload_fraction(nic.mtu_bytes),
-                    )
-                    for nic in server.nics
-                    if nic.rail in carrying
-                ),
-            )
-            for server in section.servers
-        ),
-        setup_latency_seconds=setup_latency_seconds,
+        servers=servers,
+        setup_latency_seconds=section.setup_latency_seconds,
         intra_server_bits_per_second=section.intra_server_bits_per_second,
+    )
+
+
+def _nic(nic: PlanNic) -> Nic:
+    return Nic(
+        rail=nic.rail,
+        rate_bits_per_second=payload_capacity(nic.rate_bits_per_second, nic.mtu_bytes),
+        background_bits_per_second=nic.background_bits_per_second * payload_fraction(nic.mtu_bytes),
     )

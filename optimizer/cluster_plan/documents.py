@@ -1,4 +1,4 @@
-"""YAML as plans may use it, read into types; every mistake with its YAML path, all at once."""
+"""Reads YAML as plans may use it into types, and reports all mistakes at once, by YAML path."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic import BaseModel, ValidationError
 
 from placewire.optimizer.cluster_plan.values import shown
 
-# (YAML path, what was found and what would be accepted); the path is "" for the whole file.
+# (YAML path, what was found and what is accepted); the path is "" for the whole file.
 Mistake = tuple[str, str]
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# A plan is nested 7 deep; a parser that calls itself must not run out of stack on another file.
+# A plan is nested 7 deep. The parser is recursive, and no other file may exhaust its stack.
 _DEEPEST = 30
 
 
 class DocumentError(ValueError):
-    """A file that is not what it should be: all mistakes that were found in it."""
+    """A file has mistakes: all that were found in it."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -28,7 +28,7 @@ class DocumentError(ValueError):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML lets a key occur twice and keeps the last; a plan must not. Its keys are texts."""
+    """Refuses keys that are not texts or occur twice, of which YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -46,12 +46,12 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def _mistake(what: str, place: Any) -> yaml.MarkedYAMLError:
-    """place: a node or an event of the YAML."""
+    """place: the node or event of the YAML that is wrong."""
     return yaml.MarkedYAMLError(problem=what, problem_mark=place.start_mark)
 
 
 def _refuse_what_plans_never_have(text: str) -> None:
-    """Tags, which name types of a program, and nesting without end. Raises yaml.YAMLError."""
+    """Refuses tags, which name types of a program, and deep nesting. Raises yaml.YAMLError."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         tag = getattr(event, "tag", None)
@@ -64,7 +64,7 @@ def _refuse_what_plans_never_have(text: str) -> None:
 
 
 def read_yaml(path: Path) -> object:
-    """Raises OSError; DocumentError where it is no UTF-8, or not YAML as plans may use it."""
+    """Raises OSError; DocumentError where the file is no UTF-8, or no YAML as plans may use it."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -72,21 +72,20 @@ def read_yaml(path: Path) -> object:
         raise DocumentError([("", message)]) from error
     try:
         _refuse_what_plans_never_have(text)
-        document: object = yaml.load(text, Loader=_PlainLoader)
+        return yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise DocumentError([(place, f"not accepted as YAML: {problem}")]) from error
     except (ValueError, OverflowError) as error:
-        # What looks like a date or a number to YAML, and is none.
+        # A value that YAML takes for a date or a number, but that is not a valid one.
         message = f"a value cannot be read: {error}; put it in quotes if it is a text"
         raise DocumentError([("", message)]) from error
-    return document
 
 
 def parsed(model: type[_Model], document: object) -> _Model:
-    """The document as `model`. Raises DocumentError with every mistake found."""
+    """The document as `model`. Raises DocumentError with every mistake that was found."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -94,16 +93,17 @@ def parsed(model: type[_Model], document: object) -> _Model:
 
 
 def _explained(raised: ValidationError, document: object, model: type[BaseModel]) -> list[Mistake]:
-    """Each mistake once: a list whose entry is wrong is counted as too short as well."""
+    """Each mistake once: pydantic also calls a list too short whose entry is wrong."""
     errors: list[Any] = raised.errors(include_url=False)
-    places = [error["loc"] for error in errors]
 
-    def follows_from_another(error: Any) -> bool:
-        here = error["loc"]
-        deeper = any(len(loc) > len(here) and loc[: len(here)] == here for loc in places)
-        return error["type"] == "too_short" and deeper
+    def holds_another(here: tuple[int | str, ...]) -> bool:
+        return any(e["loc"] != here and e["loc"][: len(here)] == here for e in errors)
 
-    return [_explain(error, document, model) for error in errors if not follows_from_another(error)]
+    return [
+        _explain(error, document, model)
+        for error in errors
+        if error["type"] != "too_short" or not holds_another(error["loc"])
+    ]
 
 
 def _explain(error: Any, document: object, model: type[BaseModel]) -> Mistake:
@@ -131,16 +131,17 @@ def _explain(error: Any, document: object, model: type[BaseModel]) -> Mistake:
         keys = _keys(_models_at(model, error["loc"]))
         return path, f"found {shown(found)}; accepted: a mapping with the keys {keys}"
     if kind in ("dict_type", "mapping_type"):
-        # Not what was found: these are variables, and one may be a password.
+        # The message must not show what was found: these are variables, and one may be a password.
         return path, "what was found is no mapping; accepted: a mapping of names to texts"
     return path, f"found {shown(found)}; {error['msg'].lower()}"
 
 
 def _yaml_path(parts: tuple[int | str, ...], document: object) -> tuple[str, object]:
-    """The path as a person would point at it; discriminator tags are no part of the YAML."""
+    """(the path as a person would write it, the value there). pydantic's own path also contains the
+    tag of a chosen kind, which is no key of the YAML."""
     path, here = "", document
     for part in parts:
-        if part == "[key]":  # the mistake is in the key itself, which the path already ends in
+        if part == "[key]":  # the mistake is in the key itself, with which the path already ends
             break
         if isinstance(part, int) and isinstance(here, list) and part < len(here):
             path, here = f"{path}[{part}]", here[part]
@@ -154,7 +155,7 @@ def _yaml_path(parts: tuple[int | str, ...], document: object) -> tuple[str, obj
 
 
 def _models_at(model: type[BaseModel], parts: tuple[int | str, ...]) -> list[type[BaseModel]]:
-    """What may stand at this place: several where a `kind` chooses and none was chosen."""
+    """The models that may stand at this place: several where no `kind` was chosen."""
     here = [model]
     for part in parts:
         if isinstance(part, int):
@@ -174,7 +175,7 @@ def _models_within(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _kind(model: type[BaseModel]) -> str | None:
-    """What `kind` must say for it, in a union that is told apart by that key."""
+    """The value of `kind` that chooses this model, in a union that `kind` discriminates."""
     field = model.model_fields.get("kind")
     return str(get_args(field.annotation)[0]) if field else None
 

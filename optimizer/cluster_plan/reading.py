@@ -1,12 +1,10 @@
-"""A plan, or a file with nothing but a plan's `cluster`, as the Cluster that it describes.
+"""Reads the Cluster from a plan, or from a file with only the plan's `cluster` section.
 
-Read of it: `cluster`, and `network.rails`, which decides what of it carries the job. The rest of a
-plan says how its own placement is found and run; it is for the controller, and not looked at here.
+Only `cluster` is read, and `network.rails`, which names the rails that carry the job.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -29,16 +27,9 @@ class _ClusterOfPlan(BaseModel):
     network: _RailsOfNetwork = _RailsOfNetwork()
 
 
-@dataclass(frozen=True)
-class DescribedCluster:
-    """in_words: what was read, for whoever gave the file."""
-
-    cluster: Cluster
-    in_words: str
-
-
-def read_plan_cluster(path: Path) -> DescribedCluster:
-    """Raises OSError; DocumentError with every mistake in what is read, by its YAML path."""
+def read_plan_cluster(path: Path) -> tuple[Cluster, str]:
+    """(the cluster, a sentence that says what was read of the file). Raises OSError; DocumentError
+    with every mistake in what is read, by its YAML path."""
     document = read_yaml(path)
     if not isinstance(document, dict) or "cluster" not in document:
         what = "a mapping with the key `cluster`, as in plan.yaml"
@@ -53,4 +44,4 @@ def read_plan_cluster(path: Path) -> DescribedCluster:
     words += "; line rates as payload"
     if set(document) - {"cluster"}:
         words += "; the rest of the plan is not used"
-    return DescribedCluster(cluster_of(described.cluster, rails), words)
+    return cluster_of(described.cluster, rails), words

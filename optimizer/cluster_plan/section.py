@@ -1,6 +1,6 @@
-"""The cluster of plan.yaml as frozen types, one field at a time.
+"""The types of plan.yaml's cluster section, with the description of each field.
 
-Rates here are the NICs' own (line) rates; only `conversion` turns them into payload rates.
+Rates here are the NICs' line rates; `conversion` turns them into payload rates.
 """
 
 from __future__ import annotations
@@ -11,73 +11,59 @@ from typing import Annotated
 from pydantic import Field
 
 from placewire.frozen import Frozen
+from placewire.optimizer.cluster_plan import values
 from placewire.optimizer.cluster_plan.payload import MTU_BYTES
-from placewire.optimizer.cluster_plan.values import (
-    Address,
-    Background,
-    DeviceType,
-    Flag,
-    InterfaceAddress,
-    InterfaceName,
-    Latency,
-    Memory,
-    Mtu,
-    RailName,
-    Rate,
-    ServerName,
-    Text,
-)
 
-# Which rails carry the job: all of the cluster's where it is None.
-ChosenRails = Annotated[tuple[Text, ...], Field(min_length=1)] | None
+# The rails that carry the job; None: all rails of the cluster.
+ChosenRails = Annotated[tuple[values.Text, ...], Field(min_length=1)] | None
 
 
 class PlanDevice(Frozen):
-    type: DeviceType = Field(
+    type: values.DeviceType = Field(
         description="names a hardware and software profile: `cpu`, or `cpu:` and a name for "
-        "another kind of processor; any other name is a kind of CUDA device. Each is measured on a "
-        "server that has it; of a replay, the graph file has times for it"
+        "another kind of processor; any other name is a kind of CUDA device. Each type is measured "
+        "on a server that has it; for a replay, the graph file must have times for it"
     )
-    memory_bytes: Memory = Field(
+    memory_bytes: values.Memory = Field(
         alias="memory",
         description="what a rank's tensors may use: parameters, optimizer state, activations, "
-        "messages; its program, about 350 MiB on a CPU, comes on top",
+        "messages; the rank's program needs about 350 MiB more on a CPU",
     )
 
 
 class PlanNic(Frozen):
-    name: InterfaceName = Field(
-        description="the kernel's name of the NIC; its bridge is `pw-` and this name, shortened "
-        "where that has more than 15 characters"
+    name: values.InterfaceName = Field(
+        description="the kernel's name of the NIC; its bridge is called `pw-` and this name, "
+        "shortened where that has more than 15 characters"
     )
-    rail: RailName = Field(
+    rail: values.RailName = Field(
         description="the switch plane that the NIC is on; a server has one NIC on a rail"
     )
-    address: InterfaceAddress = Field(
-        description="the server's own on that rail; one rail is one subnet, and no two overlap"
+    address: values.InterfaceAddress = Field(
+        description="the server's own on that rail; a rail is one subnet, and no two overlap"
     )
-    rate_bits_per_second: Rate = Field(alias="rate", description="the NIC's line rate")
-    background_bits_per_second: Background = Field(
+    rate_bits_per_second: values.Rate = Field(alias="rate", description="the NIC's line rate")
+    background_bits_per_second: values.Background = Field(
         alias="background",
         default=0.0,
         description="what others send through this NIC, and as much again receive, all the time; "
         "the placement counts on what they leave, and at least on `network.floor`",
     )
-    mtu_bytes: Mtu = Field(
+    mtu_bytes: values.Mtu = Field(
         alias="mtu",
         default=MTU_BYTES,
-        description="of a frame on this rail, without the Ethernet header; the same for all NICs "
-        "of a rail; the NIC itself has it, or a larger one",
+        description="the largest frame on this rail, without the Ethernet header; the same for all "
+        "NICs of a rail; the NIC itself must have this MTU, or a larger one",
     )
-    gateway: Address | None = Field(
+    gateway: values.Address | None = Field(
         None,
-        description="a router on that rail, for traffic from this address only; no server of the "
-        "plan; none: none",
+        description="a router on that rail, for traffic from this address only, and no server of "
+        "the plan; none: there is no router",
     )
-    take_over: Flag = Field(
+    take_over: values.Flag = Field(
         False,
-        description="`true` lets the NIC's own address move to our bridge; it is recorded and put "
-        "back; without it a NIC that carries an address is refused",
+        description="`true` lets Placewire move the NIC's own address to the bridge; the address "
+        "is recorded and put back; `false` refuses a NIC that carries an address",
     )
 
     @property
@@ -90,28 +76,28 @@ class PlanNic(Frozen):
 
 
 class PlanServer(Frozen):
-    name: ServerName = Field(description="the one that its agent's certificate is issued for")
-    management: Address = Field(
-        description="where ranks meet, and sshd listens; never on a rail, never touched"
+    name: values.ServerName = Field(description="its agent's certificate is issued for this name")
+    management: values.Address = Field(
+        description="where ranks meet, and sshd listens; never on a rail, and never changed"
     )
     devices: Annotated[tuple[PlanDevice, ...], Field(min_length=1)] = Field(
-        description="what computes; `server/0` is the first"
+        description="the devices that compute; `server/0` is the first"
     )
     nics: Annotated[tuple[PlanNic, ...], Field(min_length=1)] = Field(
-        description="those that may carry the job"
+        description="the NICs that may carry the job"
     )
 
 
 class PlanCluster(Frozen):
-    """What there is. `optimizer solve --cluster plan.yaml` takes this section, too."""
+    """The servers and their network. `optimizer solve --cluster plan.yaml` takes it, too."""
 
-    setup_latency_seconds: Latency = Field(
+    setup_latency_seconds: values.Latency = Field(
         alias="setup_latency",
-        description="what a message costs before its first byte travels (p0 of the thesis, 3.5); "
-        "`measured`: what `controller apply` measured on this cluster",
+        description="how long a message takes before its first byte travels (p0 of the thesis, "
+        "3.5); `measured`: as `controller apply` measured it on this cluster",
     )
-    intra_server_bits_per_second: Rate = Field(
-        alias="intra_server_bandwidth", description="between two devices of one server"
+    intra_server_bits_per_second: values.Rate = Field(
+        alias="intra_server_bandwidth", description="the rate between two devices of one server"
     )
     servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)] = Field(
         description="each with its devices and NICs"

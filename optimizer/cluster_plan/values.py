@@ -1,12 +1,13 @@
-"""One value each of plan.yaml's cluster: names, addresses and quantities, and what is accepted.
+"""Parses the single values of plan.yaml's cluster: names, addresses and quantities.
 
-Strict: YAML's `true` is no number, `"8"` no whole number and `yes` in quotes no flag, so that what
-was meant otherwise is told and not guessed. Every range is finite.
+Parsing is strict: YAML's `true` is no number, `"8"` no whole number and `yes` in quotes no flag, so
+that a value which was meant otherwise is refused, not guessed. Every range is finite.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 import reprlib
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator
 from placewire.optimizer.quantities import parse_bits_per_second, parse_bytes, parse_seconds
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
-# A dash in front would be an option to the tools that interfaces are set with.
+# The tools that configure interfaces would take a name with a leading dash for an option.
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _INTERFACE_LENGTH = 15
 _TYPE_LENGTH = 64
@@ -29,8 +30,8 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 @dataclass(frozen=True)
 class Check:
-    """Turns what a plan says into what the program takes; raises ValueError. accepted: what it
-    takes, in words, for messages and docs/reference."""
+    """of: converts a plan's value to the program's, or raises ValueError. accepted: the values that
+    it takes, in words, for messages and docs/reference."""
 
     accepted: str
     of: Callable[[Any], Any]
@@ -40,21 +41,29 @@ class Check:
 
 
 def shown(value: object) -> str:
-    """What was found, cut to what fits a line."""
+    """What was found, cut to fit a line."""
     if value is None or isinstance(value, bool):
         return "nothing" if value is None else str(value).lower()
     return _SHORT.repr(value)
 
 
-def name_of_at_most(limit: int) -> Check:
-    accepted = f"a letter, then letters, digits and dashes, lower case, at most {limit} in all"
+def _text_where(holds: Callable[[str], object], what: str, accepted: str) -> Check:
+    """Accepts a text for which `holds` is true. what: the word for such a text in messages."""
 
     def check(text: str) -> str:
-        if not _NAME.fullmatch(text) or len(text) > limit:
-            raise ValueError(f"{shown(text)} is not a name; accepted: {accepted}")
+        if not holds(text):
+            raise ValueError(f"{shown(text)} is not {what}; accepted: {accepted}")
         return text
 
     return Check(accepted, check)
+
+
+def name_of_at_most(limit: int) -> Check:
+    return _text_where(
+        lambda text: _NAME.fullmatch(text) and len(text) <= limit,
+        "a name",
+        f"a letter, then letters, digits and dashes, lower case, at most {limit} in all",
+    )
 
 
 server_name = name_of_at_most(20)
@@ -67,25 +76,6 @@ def _text(value: object) -> str:
     if "\0" in value:
         raise ValueError(f"found {shown(value)}; a text must not contain a NUL character")
     return value
-
-
-def _device_type(text: str) -> str:
-    if not text.strip() or not text.isprintable() or len(text) > _TYPE_LENGTH:
-        raise ValueError(
-            f"{shown(text)} is not a device type; accepted: 1 to {_TYPE_LENGTH} printable "
-            "characters, like cpu"
-        )
-    return text
-
-
-def _interface_name(text: str) -> str:
-    """As the kernel has it: PCI positions, VLANs and dots included."""
-    if not _INTERFACE.fullmatch(text) or len(text) > _INTERFACE_LENGTH:
-        raise ValueError(
-            f"{shown(text)} is not an interface's name; accepted: letters, digits, _, dashes and "
-            f"single dots between them, at most {_INTERFACE_LENGTH} in all, as `ip link` shows it"
-        )
-    return text
 
 
 def _usable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
@@ -115,15 +105,12 @@ def _ipv4_interface(text: str) -> str:
     try:
         interface = ipaddress.ip_interface(text)
     except ValueError:
-        raise ValueError(
-            f"{shown(text)} is no IPv4 address with its prefix, like 10.7.0.1/24"
-        ) from None
+        message = f"{shown(text)} is no IPv4 address with its prefix, like 10.7.0.1/24"
+        raise ValueError(message) from None
     _usable(interface.ip)
     network = interface.network
     if network.prefixlen > 30:
-        raise ValueError(
-            f"{text}: a rail's subnet needs room for its servers: a prefix of at most /30"
-        )
+        raise ValueError(f"{text}: the subnet is too small for servers; give a /30 or larger")
     if interface.ip in (network.network_address, network.broadcast_address):
         raise ValueError(f"{text}: {interface.ip} is the network or broadcast address of {network}")
     return str(interface)
@@ -136,7 +123,7 @@ def _flag(value: object) -> object:
 
 
 def quantity(parse: Callable[[object], Any], low: float, high: float, words: str) -> Check:
-    """parse, and the range that `words` name in the unit that people write."""
+    """Accepts what `parse` makes a number from low to high; `words` say this range as people do."""
 
     def check(value: object) -> Any:
         if not isinstance(value, str | int | float) or isinstance(value, bool):
@@ -144,7 +131,7 @@ def quantity(parse: Callable[[object], Any], low: float, high: float, words: str
         try:
             number = parse(value)
         except OverflowError:
-            raise ValueError(f"{shown(value)} is out of range; accepted: {words}") from None
+            number = math.inf
         if not low <= number <= high:
             raise ValueError(f"{shown(value)} is out of range; accepted: {words}")
         return number
@@ -153,8 +140,7 @@ def quantity(parse: Callable[[object], Any], low: float, high: float, words: str
 
 
 def whole(low: int, high: int, unit: str = "") -> Check:
-    """A whole number in the range. unit: words that follow the range, what is counted and why no
-    more or less."""
+    """Accepts a whole number in the range. unit: words that follow the range in messages."""
     accepted = f"a whole number from {low} to {high}{unit}"
 
     def check(value: object) -> int:
@@ -169,23 +155,29 @@ def _latency_or_none(value: object) -> object:
     return None if value == MEASURED else _latency(value)
 
 
-_printable = Check(f"1 to {_TYPE_LENGTH} printable characters, like cpu", _device_type)
-_interface = Check(
+_device_type = _text_where(
+    lambda text: text.strip() and text.isprintable() and len(text) <= _TYPE_LENGTH,
+    "a device type",
+    f"1 to {_TYPE_LENGTH} printable characters, like cpu",
+)
+# As the kernel has them: PCI positions, VLANs and dots included.
+_interface = _text_where(
+    lambda text: _INTERFACE.fullmatch(text) and len(text) <= _INTERFACE_LENGTH,
+    "an interface's name",
     f"letters, digits, _, dashes and single dots between them, at most {_INTERFACE_LENGTH} in all, "
     "as `ip link` shows it",
-    _interface_name,
 )
 _with_prefix = Check("an IPv4 address with its prefix, like 10.7.0.1/24", _ipv4_interface)
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
 _background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
 _latency = quantity(parse_seconds, 0, 60, f"0s to 60s, or {MEASURED}")
 _mtu = whole(
-    1280, 9216, " bytes, as `ip link` shows it: less only tunnels have, and more switches drop"
+    1280, 9216, " bytes, as `ip link` shows it: only tunnels have less, and switches drop more"
 )
 _memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 
 Text = Annotated[str, BeforeValidator(Check("a text", _text))]
-DeviceType = Annotated[Text, AfterValidator(_printable)]
+DeviceType = Annotated[Text, AfterValidator(_device_type)]
 InterfaceName = Annotated[Text, AfterValidator(_interface)]
 RailName = Annotated[Text, AfterValidator(name_of_at_most(12))]
 ServerName = Annotated[Text, AfterValidator(server_name)]
@@ -195,6 +187,6 @@ Flag = Annotated[bool, BeforeValidator(Check("true or false", _flag))]
 Rate = Annotated[float, BeforeValidator(_rate)]
 Background = Annotated[float, BeforeValidator(_background)]
 Mtu = Annotated[int, BeforeValidator(_mtu)]
-# None: it is to be measured.
+# None: the latency is to be measured.
 Latency = Annotated[float | None, BeforeValidator(Check(_latency.accepted, _latency_or_none))]
 Memory = Annotated[int, BeforeValidator(_memory)]

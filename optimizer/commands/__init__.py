@@ -1,5 +1,5 @@
 """The subcommands of `optimizer`, one file each, loaded only when asked for.
 
-Each has `main(arguments, prog) -> exit code`. Results go to standard output, progress and errors to
-standard error.
+Each has `parser(prog)` and `main(arguments, prog)`, which returns the exit code. Results go to
+standard output, progress and errors to standard error.
 """

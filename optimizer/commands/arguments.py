@@ -1,4 +1,7 @@
-"""Argument types that the optimizer's commands share: each says what it accepts."""
+"""Argument types that the optimizer's commands share, and the exit codes.
+
+Each type raises argparse.ArgumentTypeError with what it accepts.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from placewire.optimizer.quantities import (
-    parse_bits_per_second,
-    parse_bytes,
-    parse_fraction,
-    parse_seconds,
-)
+from placewire.optimizer import quantities
 
 CODES = {
     0: "done",
@@ -24,12 +22,12 @@ EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in COD
 
 
 def seconds(text: str) -> float:
-    """60, 60s or 2min; more than 0."""
+    """60, 60s or 2min, in seconds; more than 0."""
     try:
         value = float(text)
     except ValueError:
         try:
-            value = parse_seconds(text)
+            value = quantities.parse_seconds(text)
         except ValueError:
             value = math.nan
     if not 0 < value < math.inf:
@@ -38,37 +36,33 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """50us; 0 or more."""
-    return _quantity(text, parse_seconds)
+    """50us, in seconds; 0 or more."""
+    return _quantity(text, quantities.parse_seconds)
 
 
 def bits_per_second(text: str) -> float:
     """160Gbit; more than 0."""
-    return _more_than_none(text, parse_bits_per_second)
+    return _quantity(text, quantities.parse_bits_per_second, more_than_none=True)
 
 
 def byte_count(text: str) -> int:
     """16GiB; more than 0."""
-    return int(_more_than_none(text, parse_bytes))
+    return int(_quantity(text, quantities.parse_bytes, more_than_none=True))
 
 
-def _quantity(text: str, parse: Callable[[object], float]) -> float:
+def _quantity(text: str, parse: Callable[[object], float], more_than_none: bool = False) -> float:
     try:
-        return parse(text)
+        value = parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _more_than_none(text: str, parse: Callable[[object], float]) -> float:
-    value = _quantity(text, parse)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is nothing; it must be more than 0")
+    if more_than_none and not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} must be more than 0")
     return value
 
 
 def fraction(text: str) -> float:
     """5% or 0.05, as 0.05; below 1."""
-    value = _quantity(text, parse_fraction)
+    value = _quantity(text, quantities.parse_fraction)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0% to less than 100%, like 5%")
     return value
@@ -76,7 +70,7 @@ def fraction(text: str) -> float:
 
 def part(text: str) -> float:
     """80% or 0.8, as 0.8; at most 1."""
-    value = _quantity(text, parse_fraction)
+    value = _quantity(text, quantities.parse_fraction)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0% to 100%, like 80%")
     return value

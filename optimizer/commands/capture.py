@@ -1,4 +1,4 @@
-"""`optimizer capture MODEL --out GRAPH.json`: the operator graph, without seconds."""
+"""`optimizer capture MODEL --out GRAPH.json`: captures a training step as a graph without times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
-from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import save_graph
 
 
@@ -23,29 +23,26 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None, prog: str = "optimizer capture") -> int:
-    """0 done, 3 where the model or an argument is wrong. prog: what it was called as."""
+    """Returns the exit code: 0 done, 3 where the model or an argument is wrong."""
     return ended(_capture, parser(prog).parse_args(arguments))
 
 
 def _capture(options: argparse.Namespace) -> int:
     choice = parse_optimizer(options.optimizer)
-    print(f"capturing {options.model}, batch {options.batch}", file=sys.stderr, flush=True)
+    say(f"capturing {options.model}, batch {options.batch}")
     from placewire.optimizer.capture.partial_values import capture_part
 
-    # Shapes are all that the graph tells of parameters: none gets memory or values.
+    # The graph contains only the shapes of parameters, so none of them gets memory or values.
     captured = capture_part(
         options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
         wanted=(), others=False,
     )  # fmt: skip
     if captured.note:
-        print(captured.note, file=sys.stderr)
+        say(captured.note)
     graph = captured.step.operators
     save_graph(graph, Path(options.out))
-    print(
-        f"{graph.operator_count} operators, {graph.tensor_count} tensors, "
-        f"structure {graph.structure_hash[:12]}",
-        file=sys.stderr,
-    )
+    counts = f"{graph.operator_count} operators, {graph.tensor_count} tensors"
+    say(f"{counts}, structure {graph.structure_hash[:12]}")
     return DONE
 
 

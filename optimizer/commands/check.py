@@ -1,4 +1,4 @@
-"""`optimizer check GRAPH PLACEMENT`: does the placement hold? Recomputed from nothing else."""
+"""`optimizer check GRAPH PLACEMENT`: verifies a placement from these two files alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--prove",
         type=seconds,
         metavar="SECONDS",
-        help="search again for the proof of a bound that took a search; default: take its word",
+        help="for how long to search for the proof of a bound that needs a search; default: accept "
+        "such a bound unproven",
     )
     made.add_argument("--json", action="store_true", help="the violations as JSON")
     return made

@@ -1,14 +1,13 @@
-"""The cluster that a command was given: a file, or equal servers in a few words."""
+"""The cluster arguments of commands: a file, or a number of equal servers."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.optimizer.commands.arguments import bits_per_second, byte_count, duration, positive
-from placewire.optimizer.commands.outcome import InputError
+from placewire.optimizer.commands.outcome import InputError, say
 
 if TYPE_CHECKING:
     from placewire.optimizer.cluster import Cluster
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("servers", "nics", "rate", "device_memory")
 _SETUP_LATENCY_SECONDS = 50e-6
-# One device per server: nothing ever travels inside one.
+# Servers of one device never use this rate.
 _INTRA_SERVER_BITS_PER_SECOND = 400e9
 
 
@@ -24,8 +23,8 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         type=Path,
-        help="plan.yaml or another .yaml file with its `cluster`, rates of NICs as line rates; or "
-        "JSON with payload rates: a cluster file, like examples/clusters/*.json, or a placement",
+        help="plan.yaml, or another .yaml file with a `cluster` section, with line rates of NICs; "
+        "or JSON with payload rates: a cluster file, like examples/clusters/*.json, or a placement",
     )
     add_equal_servers(parser)
 
@@ -37,42 +36,45 @@ def add_equal_servers(parser: argparse.ArgumentParser) -> None:
     short.add_argument(
         "--rate",
         type=bits_per_second,
-        help="of each NIC, payload, like 160Gbit: what a transfer gets, about 92%% of line rate",
+        help="payload rate of each NIC, like 160Gbit: about 92%% of its line rate",
     )
     short.add_argument("--device-memory", type=byte_count, help="of each device, like 16GiB")
     short.add_argument("--device-type", help="of each device; default: the graph's, if it has one")
     short.add_argument(
         "--setup-latency",
         type=duration,
-        help="what a message costs before its first byte; default: 50us",
+        help="how long a message takes before its first byte travels; default: 50us",
     )
 
 
 def refuse_half_a_cluster(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program, code 2, where the options name no cluster, or two."""
+    """Ends the program with code 2 where the options describe no cluster, or two."""
     short = [*_NEEDED, "device_type", "setup_latency"]
     given = [name for name in short if getattr(options, name) is not None]
     missing = [name for name in _NEEDED if getattr(options, name) is None]
     if options.cluster is not None and given:
-        parser.error(f"{_flag(given[0])} describes another cluster than --cluster does")
+        parser.error(f"{_flag(given[0])} describes another cluster than --cluster does; drop one")
     if options.cluster is None and missing:
         flags = ", ".join(map(_flag, missing))
-        parser.error(f"give --cluster FILE, or equal servers; for these are missing: {flags}")
+        parser.error(f"give --cluster FILE, or describe equal servers; missing: {flags}")
 
 
 def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
-    """Raises OSError; InputError naming the place in the file, or where the graph has times for
-    several device types and none was chosen."""
+    """Raises OSError; InputError naming the key of the file that is wrong, or where the graph has
+    times for several device types and none was chosen."""
     if options.cluster is not None:
         return read_cluster(options.cluster)
     return equal_servers(options, graph, str(options.graph))
 
 
 def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
-    """where: the graph, as mistakes name it. Raises InputError as above."""
+    """where: the graph's name in messages. Raises InputError as above."""
     from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 
-    kind = _device_type(options, graph, where)
+    if options.device_type is None and len(graph.device_types) != 1:
+        found = ", ".join(graph.device_types) or "none (profile it)"
+        raise InputError(f"{where}: times for {found}; choose one with --device-type")
+    kind = options.device_type or graph.device_types[0]
     device = Device(type=kind, memory_bytes=options.device_memory)
     nics = tuple(
         Nic(rail=f"r{k + 1}", rate_bits_per_second=options.rate) for k in range(options.nics)
@@ -88,8 +90,8 @@ def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str)
 
 
 def read_cluster(path: Path) -> Cluster:
-    """The `cluster` of a plan; a cluster file, or the `cluster` key of another JSON file, such as a
-    placement. Says on standard error what was taken of a plan. Raises as above."""
+    """Reads the `cluster` of a plan, a cluster file, or the `cluster` key of another JSON file,
+    such as a placement. Says on standard error what was read of a plan. Raises as above."""
     if path.suffix in (".yaml", ".yml"):
         return _planned_cluster(path)
     from pydantic import ValidationError
@@ -112,21 +114,12 @@ def _planned_cluster(path: Path) -> Cluster:
     from placewire.optimizer.cluster_plan.reading import read_plan_cluster
 
     try:
-        described = read_plan_cluster(path)
+        cluster, words = read_plan_cluster(path)
     except DocumentError as error:
         lines = str(error).splitlines()
         raise InputError("\n".join(f"{path}: {line}" for line in lines)) from error
-    print(described.in_words, file=sys.stderr, flush=True)
-    return described.cluster
-
-
-def _device_type(options: argparse.Namespace, graph: OperatorGraph, where: str) -> str:
-    if options.device_type is not None:
-        return str(options.device_type)
-    if len(graph.device_types) != 1:
-        found = ", ".join(graph.device_types) or "none (profile it)"
-        raise InputError(f"{where}: times for {found}; choose one with --device-type")
-    return graph.device_types[0]
+    say(words)
+    return cluster
 
 
 def _flag(name: str) -> str:

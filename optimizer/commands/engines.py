@@ -1,4 +1,4 @@
-"""`optimizer engines`: every placement method, its paper, and what it takes."""
+"""`optimizer engines`: lists every placement method, its paper, and what it takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from placewire.optimizer.engines.engine import Engine
 
 _ALL = (
-    "Any may be asked under any model and sharing: a method decides by its own view of the network "
-    "and what it finds is scored and checked under yours; what exceeds a memory is refused."
+    "Every method works under any model and sharing: it decides by its own view of the network, "
+    "and its answer is scored and checked under yours; one that exceeds a memory is refused."
 )
 
 

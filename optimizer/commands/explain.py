@@ -1,9 +1,10 @@
-"""`optimizer explain PLACEMENT --graph GRAPH`: why, in words."""
+"""`optimizer explain PLACEMENT --graph GRAPH`: says why a step takes as long as it does."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
@@ -19,7 +20,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     made.add_argument("placement", type=Path, help="placement file, from solve")
     made.add_argument(
-        "--graph", type=Path, help="its graph file; without it only the traffic can be told"
+        "--graph", type=Path, help="its graph file; without it only the traffic can be shown"
     )
     made.add_argument("--json", action="store_true", help="the explanation as JSON")
     return made
@@ -36,9 +37,9 @@ def _explain(options: argparse.Namespace) -> int:
     placement = load_placement(options.placement)
     if options.graph is None:
         if options.json:
-            raise InputError("--json explains with the graph only: give --graph")
-        told = "give --graph for the critical path and what would shorten it"
-        print("\n".join([*placement_lines(placement), told]))
+            raise InputError("--json needs the graph: give --graph")
+        hint = "give --graph for the critical path and what would shorten it"
+        print("\n".join([*placement_lines(placement), hint]))
         return DONE
     from placewire.optimizer.check.check import check
     from placewire.optimizer.explain.explanation import explain
@@ -50,7 +51,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise InputError(f"the placement does not hold: {violations[0]}")
     explanation = explain(graph, placement)
     if options.json:
-        print(json.dumps(explanation.to_json()))
+        print(json.dumps(asdict(explanation)))
     else:
         print("\n".join(explanation_lines(placement, explanation)))
     return DONE

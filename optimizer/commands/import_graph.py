@@ -1,26 +1,25 @@
-"""`optimizer import --format FORMAT IN --out OUT`: a graph of others -> our own files."""
+"""`optimizer import --format FORMAT IN --out OUT`: converts a published graph to a graph file."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
-from placewire.optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.commands.outcome import DONE, InputError, ended, say
 from placewire.optimizer.graph.importer import IMPORTERS
 
 
 def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """given: the arguments, whose format's own options are taken; None: those of all formats."""
+    """given: the arguments; the parser has the options of their format. None: of all formats."""
     made = argparse.ArgumentParser(
         prog=prog,
-        description="A graph of others -> a graph file.",
-        epilog=f"{EXIT_CODES}. `--format NAME --help` adds what a format takes",
+        description="A graph in a published format -> a graph file.",
+        epilog=f"{EXIT_CODES}. `--format NAME --help` adds the options of a format",
     )
-    made.add_argument("file", type=Path, help="gzip or not")
+    made.add_argument("file", type=Path, help="file in that format, with or without gzip")
     made.add_argument(
         "--format",
         choices=IMPORTERS.names,
@@ -53,5 +52,5 @@ def _import(options: argparse.Namespace) -> int:
     save_graph(imported.graph, options.out)
     if options.cluster_out is not None and imported.cluster is not None:
         write_json(options.cluster_out, imported.cluster.model_dump(mode="json"))
-    print("\n".join(graph_lines(imported.graph)), file=sys.stderr)
+    say("\n".join(graph_lines(imported.graph)))
     return DONE

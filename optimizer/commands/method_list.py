@@ -1,4 +1,4 @@
-"""`optimizer engines`, `optimizer reductions`: every method of a kind, its paper, what it takes."""
+"""Lists the methods of one kind, for `optimizer engines` and `optimizer reductions`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def print_methods(
     options: argparse.Namespace,
     details: Callable[[Any], Iterable[str]] = lambda method: (),
 ) -> int:
-    """details: further lines of each method."""
-    problem = _asked_about(options)
+    """details: further lines about a method."""
+    problem = _given_problem(options)
     rows = []
     for name in registry:
         method = registry.load(name)
@@ -58,10 +58,10 @@ def print_methods(
     return DONE
 
 
-def _asked_about(options: argparse.Namespace) -> Problem | None:
-    """Raises OSError; InputError, GraphError and what Problem refuses."""
+def _given_problem(options: argparse.Namespace) -> Problem | None:
+    """None where no graph is given. Raises OSError, InputError, GraphError and InfeasibleError."""
     if (options.graph is None) != (options.cluster is None):
-        raise InputError("--graph and --cluster go together")
+        raise InputError("give both --graph and --cluster, or neither")
     if options.graph is None:
         return None
     from placewire.optimizer.graph.graph_file import load_graph

@@ -1,4 +1,4 @@
-"""Options that only some methods have: taken where such a method is asked for."""
+"""Adds to a command's parser the options that only the chosen method has."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def add_method_options(
     flag: str,
     given: Sequence[str] | None,
 ) -> None:
-    """flag: the argument that names the method. given: the arguments, of whose method the options
-    are added; None: those of all methods, for a reference."""
+    """flag: the argument that names the method. given: the arguments, whose method's options are
+    added; None: the options of all methods are, for the reference."""
     names = registry.names if given is None else _asked(registry, flag, given)
     owners: dict[AddOptions, list[str]] = {}
     for name in names:
         for add in registry.load(name).options:
             owners.setdefault(add, []).append(name)
-    for add, those in owners.items():
-        add(parser.add_argument_group(f"of {flag} {', '.join(those)}"))
+    for add, methods in owners.items():
+        add(parser.add_argument_group(f"of {flag} {', '.join(methods)}"))
 
 
 def parsed(
     parser: argparse.ArgumentParser, registry: Registry[Any], flag: str, given: Sequence[str]
 ) -> argparse.Namespace:
-    """Of a parser with the options of the method that is asked for. Ends the program, code 2, for
-    any other, and says whose option it is."""
+    """The given arguments, parsed by a parser with the chosen method's options. Ends the program
+    with code 2 for another method's option, and says whose option it is."""
     options, unknown = parser.parse_known_args(given)
     if unknown:
         owners = [
@@ -52,9 +52,7 @@ def parsed(
 
 
 def options_of(method: WithOptions, options: argparse.Namespace) -> Mapping[str, Any]:
-    """Of the arguments, those that are the method's own, by name."""
-    own = {action.dest for action in _actions(method.options)}
-    return {name: getattr(options, name) for name in own}
+    return {action.dest: getattr(options, action.dest) for action in _actions(method.options)}
 
 
 def _actions(adds: Sequence[AddOptions]) -> list[argparse.Action]:

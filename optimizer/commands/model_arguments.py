@@ -1,4 +1,4 @@
-"""Arguments that the capture and profile commands share."""
+"""The arguments that `optimizer capture` and `optimizer profile` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_model_arguments(
     what: str = "module:function, for example placewire.examples.models.mlp:training_step",
     complete: bool = True,
 ) -> None:
-    """what: the positional argument's help. complete: --batch and --out must be given."""
+    """what: help for the argument `model`. complete: whether --batch and --out are required."""
     parser.add_argument("model", help=what)
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
     parser.add_argument(
@@ -30,13 +30,11 @@ def add_model_arguments(
         "--accumulate",
         type=positive,
         default=1,
-        help="micro-batches that the batch is cut into, gradients added; default: 1",
+        help="how many micro-batches the batch is cut into; their gradients are added; default: 1",
     )
+    parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")
     parser.add_argument(
-        "--autocast", choices=["bf16"], help="model and loss run under torch.autocast"
-    )
-    parser.add_argument(
-        "--seed", type=whole, default=0, help="of parameters, data and dropout; default: 0"
+        "--seed", type=whole, default=0, help="seed of parameters, data and dropout; default: 0"
     )
     parser.add_argument(
         "--out", required=complete, help="graph file to write; gzip where it ends in .gz"
@@ -44,7 +42,7 @@ def add_model_arguments(
 
 
 def parse_optimizer(text: str) -> OptimizerChoice:
-    """Raises CaptureError for what is no optimizer."""
+    """Raises CaptureError where the text describes no optimizer."""
     from placewire.optimizer.capture.updates import OptimizerChoice
 
     try:

@@ -1,4 +1,4 @@
-"""How every command ends: an exit code, and one sentence where something was wrong."""
+"""How every command reports: its exit code, and its lines on standard error."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ DONE, BAD_INPUT, INFEASIBLE, INTERRUPTED = 0, 3, 4, 130
 
 
 class InputError(ValueError):
-    """A file or an argument that is not what it should be."""
+    """A file or an argument is wrong."""
 
 
 def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """What `run` returns, or the code for what was wrong with its input."""
+    """Returns what `run` returns, or after an error the exit code for it, and says the error."""
     try:
         return run(options)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # not an input: nobody reads what is printed (optimizer/cli.py)
+    except BrokenPipeError:  # an OSError, but no wrong input: optimizer/cli.py handles it
         raise
     except OSError as error:
-        return _complain(f"{error.filename or ''}: {error.strerror or error}", BAD_INPUT)
+        say(f"error: {error.filename or ''}: {error.strerror or error}")
+        return BAD_INPUT
     except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError
         from placewire.optimizer.engines.refusals import OutOfTimeError
         from placewire.optimizer.problem import InfeasibleError
 
-        unplaced = isinstance(error, InfeasibleError | OutOfTimeError)
-        return _complain(str(error), INFEASIBLE if unplaced else BAD_INPUT)
+        say(f"error: {error}")
+        return INFEASIBLE if isinstance(error, InfeasibleError | OutOfTimeError) else BAD_INPUT
 
 
-def _complain(what: str, code: int) -> int:
-    print(f"error: {what}", file=sys.stderr)
-    return code
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,5 +1,4 @@
-"""`optimizer profile MODEL`: measured on this machine. `optimizer profile GRAPH`: modelled, or from
-the traces of ranks."""
+"""`optimizer profile`: adds operator times to a graph, measured here, modelled, or from traces."""
 
 from __future__ import annotations
 
@@ -13,20 +12,14 @@ from typing import TYPE_CHECKING
 from placewire.optimizer.capture.allocator import prepare_allocator
 from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
-from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.names import runs_on
+from placewire.optimizer.profile import sampling
 from placewire.optimizer.profile.devices import DEVICES
 from placewire.optimizer.profile.exchange import exchange, own_output
 from placewire.optimizer.profile.process_memory import beside_tensors_bytes
-from placewire.optimizer.profile.sampling import (
-    ENOUGH_SAMPLES,
-    LEAST_SAMPLES,
-    LIMIT_SECONDS,
-    MOST_SAMPLES,
-    Sampling,
-)
 
 if TYPE_CHECKING:
     from placewire.optimizer.profile.cache import ProfileKey
@@ -34,47 +27,42 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Times for an operator graph, in one of four ways.
-  MODEL (module:function) --batch N --out FILE     captured, and measured on this machine
-  MODEL --batch N --small-batches … --out FILE     estimated from steps of smaller batches
-  GRAPH (a graph file) --device NAME --out FILE    modelled from FLOPs, bytes and launch latency
-  GRAPH --recorded TRACE … --out FILE              from what ranks recorded
+  MODEL (module:function) --batch N --out FILE     capture it, and measure it on this machine
+  MODEL --batch N --small-batches … --out FILE     estimate times from steps of smaller batches
+  GRAPH (a graph file) --device NAME --out FILE    model times from FLOPs, bytes, launch latency
+  GRAPH --recorded TRACE … --out FILE              take the times that ranks recorded
 """
 
 
 def main(arguments: list[str] | None = None, prog: str = "optimizer profile") -> int:
-    """0 done, 3 where the model, the graph or an argument is wrong. prog: what it was called as."""
+    """Returns the exit code: 0 done, 3 where the model, the graph or an argument is wrong."""
     made = parser(prog)
     options = made.parse_args(arguments)
-    from_graph = Path(options.model).is_file()
-    _refuse_mixed(made, options, from_graph)
+    _refuse_mixed(made, options)
+    return ended(_profile, options)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    if options.exchange:
+        exchange(0, own_output(), lambda folder: profiled_graph(_with(options, cache=folder)))
+        return DONE
     if options.recorded:
-        return ended(_recorded, options)
-    return ended(_model if from_graph else _measure, options)
-
-
-def _recorded(options: argparse.Namespace) -> int:
-    save_graph(recorded_graph(options), Path(options.out))
-    return DONE
-
-
-def _model(options: argparse.Namespace) -> int:
-    graph = modelled_graph(options)
+        graph = recorded_graph(options)
+    elif _is_graph_file(options):
+        graph = modelled_graph(options)
+    else:
+        graph = rough_graph(options) if options.small_batches else profiled_graph(options)
     if options.out is not None:
         save_graph(graph, Path(options.out))
     return DONE
 
 
-def _measure(options: argparse.Namespace) -> int:
-    if options.exchange:
-        exchange(0, own_output(), lambda folder: profiled_graph(_with_cache(options, folder)))
-    else:
-        graph = rough_graph(options) if options.small_batches else profiled_graph(options)
-        save_graph(graph, Path(options.out))
-    return DONE
+def _with(options: argparse.Namespace, **changed: object) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(options), **changed})
 
 
-def _with_cache(options: argparse.Namespace, folder: Path) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(options), "cache": folder})
+def _is_graph_file(options: argparse.Namespace) -> bool:
+    return Path(options.model).is_file()
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -93,8 +81,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     measured.add_argument(
         "--device-type",
         default="cpu",
-        help="the name that the times are kept under, as in the cluster file; one that begins with "
-        "cpu is measured on the processor, others on the CUDA device (unverified); default: cpu",
+        help="device type that the times are for, as in the cluster file; one that begins with cpu "
+        "is measured on the processor, others on the CUDA device (unverified); default: cpu",
     )
     measured.add_argument(
         "--threads", type=positive, default=1, help="threads of each operator; default: 1"
@@ -102,49 +90,49 @@ def parser(prog: str) -> argparse.ArgumentParser:
     measured.add_argument(
         "--samples",
         type=positive,
-        default=MOST_SAMPLES,
-        help=f"steps measured at most; the median counts; default: {MOST_SAMPLES}",
+        default=sampling.MOST_SAMPLES,
+        help=f"most steps to measure; the median counts; default: {sampling.MOST_SAMPLES}",
     )
     measured.add_argument(
         "--seconds",
         type=seconds,
-        default=LIMIT_SECONDS,
-        help=f"after so long {ENOUGH_SAMPLES} steps suffice, after three times as long "
-        f"{LEAST_SAMPLES}; default: {LIMIT_SECONDS:g}",
+        default=sampling.LIMIT_SECONDS,
+        help=f"after this time {sampling.ENOUGH_SAMPLES} steps suffice, after three times as long "
+        f"{sampling.LEAST_SAMPLES}; default: {sampling.LIMIT_SECONDS:g}",
     )
     measured.add_argument(
         "--no-calibrate",
         dest="calibrate",
         action="store_false",
-        help="keep the operators' medians, which do not quite sum to the whole step",
+        help="keep the operators' medians, whose sum differs from the time of the whole step",
     )
     measured.add_argument(
         "--small-batches",
         type=positive,
         nargs="+",
         metavar="N",
-        help="measure steps of these batches instead, and estimate that of --batch by a line "
-        "through each operator's memory and time: for a step that no device here can hold",
+        help="measure steps of these batches, and estimate the step of --batch by a line through "
+        "each operator's memory and time: for a step that no device here can hold",
     )
     kept = measured.add_mutually_exclusive_group()
     kept.add_argument("--cache", type=Path, help="folder of measured profiles")
     kept.add_argument(
         "--exchange",
         action="store_true",
-        help="for another machine, instead of --out: measured profiles as JSON on standard input, "
-        "the graph and what was measured as JSON on standard output",
+        help="instead of --out, for use by another machine: reads known profiles as JSON from "
+        "standard input, writes the graph and the new profiles as JSON to standard output",
     )
     modelled = made.add_argument_group("for a graph file, modelled")
     modelled.add_argument(
         "--device",
         action="append",
         choices=DEVICES,
-        help="adds the times of this device, under its name; may be given several times",
+        help="add the times of this device, under its name; may be given several times",
     )
     modelled.add_argument(
         "--against",
         metavar="TYPE",
-        help="how far the modelled times are from those that the graph has for this device type",
+        help="print how far modelled times are from those that the graph has for this device type",
     )
     recorded = made.add_argument_group("for a graph file, recorded")
     recorded.add_argument(
@@ -153,15 +141,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         nargs="+",
         metavar="TRACE",
         help="traces of all ranks that ran this graph, with workspace, as `controller evaluate` "
-        "has them; says how far the graph's own times and workspace were off",
+        "makes them; prints how far the graph's own times and workspace were off",
     )
     return made
 
 
-def _refuse_mixed(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, from_graph: bool
-) -> None:
-    """Ends the program, code 2, where the options are those of the other way, or incomplete."""
+def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program with code 2 where options do not go together, or some are missing."""
+    from_graph = _is_graph_file(options)
     if options.exchange and (from_graph or options.out is not None or options.small_batches):
         parser.error(
             "--exchange measures a model and answers on standard output: drop --out and "
@@ -171,7 +158,7 @@ def _refuse_mixed(
         parser.error("--recorded is for a graph file, without --device, and needs --out")
     if from_graph:
         if options.batch is not None:
-            parser.error(f"{options.model} is a graph file, which has its batch: drop --batch")
+            parser.error(f"{options.model} is a graph file, whose batch is fixed: drop --batch")
         if options.recorded:
             return
         if not options.device:
@@ -181,7 +168,7 @@ def _refuse_mixed(
         return
     if options.device or options.against:
         parser.error(
-            f"--device and --against are for a graph file, and {options.model} is none: check the "
+            f"--device and --against need a graph file, and {options.model} is none: check the "
             "path, or capture the model first"
         )
     needed = ("batch",) if options.exchange else ("batch", "out")
@@ -191,7 +178,7 @@ def _refuse_mixed(
 
 
 def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
-    """Prints how far the model is off, where asked. Raises GraphError naming the file."""
+    """Prints how far modelled times are off, with --against. Raises GraphError naming the file."""
     from placewire.optimizer.profile.modelled import error_lines, with_modelled_seconds
 
     graph = load_graph(Path(options.model))
@@ -208,7 +195,7 @@ def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
 
 
 def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
-    """Says how far the graph was off. Raises GraphError or TraceError naming the file."""
+    """Prints how far the graph was off. Raises GraphError or TraceError naming the file."""
     from placewire.optimizer.graph.json_file import read_json
     from placewire.optimizer.profile.recorded import deviation_lines, with_recorded
     from placewire.optimizer.trace.document import trace_from_json
@@ -219,19 +206,16 @@ def recorded_graph(options: argparse.Namespace) -> OperatorGraph:
         measured = with_recorded(graph, traces)
     except GraphError as error:
         raise GraphError(f"{options.model}: {error}") from error
-    for line in deviation_lines(graph, measured):
-        say(line)
+    say("\n".join(deviation_lines(graph, measured)))
     return measured
 
 
 def rough_graph(options: argparse.Namespace) -> OperatorGraph:
-    """Holds no more than a step of the largest small batch. Raises GraphError."""
+    """Never holds more in memory than a step of the largest small batch. Raises GraphError."""
     from placewire.optimizer.profile.rough import roughly
 
-    small = {
-        batch: profiled_graph(argparse.Namespace(**{**vars(options), "batch": batch}))
-        for batch in dict.fromkeys(options.small_batches)
-    }
+    batches = dict.fromkeys(options.small_batches)
+    small = {batch: profiled_graph(_with(options, batch=batch)) for batch in batches}
 
     from placewire.optimizer.capture.partial_values import capture_part
 
@@ -278,8 +262,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     if profile:
         say(f"profile: from {key.file(options.cache)}")
     else:
-        sampling = Sampling(options.samples, options.seconds)
-        profile = measure(captured, options.threads, sampling, say)
+        limits = sampling.Sampling(options.samples, options.seconds)
+        profile = measure(captured, options.threads, limits, say)
         if options.cache:
             save_profile(options.cache, key, graph, profile)
     return _with_profile(graph, profile, key, options.calibrate)
@@ -288,7 +272,7 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
 def _with_profile(
     graph: OperatorGraph, profile: Profile, key: ProfileKey, calibrate: bool
 ) -> OperatorGraph:
-    """calibrate: the times of the graph sum to the whole step."""
+    """calibrate: scale the operators' times so that they sum to the time of the whole step."""
     total, whole = profile.sum_of_medians_seconds, profile.whole_step_seconds
     say(
         f"profile: {profile.samples} samples; operators sum to {total * 1e3:.1f} ms, the whole "
@@ -311,10 +295,6 @@ def _with_profile(
     timed = graph.with_seconds({key.device_type: kept.seconds})
     full = replace(timed, workspace_bytes=profile.workspace_bytes)
     return replace(full, notes={**notes, "program_bytes": beside_tensors_bytes(full, profile)})
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

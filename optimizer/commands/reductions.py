@@ -1,4 +1,4 @@
-"""`optimizer reductions`: every way to make a graph smaller, its paper, and what it takes."""
+"""`optimizer reductions`: lists every way to make a graph smaller, its paper, and what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optimizer show FILE`: a graph or a placement in words and bars."""
+"""`optimizer show FILE`: shows a graph or a placement in words and bars."""
 
 from __future__ import annotations
 
@@ -23,28 +23,23 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from placewire.optimizer.explain.summary import (
-        gantt_lines,
-        graph_lines,
-        placement_lines,
-        timeline_of,
-    )
+    from placewire.optimizer.explain import summary
     from placewire.optimizer.graph.graph_file import graph_from_json, load_graph
     from placewire.optimizer.graph.json_file import read_json
     from placewire.optimizer.placement import placement_from_json
 
     document = read_json(options.file)
     if isinstance(document, dict) and "tensors" in document:
-        lines = graph_lines(graph_from_json(document, where=str(options.file)))
+        lines = summary.graph_lines(graph_from_json(document, where=str(options.file)))
     else:
         placement = placement_from_json(document, where=str(options.file))
-        lines = placement_lines(placement)
+        lines = summary.placement_lines(placement)
         if options.graph is not None:
             from placewire.optimizer.check.check import check
 
             graph = load_graph(options.graph)
             if violations := check(graph, placement):
                 raise InputError(f"the placement does not hold: {violations[0]}")
-            lines += gantt_lines(*timeline_of(graph, placement))
+            lines += summary.gantt_lines(*summary.timeline_of(graph, placement))
     print("\n".join(lines))
     return DONE

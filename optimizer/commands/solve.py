@@ -1,9 +1,8 @@
-"""`optimizer solve GRAPH`: where each operator runs, and the bandwidth of each pair of servers."""
+"""`optimizer solve GRAPH`: finds where each operator runs, and each pair of servers' bandwidth."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from placewire.optimizer.commands.clusters import (
     refuse_half_a_cluster,
 )
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
-from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """given: the arguments, whose engine's own options are taken; None: those of all engines."""
+    """given: the arguments; the parser has the options of their engine. None: of all engines."""
     made = argparse.ArgumentParser(
         prog=prog,
         description="A graph and a cluster -> a placement.",
-        epilog=f"{EXIT_CODES}. `--engine NAME --help` adds what an engine takes",
+        epilog=f"{EXIT_CODES}. `--engine NAME --help` adds the options of an engine",
     )
     made.add_argument("graph", type=Path, help="graph file with times, from profile or import")
     add_cluster_arguments(made)
@@ -57,19 +56,13 @@ def main(arguments: list[str], prog: str) -> int:
     options = parsed(made, ENGINES, "--engine", arguments)
     refuse_half_a_cluster(made, options)
     if options.out_each is not None and options.sharing != "auto":
-        made.error("--out-each goes with --sharing auto; another sharing is one file, --out")
-    _refuse_one_file_of_many(made, options)
+        made.error("--out-each needs --sharing auto; for a single sharing use --out")
+    if options.sharing == "auto":  # several solves would write one file
+        for name in ENGINES.load(options.engine).output_options:
+            if getattr(options, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                made.error(f"{flag} needs a single sharing; --sharing auto solves for all of them")
     return ended(_solve, options)
-
-
-def _refuse_one_file_of_many(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program, code 2, where several solves would write one file."""
-    for name in ENGINES.load(options.engine).output_options:
-        if options.sharing == "auto" and getattr(options, name) is not None:
-            parser.error(
-                f"--{name.replace('_', '-')} goes with one sharing; --sharing auto solves for each "
-                "of them"
-            )
 
 
 def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,27 +72,27 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         metavar="ENGINE",
         help="default: auto, a search; heft: quick; single: one device; `optimizer engines` lists "
-        "them all: published methods, each with its own view",
+        "all of them",
     )
     parser.add_argument(
         "--scheduler",
         choices=(OWN, *SCHEDULERS),
         default=OWN,
-        help="default: own, the engine's order; list: by the longest path that is left; fifo: as "
-        "operators become ready",
+        help="default: own, the engine's order; list: by the longest remaining path; fifo: in the "
+        "order in which operators become ready",
     )
     parser.add_argument(
         "--sharing",
         choices=("auto", *get_args(SharingName)),
         default=DEFAULT_SHARING,
-        help="default: strict, a rate for every pair of servers; auto: the time limit is spent on "
-        "all of them, and the shortest step wins",
+        help="default: strict, a rate for every pair of servers; auto: the time limit is divided "
+        "over all sharings, and the shortest step wins",
     )
     parser.add_argument(
         "--floor",
         type=part,
         default=DEFAULT_FLOOR,
-        help="the part of each NIC that is kept for the job when others want it; default: 80%%",
+        help="the part of each NIC that is kept for the job when others want it too; default: 80%%",
     )
     parser.add_argument(
         "--model",
@@ -111,39 +104,34 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=get_args(Backend),
         default="gloo",
-        help="default: gloo, a large message is cut over rails by their rates; nccl: equally",
+        help="default: gloo, which cuts a large message over rails by their rates; nccl: equally",
     )
     parser.add_argument(
         "--reduction",
         choices=REDUCTIONS.names,
         default="auto",
-        help="default: auto, large graphs are made smaller first; `optimizer reductions` says what "
-        "each does",
+        help="default: auto, which makes large graphs smaller first; `optimizer reductions` lists "
+        "all of them",
     )
 
 
 def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gap", type=fraction, default=0.05, help="stop when this near to the bound; default: 5%%"
+        "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
     )
-    parser.add_argument("--time-limit", type=seconds, default=60.0, help="default: 60 (seconds)")
-    parser.add_argument("--seed", type=whole, default=0, help="of the search; default: 0")
+    parser.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
     parser.add_argument(
         "--moves",
         type=whole,
-        help="annealing moves instead of the time limit: repeatable; of the learned engines the "
-        "placements to train with",
+        help="a number of annealing moves instead of the time limit, so that the answer is "
+        "repeatable; for the learned engines, of placements to train with",
     )
 
 
 def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    from placewire.optimizer.explain.summary import (
-        considered_lines,
-        gantt_lines,
-        placement_lines,
-        timeline_of,
-    )
+    from placewire.optimizer.explain import summary
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.placement import save_placement
     from placewire.optimizer.problem import Problem
@@ -153,17 +141,12 @@ def _solve(options: argparse.Namespace) -> int:
     problem = Problem(
         graph, cluster, model=options.model, backend=options.backend, floor=options.floor
     )
-    print(
-        f"solving {graph.operator_count} operators on {len(cluster.devices)} devices "
-        "(the first time also compiles)",
-        file=sys.stderr,
-        flush=True,
-    )
+    size = f"{graph.operator_count} operators on {len(cluster.devices)} devices"
+    say(f"solving {size} (the first time also compiles)")
     read = round(time.monotonic() - began, 4)
     placement, considered = _placed(problem, options)
-    placement = placement.model_copy(
-        update={"wall_seconds": {"read": read, **placement.wall_seconds}}
-    )
+    stages = {"read": read, **placement.wall_seconds}
+    placement = placement.model_copy(update={"wall_seconds": stages})
     if options.out is not None:
         save_placement(placement, options.out)
     if options.out_each is not None:
@@ -173,9 +156,10 @@ def _solve(options: argparse.Namespace) -> int:
     if options.json:
         print(placement.model_dump_json())
         return DONE
-    lines = [*placement_lines(placement), *gantt_lines(*timeline_of(graph, placement))]
+    simulated = summary.timeline_of(graph, placement)
+    lines = [*summary.placement_lines(placement), *summary.gantt_lines(*simulated)]
     if len(considered) > 1:
-        lines += considered_lines(considered, placement)
+        lines += summary.considered_lines(considered, placement)
     print("\n".join(lines))
     if options.out is not None:
         print(f"written to {options.out}")
@@ -185,7 +169,7 @@ def _solve(options: argparse.Namespace) -> int:
 def _placed(
     problem: Problem, options: argparse.Namespace
 ) -> tuple[Placement, tuple[Placement, ...]]:
-    """(the answer, one placement for each sharing that was tried)."""
+    """(the answer, the placement of each sharing that was tried)."""
     from placewire.optimizer.problem import SolveSettings
 
     settings = SolveSettings(

@@ -1,4 +1,4 @@
-"""`optimizer trace GRAPH PLACEMENT --out FILE`: the predicted step, and ranks, on a time axis."""
+"""`optimizer trace GRAPH PLACEMENT --out FILE`: writes predicted and measured steps as a trace."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="TRACE",
-        help="traces that ranks measured (job.trace of a plan): each of their steps beside the "
-        "prediction, aligned at the step's barrier",
+        help="traces that ranks measured (job.trace of a plan); each of their steps is shown "
+        "beside the prediction, aligned at the step's barrier",
     )
     made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
     return made
@@ -55,8 +55,8 @@ def _trace(options: argparse.Namespace) -> int:
         used = placement.devices_used
         if device.rank >= len(used) or used[device.rank] != device.device:
             raise InputError(
-                f"a trace is of {device.device} as rank {device.rank}; the placement's devices are "
-                f"{', '.join(used)}: it is of another job"
+                f"a trace is of {device.device} as rank {device.rank}, but the placement's devices "
+                f"are {', '.join(used)}: give traces of this placement's job"
             )
     write_json(options.out, trace_to_json(trace))
     print(f"written to {options.out}: open it at ui.perfetto.dev, or in chrome://tracing")

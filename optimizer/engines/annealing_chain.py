@@ -1,4 +1,4 @@
-"""One chain of the search: states that follow each other by accepted moves, in compiled chunks."""
+"""One chain of simulated annealing, walked from move to move in compiled chunks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.kernels.annealing import proposals
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal
-from placewire.optimizer.kernels.annealing.proposals import (
-    BLOCKS_COPY,
-    BLOCKS_MOVE,
-    Guide,
-    critical_path,
-)
 from placewire.optimizer.kernels.graphs.construct import longest_tails
 from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
 from placewire.optimizer.kernels.tables import FIRST_COME
@@ -25,18 +20,18 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
 
-# How often each kind of move is tried at first, in the order of kernels.proposals.
+# How often each kind of move is tried at first, in the order of kernels/annealing/proposals.py.
 _FIRST_WEIGHTS = (0.30, 0.15, 0.12, 0.03, 0.12, 0.08, 0.05, 0.08, 0.07)
-# What success cannot take away from a kind, and how fast older successes fade.
+# The part of its first weight that a kind always keeps, and how fast older successes fade.
 _LEAST_PART, _FADING = 0.4, 0.5
-# Part of a pair's traffic that pairs without any are taken to have, so that a move may open one.
+# Every pair's traffic is raised by this part of the largest, so that a move may use any pair.
 _TRACE = 1e-4
 
 
 @dataclass
 class Chain:
-    """device int64[n] and priority float64[n] change with every accepted move; usual float64[KINDS]
-    is how often each kind of move is tried at first, weights how often now."""
+    """device int64[n] and priority float64[n] change with every accepted move. usual
+    float64[KINDS]: how often each kind of move is tried at first; weights: how often now."""
 
     device: IntArray
     priority: FloatArray
@@ -52,7 +47,7 @@ class Chain:
         self.rates = start.rates
 
     def adapt(self) -> None:
-        """Kinds of moves are tried in proportion to how often they were an improvement."""
+        """Makes the weights follow how often each kind of move was an improvement."""
         rate = (self.wins + 0.5) / (self.tries + 20.0)
         rate = np.where(self.usual > 0, rate, 0.0)
         self.weights = _LEAST_PART * self.usual + (1 - _LEAST_PART) * rate / rate.sum()
@@ -61,7 +56,7 @@ class Chain:
 
 
 class Walker:
-    """The compiled search loops on one problem; chains may walk at once, each in a thread."""
+    """The compiled search loops on one problem; several chains may walk at once, one per thread."""
 
     def __init__(self, problem: Problem) -> None:
         graph = problem.graph
@@ -79,7 +74,7 @@ class Walker:
     def chain(self, start: Solution) -> Chain:
         usual = np.array(_FIRST_WEIGHTS)
         if not self.neighbourhood.table.size:
-            usual[[BLOCKS_MOVE, BLOCKS_COPY]] = 0.0
+            usual[[proposals.BLOCKS_MOVE, proposals.BLOCKS_COPY]] = 0.0
         usual /= usual.sum()
         chain = Chain(start.device, start.priority, start.rates, usual, usual)
         chain.restart(start)
@@ -88,42 +83,32 @@ class Walker:
     def walk(
         self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
     ) -> Found:
-        """`moves` tries from temperature hot to cold (seconds); the best state of them.
+        """The best state of `moves` tries, from temperature hot to cold (seconds).
 
-        hold: rates that are decided stay as they are: the chain's own, or by the rule for the
-        traffic at the beginning. Otherwise they follow the traffic of each state.
+        hold: decided rates stay as they are: the chain's own, or by the rule for the traffic at
+        the beginning. Otherwise they follow the traffic of each state.
         """
-        if self.is_first_come and (hold or not self.problem.decides_rates):
-            return self._walk_held(chain, moves, hot, cold, seed)
-        return self._walk_whole(chain, moves, hot, cold, seed, hold=hold)
-
-    def _walk_held(self, chain: Chain, moves: int, hot: float, cold: float, seed: int) -> Found:
-        decided = self.problem.decides_rates
-        rates = self.held_rates(chain) if decided else self.costing.scoring(None).rates
+        decides = self.problem.decides_rates
+        rates = self.held_rates(chain) if hold and decides else None
+        scoring = self.costing.scoring(rates)
         device, priority = chain.device.copy(), chain.priority.copy()
-        seconds, excess = anneal_held(
-            self.tables, rates, self.costing.check_memory, self.costing.reference,
-            self.neighbourhood, self.tails,
+        walked = (
             chain.device, chain.priority, device, priority, moves, hot, cold, seed,
             chain.weights, chain.tries, chain.wins,
         )  # fmt: skip
-        return Found(device, priority, rates if decided else None, seconds, excess)
-
-    def _walk_whole(
-        self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
-    ) -> Found:
-        rates = self.held_rates(chain) if hold and self.problem.decides_rates else None
-        device, priority = chain.device.copy(), chain.priority.copy()
-        seconds, excess = anneal(
-            self.tables, self.costing.scoring(rates), self.neighbourhood, self.guide(chain),
-            chain.device, chain.priority, device, priority, moves, hot, cold, seed,
-            chain.weights, chain.tries, chain.wins,
-        )  # fmt: skip
+        if self.is_first_come and (hold or not decides):
+            seconds, excess = anneal_held(
+                self.tables, scoring.rates, self.costing.check_memory, self.costing.reference,
+                self.neighbourhood, self.tails, *walked,
+            )  # fmt: skip
+        else:
+            guide = self.guide(chain)
+            seconds, excess = anneal(self.tables, scoring, self.neighbourhood, guide, *walked)
         return Found(device, priority, rates, seconds, excess)
 
     def held_rates(self, chain: Chain) -> FloatArray:
-        """float64[S, S, R]: the chain's own where it has some, else by the rule, with a trace for
-        pairs that do not talk yet."""
+        """float64[S, S, R]: the chain's own rates where it has some, else rates by the rule, a
+        little for pairs that exchange nothing yet."""
         servers, rails = self.tables.nic_rates.shape
         if chain.rates is not None and chain.rates.shape == (servers, servers, rails):
             return np.ascontiguousarray(chain.rates)
@@ -132,8 +117,7 @@ class Walker:
         np.fill_diagonal(traffic, 0.0)
         return rates_by_volume(self.tables, traffic)
 
-    def guide(self, chain: Chain) -> Guide:
-        """The chain's present schedule."""
+    def guide(self, chain: Chain) -> proposals.Guide:
         problem, graph = self.problem, self.problem.graph
         rates = chain.rates
         if problem.decides_rates and rates is None:
@@ -148,9 +132,8 @@ class Walker:
         sent = (chain.device[consumer] != chain.device[producer]) & (graph.tensor_bytes[tensor] > 0)
         there = np.where(sent, arrival[tensor, chain.device[consumer]], timeline.finish[producer])
         order = np.argsort(timeline.start, kind="stable").astype(np.int64)
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        path, reason = critical_path(
+        place = np.argsort(order)
+        path, reason = proposals.critical_path(
             self.tables, chain.device, order, timeline.start, timeline.finish, there
         )
-        return Guide(order, place, path, reason)
+        return proposals.Guide(order, place, path, reason)

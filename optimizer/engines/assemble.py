@@ -1,4 +1,4 @@
-"""A solution becomes the placement file's noun: named, with its messages, bound and gap."""
+"""Converts a solution to a Placement: names instead of numbers, with messages, bound and gap."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from placewire.optimizer.bounds import Bound
+from placewire.optimizer.device_names import server_of
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.placement import Message, Placement
 from placewire.optimizer.problem import InfeasibleError, Problem
@@ -26,9 +27,8 @@ def assemble(
     wall_seconds: Mapping[str, float],
 ) -> Placement:
     """Raises InfeasibleError where a message never arrives."""
-    graph, cluster = problem.graph, problem.cluster
+    graph, cluster, names = problem.graph, problem.cluster, problem.cluster.device_names
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
-    names = cluster.device_names
     step = timeline.step_seconds
     if not math.isfinite(step):
         raise InfeasibleError(_what_never_arrives(problem, timeline, engine))
@@ -40,9 +40,7 @@ def assemble(
         sharing=problem.sharing,
         backend=problem.backend,
         floor=problem.floor,
-        operators={
-            name: names[d] for name, d in zip(graph.ids, solution.device.tolist(), strict=True)
-        },
+        operators=dict(zip(graph.ids, (names[d] for d in solution.device), strict=True)),
         order={
             names[d]: tuple(graph.ids[i] for i in order) for d, order in enumerate(timeline.order)
         },
@@ -61,18 +59,17 @@ def assemble(
 
 
 def _what_never_arrives(problem: Problem, timeline: Timeline, engine: str) -> str:
-    names = [server.name for server in problem.cluster.servers]
-    server = problem.cluster.server_of_device
-    lost = [m for m in timeline.messages if not math.isfinite(m.finish_seconds)]
-    ends = [names[server[d]] for d in (lost[0].source, lost[0].destination)]
+    names = problem.cluster.device_names
+    lost = next(m for m in timeline.messages if not math.isfinite(m.finish_seconds))
+    source, target = server_of(names[lost.source]), server_of(names[lost.destination])
     return (
-        f"{engine} found only placements in which {ends[0]} sends to {ends[1]}, and they have no "
+        f"{engine} found only placements in which {source} sends to {target}, and they have no "
         "rate on a common rail; give both a NIC on one rail, or fewer servers enough memory"
     )
 
 
 def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, str, float], ...]:
-    """What the sharing sets for pairs; nothing under the model `msr`, which has no NICs."""
+    """The rates that the sharing sets for pairs; none under the model `msr`, which has no NICs."""
     cluster = problem.cluster
     decided = None
     if problem.decides_rates:
@@ -88,7 +85,6 @@ def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, st
 
 
 def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
-    """In the order of their ranks."""
     graph, cluster = problem.graph, problem.cluster
     names = cluster.device_names
     found = []
@@ -103,11 +99,7 @@ def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
                 destination=names[message.destination],
                 bytes=int(graph.tensor_bytes[message.tensor]),
                 send_order=message.send_order,
-                rails={
-                    rail: share
-                    for rail, share in zip(cluster.rails, message.rails, strict=False)
-                    if share > 0
-                },
+                rails={r: x for r, x in zip(cluster.rails, message.rails, strict=False) if x > 0},
             )
         )
     return tuple(found)

@@ -11,7 +11,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
-from placewire.optimizer.engines import heft
+from placewire.optimizer.engines import heft, units
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.levels import carried
@@ -22,16 +22,10 @@ from placewire.optimizer.engines.search import Search
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.engines.structured import structured_starts
-from placewire.optimizer.engines.units import (
-    typical_transfer_seconds,
-    unit_of_operator,
-    unit_sums,
-    upward_rank,
-)
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 
-# A reduced problem with its undo, made when it is its turn; None where it is not worth it.
+# Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
 
 
@@ -50,9 +44,9 @@ def search(
     reporter: Reporter,
     clock: Clock,
 ) -> Solution:
-    """On each reduced graph of `levels`, coarsest first, then on the graph as given, from `starts`,
-    from new ones and from what was found before; before time.monotonic() is `until`, or as many
-    moves as the settings say. Each gets twice as much as the one before."""
+    """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
+    `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
+    or the settings' moves are used up; each search gets twice as much as the one before."""
     begun = [*starts, *starting_solutions(problem)]
     cost = Costing(problem).cost
     best_first = min(begun, key=lambda solution: cost(solution).key)
@@ -69,11 +63,10 @@ def search(
         part = _part(replace(settings, moves=moves), until, share)
         carry = [carried(problem, small, undo, solution) for solution in begun]
         end = time.monotonic() + part.time_limit_seconds
-        # Memory is counted too high on a reduced graph.
+        # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
-            found = improve(
-                small, part, reporter.elsewhere, [*carry, *starting_solutions(small)], end
-            )
+            begin = [*carry, *starting_solutions(small)]
+            found = improve(small, part, reporter.elsewhere, begin, end)
             device, priority = undo(found.device, found.priority)
             begun.append(Solution(device, priority, found.rates))
         clock.stage("solve")
@@ -86,9 +79,8 @@ def search(
 
 
 def _part(settings: SolveSettings, until: float, share: float) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * share))
     left = max(until - time.monotonic(), 0.0)
-    return replace(settings, moves=moves, time_limit_seconds=left * share)
+    return replace(settings, time_limit_seconds=left).part(share)
 
 
 def improve(
@@ -98,8 +90,8 @@ def improve(
     starts: list[Solution],
     until: float,
 ) -> Solution:
-    """The best of the starts and of what annealing makes of them before time.monotonic() is
-    `until`."""
+    """The best of the starts and of what annealing finds from them before time.monotonic() is
+    `until`. Raises InfeasibleError where all exceed a memory."""
     alone = best_single(problem)
     bound = lower_bound(problem).seconds
     if alone is not None:
@@ -109,19 +101,18 @@ def improve(
     found = Search(problem, settings, progress, until, bound).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
-    # One device wins a tie.
+    # In a tie one device is better.
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):
         return alone[0]
     return found.solution
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """HEFT, what the graph's structure suggests and, in case memory forbids these, packings; at
-    least one."""
-    rank = upward_rank(problem, typical_transfer_seconds(problem))
+    """At least one: by structure, HEFT's and, in case these exceed a memory, packings."""
+    rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
-    # Where HEFT finds no room, the packings and annealing with its memory penalty still may.
+    # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.quick(problem))
     found += [Solution(device, rank, None) for device in packed(problem)]
@@ -131,10 +122,10 @@ def starting_solutions(problem: Problem) -> list[Solution]:
 
 
 def _fastest_able(problem: Problem) -> IntArray:
-    """Each unit on the device that runs it fastest, memory ignored."""
-    unit = unit_of_operator(problem)
-    best = [unit_sums(unit, column) for column in problem.seconds.T]
-    fastest: IntArray = np.stack(best, axis=1).argmin(axis=1)[unit]
+    """int64[n]: each unit on the device that runs it fastest, memory ignored."""
+    unit = units.unit_of_operator(problem)
+    seconds = np.stack([units.unit_sums(unit, column) for column in problem.seconds.T])
+    fastest: IntArray = seconds.argmin(axis=0)[unit]
     return fastest
 
 

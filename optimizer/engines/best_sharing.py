@@ -1,8 +1,8 @@
-"""A placement for each way that the network may be shared, and the best of them.
+"""Finds a placement under each sharing of the network, and takes the best of them.
 
-A placement is only good for the sharing that it was found under, so each sharing is searched under
-itself. What one search found may still lead another somewhere better: every placement is tried
-under the other sharings too, and where it beats their own, searched on from there.
+A placement is good only for the sharing that it was found under, so each sharing has a search of
+its own. What one search found may still help another: every placement is tried under the other
+sharings too, and where it beats their own, their search goes on from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
@@ -22,9 +21,9 @@ from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
 
-# Of the time or moves, what searches from another sharing's placement may take together.
+# The part of the time or moves for all searches from another sharing's placement.
 _CROSSING_PART = 0.2
-# And what the bound of the best may take, where no budget of moves is given: proven once.
+# The part for the bound of the best placement, which is proven once; none with a budget of moves.
 _PROOF_PART = 0.2
 # Another sharing's placement is worth a search where it is better by this part.
 _WORTH_IT = 1e-3
@@ -38,12 +37,12 @@ def place_under_best_sharing(
     reduction: str = "auto",
     progress: Report | None = None,
 ) -> tuple[Placement, tuple[Placement, ...]]:
-    """(the best, one of each sharing in the given order). Steps that differ by less than TIE are
-    equal, and the first sharing wins; the problem's own sharing is ignored.
+    """(the best placement, one for each sharing in the given order). Steps that differ by less than
+    TIE are equal, and the first sharing wins; the problem's own sharing is ignored.
 
-    The time limit, or the moves, are for all of them together. Raises ValueError where no sharing
-    is given, InfeasibleError where none has a placement within the memories; a sharing without one
-    is left out.
+    The time limit, or the moves, are for all sharings together. A sharing without a placement
+    within the memories is left out. Raises ValueError where no sharing is given, InfeasibleError
+    where none has a placement.
     """
     if not sharings:
         raise ValueError("name at least one sharing")
@@ -52,7 +51,7 @@ def place_under_best_sharing(
     crossing, proof = (_CROSSING_PART, _PROOF_PART) if searches else (0.0, 0.0)
     if searches:
         settings = replace(settings, certify=0.0)
-    part = _part(settings, (1.0 - crossing - proof) / len(sharings))
+    part = settings.part((1.0 - crossing - proof) / len(sharings))
     found: dict[SharingName, Placement] = {}
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
@@ -61,17 +60,16 @@ def place_under_best_sharing(
             found[sharing] = place(shared, engine, part, reduction, report.next())
         except InfeasibleError as error:
             failed = error
-    if not found:
-        assert failed is not None
+    if failed is not None and not found:
         raise failed
     if crossing:
-        part = _part(settings, crossing / len(sharings))
+        part = settings.part(crossing / len(sharings))
         found = {sharing: _crossed(problem, sharing, found, part, report) for sharing in found}
     every = tuple(found.values())
     least = min(placement.step_seconds for placement in every)
     best = next(p for p in every if p.step_seconds <= least * (1 + TIE))
     if searches and settings.moves is None:
-        part = replace(_part(settings, proof), certify=1.0)
+        part = replace(settings.part(proof), certify=1.0)
         proven = _proven(problem, best, part, report)
         every = tuple(proven if p is best else p for p in every)
         best = proven
@@ -88,12 +86,6 @@ def _proven(
     return proven if proven.step_seconds <= best.step_seconds * (1 + 1e-9) else best
 
 
-def _part(settings: SolveSettings, part: float) -> SolveSettings:
-    moves = None if settings.moves is None else max(1, int(settings.moves * part))
-    limit = settings.time_limit_seconds * part
-    return replace(settings, moves=moves, time_limit_seconds=limit)
-
-
 def _crossed(
     problem: Problem,
     sharing: SharingName,
@@ -101,34 +93,28 @@ def _crossed(
     settings: SolveSettings,
     report: _Offset,
 ) -> Placement:
-    """The sharing's own placement, or what grew from another's where that is better."""
+    """The sharing's own placement, or a better one that was found from another sharing's."""
     own, shared = found[sharing], replace(problem, sharing=sharing)
-    better = []
-    for other, placement in found.items():
-        if other == sharing:
-            continue
-        tried = score(shared, solution_of(problem, placement))
-        if tried.excess == 0.0 and tried.step_seconds < own.step_seconds * (1 - _WORTH_IT):
-            better.append((tried.step_seconds, tried.solution))
+    others = (placement for other, placement in found.items() if other != sharing)
+    tried = [score(shared, solution_of(problem, placement)) for placement in others]
+    limit = own.step_seconds * (1 - _WORTH_IT)
+    better = [one for one in tried if one.excess == 0.0 and one.step_seconds < limit]
     if not better:
         return own
-    starts = [solution for _, solution in sorted(better, key=lambda row: row[0])]
+    starts = [one.solution for one in sorted(better, key=lambda one: one.step_seconds)]
     grown = place(shared, "auto", settings, "none", report.next(), starts)
     return grown if grown.step_seconds < own.step_seconds else own
 
 
 def solution_of(problem: Problem, placement: Placement) -> Solution:
-    """Devices and priorities that lead to the placement's orders, without its rates: for the
-    problem's graph under any sharing."""
+    """The placement's devices, and priorities that lead to its orders, without its rates."""
     graph, cluster = problem.graph, problem.cluster
     number = {name: d for d, name in enumerate(cluster.device_names)}
-    device: IntArray = np.array(
-        [number[placement.operators[name]] for name in graph.ids], dtype=np.int64
-    )
+    device = np.array([number[placement.operators[name]] for name in graph.ids], dtype=np.int64)
     order = [[graph.index_of[i] for i in placement.order[name]] for name in cluster.device_names]
     own = replace(problem, sharing=placement.sharing, model=placement.model)
     timeline = simulate(own, device, None, order, placement.rates)
-    # Operators that start together run as they are listed.
+    # Operators that start at the same time run in the order in which they are listed.
     listed = np.zeros(graph.operator_count)
     for row in order:
         listed[row] = np.arange(len(row))
@@ -138,7 +124,7 @@ def solution_of(problem: Problem, placement: Placement) -> Solution:
 
 
 class _Offset:
-    """Reports of one search after the other: time and moves go on, the incumbent never rises."""
+    """Joins the reports of several searches: time and moves go on, the incumbent never rises."""
 
     def __init__(self, progress: Report | None) -> None:
         self._progress, self._began = progress, time.monotonic()

@@ -1,10 +1,10 @@
-"""Repeated blocks of a graph: the layers of a deep model, found by what they look like.
+"""Finds the repeated blocks of a graph, like the layers of a deep model, by how they look.
 
-Each operator gets a label from its type, signature and sizes (and its times where there are no
-signatures: measured times of like operators differ), refined a few times by the labels around it
-(Weisfeiler-Leman). Operators of one label are the same position of several blocks,
-in the order of the graph; the backward half of a model meets its layers in reverse, which the edges
-between positions tell.
+Each operator gets a label from its type, signature and sizes (from its times too, but only where
+the graph has no signatures, as measured times of like operators differ), refined a few times by the
+labels around it (Weisfeiler-Leman). Operators of one label have the same position in several
+blocks, in the order of the graph. The backward half of a model meets its layers in reverse, as
+the edges between positions show.
 """
 
 from __future__ import annotations
@@ -15,41 +15,37 @@ from collections import Counter, deque
 import numpy as np
 from numpy.typing import NDArray
 
-from placewire.optimizer.arrays import BoolArray, IntArray
+from placewire.optimizer.arrays import BoolArray, IntArray, row_starts
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
-# A signature names its operands, which are others in every block.
+# A signature names its operands, which differ from block to block.
 _OPERAND = re.compile(r"%\w+")
 _REFINEMENTS = 3
 _LEAST_BLOCKS = 3
-# So many operators of one block may look alike.
+# The most operators of one block that may look alike.
 _MOST_ALIKE = 16
 _NEARLY = 0.8
 _Hashes = NDArray[np.uint64]
 
 
 def repeated_blocks(graph: OperatorGraph) -> IntArray:
-    """int64[positions, blocks]: the operator at each position of each block; (0, 0) where nothing
-    repeats at least three times. No operator occurs twice."""
+    """int64[positions, blocks]: the operator at each position of each block, none of them twice;
+    shape (0, 0) where nothing repeats at least _LEAST_BLOCKS times."""
     label = _labels(graph)
     _, cls, counts = np.unique(label, return_inverse=True, return_counts=True)
     blocks = _block_count(counts)
     if blocks is None:
         return np.empty((0, 0), dtype=np.int64)
-    position = np.empty(graph.operator_count, dtype=np.int64)
-    position[graph.topological_order] = np.arange(graph.operator_count)
-    rows = []
     inside = np.flatnonzero((counts % blocks == 0) & (counts <= _MOST_ALIKE * blocks))
-    members = np.lexsort((position, cls))
-    first = np.concatenate([[0], np.cumsum(counts)])
-    for c in inside.tolist():
-        # Several of one block look alike: they follow each other in the graph.
-        rows.append(members[first[c] : first[c + 1]].reshape(blocks, -1).T)
+    members = np.lexsort((graph.position, cls))
+    first = row_starts(cls, len(counts))
+    # Operators that look alike within one block follow each other in the graph.
+    rows = [members[first[c] : first[c + 1]].reshape(blocks, -1).T for c in inside.tolist()]
     return _aligned(graph, np.concatenate(rows).astype(np.int64))
 
 
 def _block_count(counts: IntArray) -> int | None:
-    """The most blocks that explain nearly as many operators as any number does."""
+    """The largest number of blocks that explains nearly as many operators as any other does."""
     sizes = Counter(counts.tolist())
     covered = {
         times: sum(
@@ -74,7 +70,7 @@ def _mixed(values: _Hashes) -> _Hashes:
 
 
 def _labels(graph: OperatorGraph) -> _Hashes:
-    """uint64[n], equal for operators that look alike as far as _REFINEMENTS edges away."""
+    """uint64[n], equal for operators that look alike up to _REFINEMENTS edges away."""
     signatures = [_OPERAND.sub("%", signature) for signature in graph.signatures]
     pairs = list(zip(graph.types, signatures, strict=True))
     number = {pair: k for k, pair in enumerate(dict.fromkeys(pairs))}
@@ -95,12 +91,9 @@ def _labels(graph: OperatorGraph) -> _Hashes:
 
 
 def _aligned(graph: OperatorGraph, table: IntArray) -> IntArray:
-    """The same rows, each turned round where its edges say that it counts the blocks backwards."""
+    """The same rows, each reversed where its edges show that it counts the blocks backwards."""
     positions, blocks = table.shape
-    row = np.full(graph.operator_count, -1, dtype=np.int64)
-    column = np.zeros(graph.operator_count, dtype=np.int64)
-    row[table] = np.arange(positions)[:, None]
-    column[table] = np.arange(blocks)[None, :]
+    row, column = places_in(table, graph.operator_count)
     source, target = _neighbours(graph, row >= 0)
     used = (row[source] >= 0) & (row[target] >= 0) & (row[source] != row[target])
     source, target = source[used], target[used]
@@ -115,18 +108,26 @@ def _aligned(graph: OperatorGraph, table: IntArray) -> IntArray:
         if vote:
             for p, q in ((a, b), (b, a)):
                 votes.setdefault(p, {})[q] = 1 if vote > 0 else -1
-    position = np.empty(graph.operator_count, dtype=np.int64)
-    position[graph.topological_order] = np.arange(graph.operator_count)
-    return _turned(table, votes, np.argsort(position[table].min(axis=1), kind="stable").tolist())
+    earliest_first = np.argsort(graph.position[table].min(axis=1), kind="stable")
+    return _turned(table, votes, earliest_first.tolist())
+
+
+def places_in(table: IntArray, operators: int) -> tuple[IntArray, IntArray]:
+    """(row, column) int64[operators] of each operator in the table; row -1 where it has none."""
+    row = np.full(operators, -1, dtype=np.int64)
+    column = np.zeros(operators, dtype=np.int64)
+    row[table] = np.arange(table.shape[0])[:, None]
+    column[table] = np.arange(table.shape[1])[None, :]
+    return row, column
 
 
 def _neighbours(graph: OperatorGraph, inside: BoolArray) -> tuple[IntArray, IntArray]:
-    """Edges, and pairs that one operator outside the blocks joins."""
+    """(source, target) of edges, and of pairs that an operator outside the blocks joins."""
     source, target, _ = graph.edges
-    outside = np.concatenate([source, target]), np.concatenate([target, source])
-    joins = ~inside[outside[0]] & inside[outside[1]]
-    order = np.lexsort((outside[1][joins], outside[0][joins]))
-    middle, ends = outside[0][joins][order], outside[1][joins][order]
+    middle, ends = np.concatenate([source, target]), np.concatenate([target, source])
+    joins = ~inside[middle] & inside[ends]
+    order = np.lexsort((ends[joins], middle[joins]))
+    middle, ends = middle[joins][order], ends[joins][order]
     same = middle[1:] == middle[:-1]
     return (
         np.concatenate([source, ends[:-1][same]]).astype(np.int64),
@@ -137,7 +138,7 @@ def _neighbours(graph: OperatorGraph, inside: BoolArray) -> tuple[IntArray, IntA
 def _turned(
     table: IntArray, votes: dict[int, dict[int, int]], earliest_first: list[int]
 ) -> IntArray:
-    """Rows that no vote joins are taken as they begin: forward."""
+    """The rows in one direction, that of the earliest row among all that votes join."""
     direction = np.zeros(len(table), dtype=np.int64)
     for first in earliest_first:
         if direction[first]:

@@ -1,4 +1,4 @@
-"""What a state costs, compiled: the step with a charge for what a device's memory lacks."""
+"""The compiled cost of a state: its step, with a charge for memory that a device lacks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from placewire.optimizer.problem import Problem
 
 @dataclass(frozen=True)
 class Found:
-    """A state with what it costs: seconds, the charge for memory included. rates are those that it
-    was found under, None where they follow the traffic or are no decision."""
+    """A state with its cost: seconds, the charge for memory included. rates: those that it was
+    found under; None where they follow the traffic or are not decided."""
 
     device: IntArray
     priority: FloatArray
@@ -35,7 +35,7 @@ class Found:
 
 
 class Costing:
-    """reference: seconds that no sensible step exceeds; check_memory: whether memory may bind."""
+    """reference: seconds that no sensible step exceeds. check_memory: as `memory_may_bind` says."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -45,26 +45,25 @@ class Costing:
         self.check_memory = memory_may_bind(problem)
 
     def cost(self, solution: Solution, rates: FloatArray | None = None) -> Found:
-        """One state, under rates float64[S, S, R], or by the rule where they are decided."""
+        """The cost under rates float64[S, S, R]; None: decided rates are set by the rule."""
         priority = np.ascontiguousarray(solution.priority, dtype=np.float64)
         device = np.ascontiguousarray(solution.device, dtype=np.int64)
         seconds, excess = cost(self.tables, self.scoring(rates), device, priority)
         return Found(device, priority, solution.rates, seconds, excess)
 
     def scoring(self, rates: FloatArray | None) -> Scoring:
-        """rates float64[S, S, R] held for every state; None: by the rule where they are decided."""
-        decided = self.problem.decides_rates
-        if rates is None:
+        """rates float64[S, S, R]: held for every state; None: decided rates are set by the rule."""
+        by_rule = rates is None and self.problem.decides_rates
+        if by_rule:
             servers, rails = self.tables.nic_rates.shape
             rates = np.zeros((servers, servers, rails))
-            if not decided:
-                rates = np.ascontiguousarray(self.problem.rates_in_force(None))
-            return Scoring(decided, self.check_memory, self.reference, rates)
-        return Scoring(False, self.check_memory, self.reference, rates)
+        elif rates is None:
+            rates = np.ascontiguousarray(self.problem.rates_in_force(None))
+        return Scoring(by_rule, self.check_memory, self.reference, rates)
 
 
 def memory_may_bind(problem: Problem) -> bool:
-    """False where everything, buffers included, fits onto the smallest device at once."""
+    """False where everything at once, buffers included, fits onto the smallest device."""
     graph = problem.graph
     readers = np.diff(graph.consumers_start)
     most = graph.weight_bytes.sum() + graph.activation_bytes.sum()

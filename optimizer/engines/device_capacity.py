@@ -1,9 +1,9 @@
-"""Which device may still take which operator: co-location and memory, as they fill up.
+"""Tracks which device may still take which operator, while co-location and memory restrict it.
 
 Memory is counted as the papers count it: a static sum, here with activations as if all were held at
-once. Where that fits nowhere, weights alone are counted, since activations come and go. What was
-placed so may still not run within the memories, for buffers of messages above all, of which static
-sums know nothing: then it is placed again with ever less of each memory.
+once. Where that fits nowhere, weights alone are counted, since activations come and go. A placement
+found so may still exceed a memory, above all because of message buffers, which a static sum does
+not contain; then the operators are placed again with ever less of each memory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ _PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6)
 
 
 class DeviceCapacities:
-    """A unit is one co-location group, or one operator outside any; its first operator to be placed
-    decides for all of it.
+    """The first operator of a unit that is placed decides the device of the whole unit.
 
-    unit [n]; needed bytes [units]; left_bytes [D]; device [n], -1 for what is nowhere
-    yet.
+    unit [n]; needed [units] bytes; left_bytes [D]; device [n], -1 for operators not placed yet.
     """
 
     def __init__(
         self, problem: Problem, *, count_activations: bool = True, part: float = 1.0
     ) -> None:
-        """part: of each memory that may be filled."""
+        """part: the part of each memory that may be filled."""
         graph = problem.graph
         unit = unit_of_operator(problem)
         size = graph.weight_bytes + (graph.activation_bytes if count_activations else 0)
@@ -43,23 +41,23 @@ class DeviceCapacities:
         self._home = [-1] * len(self.needed)
 
     def home(self, operator: int) -> int:
-        """Where the operator's unit is, -1 while it is nowhere."""
+        """The device of the operator's unit, -1 while it is not placed."""
         return self._home[self.unit[operator]]
 
     def can_run(self, operator: int, device: int) -> bool:
-        """The device has times for all of the operator's unit."""
+        """Whether the device has times for every operator of the unit."""
         return self._able[self.unit[operator]][device]
 
     def takes(self, operator: int, device: int) -> bool:
-        """Once False it stays so: memory is never given back."""
+        """Whether the unit may go to the device; once False it stays so: memory is never freed."""
         unit = self.unit[operator]
         if self._home[unit] >= 0:
             return self._home[unit] == device
         return self._able[unit][device] and self.needed[unit] <= self.left_bytes[device]
 
     def roomiest(self, operator: int) -> int:
-        """Best effort where no device takes it: the most memory left among those that can run it,
-        its unit's own if there is one. Raises InfeasibleError where none can."""
+        """For an operator that no device takes: its unit's device, or the one with most memory left
+        of those that can run it. Raises InfeasibleError where none can."""
         if self.home(operator) >= 0:
             return self.home(operator)
         able = [d for d in range(len(self.left_bytes)) if self.can_run(operator, d)]
@@ -78,24 +76,22 @@ class DeviceCapacities:
 def within_memory(
     problem: Problem, engine: str, attempt: Callable[[DeviceCapacities], Solution | None]
 ) -> Solution:
-    """The first solution of `attempt` that runs within the memories. It is tried with activations
-    counted, then with weights alone, each time with ever less of the memories; it gives None where
-    a unit finds no device.
+    """The first solution of `attempt` that runs within the memories. It is called with activations
+    counted, then with weights alone, each time with ever less of the memories; it returns None
+    where a unit finds no device.
 
-    Raises InfeasibleError where it always does. Where nothing runs within the memories, the first
-    that was placed at all is returned, which the registry then refuses.
+    Raises InfeasibleError where it always returns None. Where no solution runs within the memories,
+    returns the first, which `place` then refuses.
     """
     first = None
-    for count_activations in (True, False):
+    for counts in (True, False):
         for part in _PARTS:
-            solution = attempt(
-                DeviceCapacities(problem, count_activations=count_activations, part=part)
-            )
+            solution = attempt(DeviceCapacities(problem, count_activations=counts, part=part))
             if solution is None:
                 break
             if fits(problem, solution):
                 return solution
-            first = solution if first is None else first
+            first = first or solution
     if first is None:
         raise InfeasibleError(no_capacity(engine))
     return first
@@ -109,11 +105,9 @@ def no_capacity(engine: str) -> str:
 
 
 def fits(problem: Problem, solution: Solution) -> bool:
-    """Whether the simulated peaks are within the memories, rates following the traffic."""
+    """Whether the simulated peaks are within the memories, under rates that follow the traffic."""
     if not memory_may_bind(problem):
         return True
-    rates = None
-    if problem.decides_rates:
-        rates = starting_rates(problem, solution.device)
+    rates = starting_rates(problem, solution.device) if problem.decides_rates else None
     timeline = simulate(problem, solution.device, solution.priority, None, rates)
     return bool((timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all())

@@ -1,4 +1,4 @@
-"""What a placement method is: an engine, as it is registered and asked for."""
+"""The type of a placement method, an *engine*, and the registry of all engines."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def takes_all(problem: Problem) -> Refusal | None:
 
 @dataclass(frozen=True)
 class Engine:
-    """A placement method. Any may be asked under any model and sharing: each decides by a view of
-    its own, and what it finds is scored, and checked, under the problem's.
+    """A placement method. It works under any model and sharing: it decides by a view of its own,
+    and its answer is scored and checked under the problem's.
 
-    summary, paper, section: for people; paper is "" for our own. decides: what of a solution it
-    gives. sees: the network by which it decides. memory: what it knows of it; whatever that is, a
-    placement that exceeds a memory is refused. unlike: what it makes of devices of unlike types.
-    accepts: why it does not take a problem, None where it does; it is asked about the reduced one.
-    reduction: what `auto` means for it; None: by the graph's size. options: add options of its own
-    to `optimizer solve`, which come as SolveSettings.options by their `dest`; of these,
-    output_options name files to write.
+    summary, paper, section: for people; paper is "" for Placewire's own. decides: the parts of a
+    solution that it decides. sees: the network by which it decides. memory: how it counts memory (a
+    placement that exceeds a memory is refused all the same). unlike: how it treats devices of
+    different types. accepts: returns why it does not take a reduced problem, None where it does.
+    reduction: the reduction that `auto` means for it; None: by the graph's size. options: each adds
+    arguments to `optimizer solve`, which come as SolveSettings.options by their `dest`;
+    output_options: those of them that name files to write.
     """
 
     summary: str

@@ -1,5 +1,8 @@
-"""What a training step looks like from afar: an order of its units through the model, in which a
-layer's forward and backward halves are neighbours, and the tails that hang off its main chain."""
+"""Finds the coarse structure of a training step: its layers in order, and the tails of the chain.
+
+In the order of layers, a layer's forward and backward halves are neighbours. A tail hangs off the
+main chain, like a weight's update.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,20 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.kernels.graphs.heads import joined_units
 
-# Components smaller than this keep their recorded order.
+# Components with fewer units keep their recorded order.
 _LEAST_TO_ORDER = 8
-# Up to so many, all eigenvectors at once take less time than the import of scipy.sparse.
+# Up to so many units, all eigenvectors take less time than the import of scipy.sparse.
 _DENSE_UP_TO = 400
-# Of the largest degree: pushes the Laplacian off singularity, so that it can be factorised.
+# This part of the largest degree is added to the singular Laplacian, so that it can be factorised.
 _SHIFT = 1e-6
 
 
 def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
-    """int64[units]: units by the Fiedler vector of the graph without directions (Fiedler 1973), one
+    """int64[units]: units by the Fiedler vector of the undirected graph (Fiedler 1973), one
     component after the other, the largest first.
 
-    Tensors pull their ends together by the root of their bytes. Forward and backward operators of a
-    layer hold on to each other by its activations, so that the order runs along the layers, and
-    neighbours in it are cheap to keep on one server.
+    The weight of an edge is the root of its tensor's bytes. A layer's activations join its forward
+    and backward operators, so that the order runs along the layers.
     """
     count = int(unit.max(initial=-1)) + 1
     source, target, tensor = graph.edges
@@ -48,19 +50,16 @@ def spectral_order(graph: OperatorGraph, unit: IntArray) -> IntArray:
 def _fiedler(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
     """float64[size]: the eigenvector of the second smallest eigenvalue of the Laplacian, its sign
     fixed by its first entry that is not 0."""
-    second = _dense_second if size <= _DENSE_UP_TO else _sparse_second
-    vector = second(size, u, v, pull)
+    if size <= _DENSE_UP_TO:
+        laplacian = np.zeros((size, size))
+        np.subtract.at(laplacian, (u, v), pull)
+        laplacian += laplacian.T
+        np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+        vector: FloatArray = np.linalg.eigh(laplacian).eigenvectors[:, 1]
+    else:
+        vector = _sparse_second(size, u, v, pull)
     turned: FloatArray = vector * np.sign(vector[np.flatnonzero(np.abs(vector) > 1e-12)[0]])
     return turned
-
-
-def _dense_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
-    laplacian = np.zeros((size, size))
-    np.subtract.at(laplacian, (u, v), pull)
-    laplacian += laplacian.T
-    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
-    vector: FloatArray = np.linalg.eigh(laplacian).eigenvectors[:, 1]
-    return vector
 
 
 def _sparse_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> FloatArray:
@@ -71,17 +70,18 @@ def _sparse_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> Flo
     laplacian = csgraph.laplacian(half + half.T).tocsc()
     shift = _SHIFT * float(laplacian.diagonal().max())
     raised = laplacian + diags(np.full(size, shift))
-    begin = np.linspace(-1.0, 1.0, size)  # no random start: the same graph gives the same order
+    begin = np.linspace(-1.0, 1.0, size)  # not random, so that a graph always gives the same order
     _, vectors = eigsh(raised.tocsc(), k=2, sigma=0.0, which="LM", v0=begin, tol=1e-6)
     vector: FloatArray = vectors[:, 1]
     return vector
 
 
 def tail_groups(graph: OperatorGraph) -> list[list[int]]:
-    """Operators by the co-location group at their end: the group's last operators, and whatever
-    has all of its readers there. In a training step: a weight's update with its gradient.
+    """The tail of each co-location group that ends in an operator without readers, and the group's
+    other operators. A tail is that operator, and every operator whose readers are all in the tail:
+    in a training step, a weight's update with its gradient.
 
-    Only groups with a reader-less operator; in the order of their first tail operator.
+    In the order of each tail's first operator.
     """
     key = graph.colocation.tolist()
     home = [-1] * graph.operator_count  # the key of the group at whose end an operator hangs

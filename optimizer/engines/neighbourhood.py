@@ -1,13 +1,11 @@
-"""Which operators an annealing move may carry to another device together."""
+"""The sets of operators that one annealing move may take to another device together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.engines.blocks import repeated_blocks
+from placewire.optimizer.arrays import IntArray, row_starts
+from placewire.optimizer.engines.blocks import places_in, repeated_blocks
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.units import unit_of_operator, unit_rows
 from placewire.optimizer.kernels.annealing.neighbours import balls, chains
@@ -15,28 +13,27 @@ from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.fusion import fuse, operator_delay
 
-if TYPE_CHECKING:
-    from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
-
 _CHAIN_LENGTHS = (2, 4, 16)
 _BALL_SIZES = (5, 12, 30)
 _STRETCHES = (8, 24, 80, 240)
 _ALPHA_QUANTILES = (0.0, 0.5, 0.8)
-# Above this many operators fusion at several thresholds takes seconds; the other sets must do.
+# With more operators, fusion at several thresholds takes seconds, and the other sets must suffice.
 _FUSE_UP_TO = 20_000
 
+# Sets as CSR: (start int64[sets + 1], members int64[...]).
 Rows = tuple[IntArray, IntArray]
 
 
 def make_neighbourhood(problem: Problem) -> Neighbourhood:
-    """Single units, units with one consumer's, chains along the consumer of the largest tensor,
-    the clusters that operator fusion finds at several thresholds, balls around units, stretches of
-    the order that runs through the model, and the tails of the main chain. Units are whole
-    co-location groups, so no move separates one. With them the repeated blocks."""
+    """Single units, pairs of producer and consumer, chains along the consumer of the largest
+    tensor, the clusters that operator fusion finds at several thresholds, balls around units,
+    stretches of the order that runs through the model, the tails of the main chain, and the
+    repeated blocks. Units are whole co-location groups, so no move separates one."""
     unit = unit_of_operator(problem)
     unit_start, unit_members = unit_rows(unit)
     count = len(unit_start) - 1
-    rows = [_singles(count), *_along_tensors(problem, unit, count)]
+    rows: list[Rows] = [(np.arange(count + 1), np.arange(count))]
+    rows += _along_tensors(problem, unit, count)
     rows += [*_stretches(spectral_order(problem.graph, unit)), _tails(problem, unit)]
     if problem.graph.operator_count <= _FUSE_UP_TO:
         rows.append(_clusters(problem, unit))
@@ -44,21 +41,14 @@ def make_neighbourhood(problem: Problem) -> Neighbourhood:
     start, members = _operators(start, units, unit_start, unit_members)
     of_start, of_sets = _transposed(start, members, problem.graph.operator_count)
     table = np.ascontiguousarray(repeated_blocks(problem.graph))
-    row = np.full(problem.graph.operator_count, -1, dtype=np.int64)
-    column = np.zeros(problem.graph.operator_count, dtype=np.int64)
-    row[table] = np.arange(table.shape[0])[:, None]
-    column[table] = np.arange(table.shape[1])[None, :]
+    places = places_in(table, problem.graph.operator_count)
     return Neighbourhood(
-        start, members, of_start, of_sets, unit, unit_start, unit_members, table, row, column
+        start, members, of_start, of_sets, unit, unit_start, unit_members, table, *places
     )
 
 
-def _singles(count: int) -> Rows:
-    return np.arange(count + 1, dtype=np.int64), np.arange(count, dtype=np.int64)
-
-
 def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
-    """Pairs, chains and balls, all along edges between units, the largest tensor first."""
+    """Pairs, chains and balls along edges between units; the largest tensor comes first."""
     graph = problem.graph
     source, target, tensor = graph.edges
     u, v, size = unit[source], unit[target], graph.tensor_bytes[tensor]
@@ -68,18 +58,16 @@ def _along_tensors(problem: Problem, unit: IntArray, count: int) -> list[Rows]:
     found: list[Rows] = [(np.arange(0, pairs.size + 1, 2), pairs.reshape(-1))]
     following = np.full(count, -1, dtype=np.int64)
     order = np.argsort(size, kind="stable")
-    following[u[order]] = v[order]  # the last assignment stays: the largest
+    following[u[order]] = v[order]  # of several assignments the last stays, the largest tensor's
     found.append(chains(following, np.array(_CHAIN_LENGTHS)))
     ends = np.concatenate([u, v]), np.concatenate([v, u]), np.concatenate([size, size])
     order = np.lexsort((ends[1], -ends[2], ends[0]))
-    near_start = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(ends[0], minlength=count), out=near_start[1:])
-    found.append(balls(near_start, ends[1][order], np.array(_BALL_SIZES)))
+    found.append(balls(row_starts(ends[0], count), ends[1][order], np.array(_BALL_SIZES)))
     return found
 
 
 def _stretches(order: IntArray) -> list[Rows]:
-    """Neighbours in the order, in windows that overlap by half."""
+    """Windows of the order that overlap by half, of several sizes."""
     found = []
     for size in _STRETCHES:
         first = np.arange(0, max(len(order) - size + 1, 0), size // 2)
@@ -110,8 +98,8 @@ def _clusters(problem: Problem, unit: IntArray) -> Rows:
 
 
 def _joined(rows: list[Rows], count: int) -> Rows:
-    """Without the sets that no single unit and yet more than half of the graph: to move one of
-    those is only a renaming of devices."""
+    """All sets, except those of several units that are more than half of the graph: to move such a
+    set hardly differs from renaming the devices."""
     lengths = np.concatenate([np.diff(start) for start, _ in rows])
     flat = np.concatenate([units for _, units in rows])
     kept = (lengths == 1) | ((2 * lengths <= count) & (lengths > 0))
@@ -123,7 +111,7 @@ def _joined(rows: list[Rows], count: int) -> Rows:
 def _operators(
     start: IntArray, units: IntArray, unit_start: IntArray, unit_members: IntArray
 ) -> Rows:
-    """Rows of units become rows of their operators."""
+    """Sets of units as sets of their operators."""
     sizes = np.diff(unit_start)[units]
     ends = np.cumsum(sizes)
     offset = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
@@ -132,8 +120,6 @@ def _operators(
 
 
 def _transposed(start: IntArray, members: IntArray, n: int) -> Rows:
-    """CSR by operator: the sets that it is in."""
-    of_start = np.zeros(n + 1, dtype=np.int64)
-    np.cumsum(np.bincount(members, minlength=n), out=of_start[1:])
+    """The sets that each operator is in, as CSR by operator."""
     which = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    return of_start, which[np.argsort(members, kind="stable")].astype(np.int64)
+    return row_starts(members, n), which[np.argsort(members, kind="stable")].astype(np.int64)

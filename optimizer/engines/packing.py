@@ -1,7 +1,7 @@
 """Starts for models that no single device can hold: cuts of an order that runs through the model.
 
-Two orders are tried: the recorded sort, and the sort folded at its middle, which puts the backward
-half of a layer beside its forward half, where the activations between them stay at home.
+Two orders are tried: the recorded sort, and the sort folded at its middle. Folding puts the
+backward half of a layer beside its forward half, so that activations between them are not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILLS = 24
 
 
 def packed(problem: Problem) -> list[IntArray]:
-    """Up to eight device arrays int64[n]; their simulated memory may still exceed a device."""
+    """Up to eight device arrays int64[n], whose simulated peaks may still exceed a memory."""
     graph = problem.graph
     if not graph.operator_count:
         return []
@@ -25,7 +25,7 @@ def packed(problem: Problem) -> list[IntArray]:
     able = unit_able(problem, unit)
     activations = graph.weight_bytes + graph.activation_bytes
     found = []
-    for key in (_depth(problem), _folded(problem)):
+    for key in (graph.position, _folded(problem)):
         first = np.full(len(able), np.inf)
         np.minimum.at(first, unit, key)
         order = np.argsort(first, kind="stable").astype(np.int64)
@@ -33,12 +33,6 @@ def packed(problem: Problem) -> list[IntArray]:
             for fill in _tightest_and_full(problem, order, unit_sums(unit, size), able):
                 found.append(fill[unit])
     return found
-
-
-def _depth(problem: Problem) -> FloatArray:
-    position = np.empty(problem.graph.operator_count)
-    position[problem.graph.topological_order] = np.arange(problem.graph.operator_count)
-    return position
 
 
 def _folded(problem: Problem) -> FloatArray:
@@ -58,11 +52,10 @@ def _folded(problem: Problem) -> FloatArray:
 def _tightest_and_full(
     problem: Problem, order: IntArray, sizes: FloatArray, able: BoolArray
 ) -> list[IntArray]:
-    """The cuts with the least and with the largest usable fill of each device."""
+    """The cuts that fill each device least, and most, of those within the memories."""
     fits = []
     for k in range(1, _FILLS + 1):
-        room = problem.cluster.memory_bytes.astype(np.float64) * (k / _FILLS)
-        where = cut(order, sizes, able, room)
+        where = cut(order, sizes, able, problem.cluster.memory_bytes.astype(float) * (k / _FILLS))
         if where[0] >= 0:
             fits.append(where)
     return [fits[0], fits[-1]] if len(fits) > 1 else fits

@@ -1,16 +1,16 @@
-"""The one way from a problem to a checked placement of the user's graph, whatever the engine."""
+"""Finds a checked placement for a problem with any engine; the one way that all callers use."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from placewire.optimizer.bounds import Bound, lower_bound
+from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
@@ -26,15 +26,14 @@ from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
 from placewire.optimizer.reductions.contract import Undo
 
-# Of the time limit, what a stronger bound may take where the gap is still open: more on graphs so
-# small that the search has long converged by then.
+# The part of the time limit that a stronger bound may take where the gap is still open: more on
+# graphs of at most _SMALL operators, whose search converges long before.
 _BOUND_PART, _BOUND_PART_SMALL, _SMALL = 0.25, 0.5, 600
-# With more operators even its first model takes too long.
+# With more operators even the first model of a stronger bound takes too long.
 _BOUND_UP_TO = 6_000
-# Seconds per operator that writing the answer down and checking it take, and what part of the time
-# limit may be set aside for that.
+# Seconds per operator to write down and check the answer, and its largest part of the limit.
 _CLOSING_SECONDS, _CLOSING_PART = 8e-5, 0.3
-# What the allocator of rates may take after an engine, as a part of the time limit.
+# The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
 
 
@@ -46,17 +45,18 @@ def place(
     progress: Report | None = None,
     starts: Sequence[Solution] = (),
 ) -> Placement:
-    """Reduce, solve, expand, refine (auto), schedule, allocate rates, bound (auto), check.
+    """Reduces, solves, expands, refines (auto), schedules, allocates rates, bounds (auto), checks.
 
-    starts: solutions of the graph as given that `auto` may begin with, beside its own.
+    starts: solutions of the graph as given with which `auto` may begin, beside its own.
 
     Raises InfeasibleError where no placement within the memories was found, EngineRefusedError
-    where the problem is none that the engine takes, OutOfTimeError where it had none in time,
-    UnknownMethodError for an engine, scheduler or reduction of no such name. An engine's answer
-    that breaks a rule is our mistake, and an AssertionError.
+    where the engine does not take the problem, OutOfTimeError where the engine found nothing in
+    time, UnknownMethodError where the engine, scheduler or reduction does not exist. An engine's
+    answer that breaks a rule is a mistake of the program, and raises AssertionError.
     """
     method = ENGINES.load(engine)
     clock = Clock()
+    budget = _Budget(problem, settings, clock)
     with Reporter(progress, clock) as reporter:
         bound = lower_bound(problem)
         if engine != "single":
@@ -72,15 +72,16 @@ def place(
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
         if engine == "auto":
-            solution = _searched(problem, small, undo, reduction, settings, starts, reporter, clock)
+            solution = _searched(budget, small, undo, reduction, starts, reporter)
         else:
-            within = _for_engine(problem, settings, clock)
-            found = method.solve(small, within, reporter.aside)
+            found = method.solve(small, budget.for_engine, reporter.aside)
             device, priority = undo(found.device, found.priority)
             solution = Solution(device, priority, found.rates)
             clock.stage("solve")
         solution = schedule(problem, solution, settings.scheduler)
-        best = score(problem, solution, until=_rates_until(problem, engine, settings, clock))
+        # `auto` knows good rates already, and a budget of moves sets no time limit.
+        unlimited = engine == "auto" or settings.moves is not None
+        best = score(problem, solution, until=math.inf if unlimited else budget.end)
         if best.excess > 0.0:
             raise InfeasibleError(
                 f"{engine} found a placement that exceeds a device's memory by {best.excess:.1%}; "
@@ -88,8 +89,8 @@ def place(
             )
         clock.stage("rates")
         reporter.known(incumbent=best.step_seconds)
-        if engine == "auto" and _strengthens(problem, settings):
-            bound = _stronger(problem, bound, best.step_seconds, settings, clock, reporter)
+        if engine == "auto" and budget.strengthens:
+            bound = _stronger(budget, bound, best.step_seconds, reporter)
         placement = assemble(
             problem, best.solution, bound, single_device_seconds=single_seconds,
             engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
@@ -101,88 +102,79 @@ def place(
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 
 
+@dataclass(frozen=True)
+class _Budget:
+    """Divides the time limit of one solve. Times are those of time.monotonic()."""
+
+    problem: Problem
+    settings: SolveSettings
+    clock: Clock
+
+    @property
+    def end(self) -> float:
+        """When the answer must be there, to be written down and checked."""
+        limit = self.settings.time_limit_seconds
+        needed = _CLOSING_SECONDS * self.problem.graph.operator_count
+        return self.clock.began + limit - min(needed, _CLOSING_PART * limit)
+
+    @property
+    def for_engine(self) -> SolveSettings:
+        """The settings with the time that is left for the engine itself."""
+        rates = _RATES_PART if self.problem.decides_rates else 0.0
+        left = self.end - time.monotonic() - rates * self.settings.time_limit_seconds
+        return replace(self.settings, time_limit_seconds=max(left, 0.0))
+
+    @property
+    def strengthens(self) -> bool:
+        """Whether to search a stronger bound: not with a budget of moves, which is repeatable."""
+        return self.settings.moves is None and self.problem.graph.operator_count <= _BOUND_UP_TO
+
+    @property
+    def bound_seconds(self) -> float:
+        part = self.settings.certify
+        if part is None:
+            is_small = self.problem.graph.operator_count <= _SMALL
+            part = _BOUND_PART_SMALL if is_small else _BOUND_PART
+        return part * self.settings.time_limit_seconds
+
+    @property
+    def search_end(self) -> float:
+        """When the search of `auto` ends."""
+        return self.end - (self.bound_seconds if self.strengthens else 0.0)
+
+
 def _searched(
-    problem: Problem,
+    budget: _Budget,
     small: Problem,
     undo: Undo,
     reduction: str,
-    settings: SolveSettings,
     starts: Sequence[Solution],
     reporter: Reporter,
-    clock: Clock,
 ) -> Solution:
-    """On the reduced problem, under `auto` on milder ones between it and the graph as given, and on
-    the graph as given."""
+    """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
+    # Another engine does not load these.
     from placewire.optimizer.engines import auto
     from placewire.optimizer.engines.levels import level_sizes, milder
 
+    problem = budget.problem
     few, many = small.graph.operator_count, problem.graph.operator_count
-    same = unchanged(problem, small)
-    levels: list[auto.Level] = [] if same else [lambda: (small, undo)]
+    levels: list[auto.Level] = [] if unchanged(problem, small) else [lambda: (small, undo)]
     if levels and reduction == "auto":
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
-    until = _search_until(problem, settings, clock)
-    return auto.search(problem, levels, settings, until, starts, reporter, clock)
+    settings, clock = budget.settings, budget.clock
+    return auto.search(problem, levels, settings, budget.search_end, starts, reporter, clock)
 
 
-def _for_engine(problem: Problem, settings: SolveSettings, clock: Clock) -> SolveSettings:
-    """With what is left of the time limit, less what comes after the engine."""
-    rates = _RATES_PART * settings.time_limit_seconds if problem.decides_rates else 0.0
-    left = clock.began + settings.time_limit_seconds - time.monotonic()
-    left -= rates + _closing_seconds(problem, settings)
-    return replace(settings, time_limit_seconds=max(left, 0.0))
-
-
-def _rates_until(problem: Problem, engine: str, settings: SolveSettings, clock: Clock) -> float:
-    """time.monotonic(); without end with a budget of moves, and for `auto`, whose search knows good
-    rates already."""
-    if engine == "auto" or settings.moves is not None:
-        return math.inf
-    return clock.began + settings.time_limit_seconds - _closing_seconds(problem, settings)
-
-
-def _closing_seconds(problem: Problem, settings: SolveSettings) -> float:
-    needed = _CLOSING_SECONDS * problem.graph.operator_count
-    return min(needed, _CLOSING_PART * settings.time_limit_seconds)
-
-
-def _strengthens(problem: Problem, settings: SolveSettings) -> bool:
-    """Not with a budget of moves, which gives the same answer on every machine."""
-    return settings.moves is None and problem.graph.operator_count <= _BOUND_UP_TO
-
-
-def _bound_part(problem: Problem, settings: SolveSettings) -> float:
-    if settings.certify is not None:
-        return settings.certify
-    return _BOUND_PART_SMALL if problem.graph.operator_count <= _SMALL else _BOUND_PART
-
-
-def _search_until(problem: Problem, settings: SolveSettings, clock: Clock) -> float:
-    part = 1.0 - (_bound_part(problem, settings) if _strengthens(problem, settings) else 0.0)
-    limit = part * settings.time_limit_seconds - _closing_seconds(problem, settings)
-    return clock.began + limit
-
-
-def _stronger(
-    problem: Problem,
-    bound: Bound,
-    step_seconds: float,
-    settings: SolveSettings,
-    clock: Clock,
-    reporter: Reporter,
-) -> Bound:
-    if step_seconds <= 0 or 1.0 - bound.seconds / step_seconds <= settings.gap:
+def _stronger(budget: _Budget, bound: Bound, step_seconds: float, reporter: Reporter) -> Bound:
+    if step_seconds <= 0 or 1.0 - bound.seconds / step_seconds <= budget.settings.gap:
         return bound
-    left = clock.began + settings.time_limit_seconds - time.monotonic()
-    seconds = min(
-        left - _closing_seconds(problem, settings),
-        _bound_part(problem, settings) * settings.time_limit_seconds,
-    )
+    seconds = min(budget.end - time.monotonic(), budget.bound_seconds)
     if seconds > 0:
-        from placewire.optimizer.bounds.strong import strong_bound
-
         bound = strong_bound(
-            problem, step_seconds, seconds, on_bound=lambda b: reporter.known(bound=b.seconds)
+            budget.problem,
+            step_seconds,
+            seconds,
+            on_bound=lambda b: reporter.known(bound=b.seconds),
         )
-    clock.stage("certify")
+    budget.clock.stage("certify")
     return bound

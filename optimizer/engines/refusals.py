@@ -1,11 +1,11 @@
-"""Why an engine gives no placement, beside that there is none (problem.InfeasibleError)."""
+"""Errors of an engine that returns no placement although one may exist."""
 
 from __future__ import annotations
 
 
 class EngineRefusedError(ValueError):
-    """The problem is not one that the engine's paper describes, or what it runs on is missing."""
+    """The engine's paper describes no such problem, or a library that it needs is missing."""
 
 
 class OutOfTimeError(ValueError):
-    """The time ran out before the engine had any placement; there may well be one."""
+    """The time ran out before the engine had any placement."""

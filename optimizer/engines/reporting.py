@@ -1,15 +1,14 @@
-"""What is known while a placement is being found: times by stage, and reports that never stop."""
+"""Reports progress at least every second while a placement is searched, and times each stage."""
 
 from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from placewire.optimizer.engines.solution import Progress, Report
 
-# A silence of this long is broken with what was known before.
+# After this long without a report, the last one is repeated.
 _SILENCE_SECONDS = 1.0
 
 
@@ -20,14 +19,14 @@ class Clock:
         self._last = self.began
 
     def stage(self, name: str) -> None:
-        """What passed since the last call belongs to `name`."""
+        """Adds the time since the last call to the stage `name`."""
         now = time.monotonic()
         self.stages[name] = round(self.stages.get(name, 0.0) + now - self._last, 4)
         self._last = now
 
 
 class Reporter:
-    """One report of everything that several stages say, at least every second while it is entered.
+    """Joins the reports of several stages into one, repeated at least every second while entered.
 
     The incumbent never rises and the bound never falls; both are of the graph as given.
     """
@@ -45,36 +44,29 @@ class Reporter:
             self._beat.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._beat.is_alive():
             self._beat.join()
 
     def known(self, *, incumbent: float = float("inf"), bound: float = 0.0) -> None:
-        """seconds"""
         self._say(incumbent, bound, 0)
 
     def search(self, progress: Progress) -> None:
-        """From a search of the graph as given."""
+        """A report from a search of the graph as given."""
         self._say(progress.incumbent_seconds, 0.0, progress.moves)
 
     def elsewhere(self, progress: Progress) -> None:
-        """From a search of a reduced graph, whose steps are not the problem's: its moves count."""
+        """A report from a search of a reduced graph, of which only the moves count."""
         self._say(float("inf"), 0.0, progress.moves)
 
     def aside(self, progress: Progress) -> None:
-        """From an engine that optimises a model of its own, whose step and bound are not the
-        problem's: of what it says only the words are passed on."""
+        """A report from an engine that may have another model: only its words are passed on."""
         with self._lock:
             self._report(progress.words)
 
     def next_search(self) -> None:
-        """The moves that follow are counted from 0 by another search."""
+        """Another search follows, which counts its moves from 0."""
         self._earlier, self._moves = self._earlier + self._moves, 0
 
     def _say(self, incumbent: float, bound: float, moves: int) -> None:
@@ -87,11 +79,11 @@ class Reporter:
     def _report(self, words: str = "") -> None:
         if self._progress is None:
             return
-        now = time.monotonic()
-        self._said = now
+        self._said = time.monotonic()
+        elapsed = self._said - self._clock.began
         incumbent = max(self._incumbent, self._bound)
         moves = self._earlier + self._moves
-        self._progress(Progress(now - self._clock.began, incumbent, self._bound, moves, words))
+        self._progress(Progress(elapsed, incumbent, self._bound, moves, words))
 
     def _repeat(self) -> None:
         while not self._over.wait(_SILENCE_SECONDS / 4):

@@ -1,4 +1,4 @@
-"""Schedulers: what gives the order of any engine's placement, by name."""
+"""Schedulers, which order the operators of any engine's placement, and their registry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.registry import Registry
 
-# The order as the engine decided it.
+# The name that keeps the engine's own order.
 OWN = "own"
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """priority: float64[n] from a problem and the device int64[n] of each operator; the largest
-    runs first."""
+    """priority: float64[n] from a problem and each operator's device int64[n]; on a device the
+    largest runs first."""
 
     summary: str
     priority: Callable[[Problem, IntArray], FloatArray]
@@ -29,7 +29,7 @@ SCHEDULERS = Registry("placewire.schedulers", "scheduler", Scheduler)
 
 
 def schedule(problem: Problem, solution: Solution, name: str) -> Solution:
-    """The same devices and rates in another order. Raises UnknownMethodError."""
+    """The solution with the order of the named scheduler. Raises UnknownMethodError."""
     if name == OWN:
         return solution
     scheduler = SCHEDULERS.load(name)

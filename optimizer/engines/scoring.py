@@ -1,4 +1,4 @@
-"""A solution's worth: its step under its own rates, and how far it exceeds a memory."""
+"""Scores a solution: its step under good rates, and how far it exceeds a memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from placewire.optimizer.simulation.simulate import simulate
 
 @dataclass(frozen=True)
 class Scored:
-    """step_seconds is simulated with the solution's own rates; excess is the worst device's peak
-    over its memory, as a fraction (0: feasible)."""
+    """step_seconds: simulated with the solution's own rates. excess: by what part of its memory the
+    worst device's peak exceeds it (0: feasible)."""
 
     solution: Solution
     step_seconds: float
@@ -31,9 +31,9 @@ class Scored:
 def score(
     problem: Problem, solution: Solution, *, optimise_rates: bool = True, until: float = math.inf
 ) -> Scored:
-    """Where rates are decided, with the allocator's (as far as it gets before time.monotonic() is
-    `until`), or as quickly with the solution's own, and with rates by volume where it has none that
-    serve."""
+    """Scores the solution. Where rates are decided, it gets the allocator's, as far as they are
+    found before time.monotonic() is `until`; without optimise_rates it keeps its own. Rates by
+    volume replace missing rates, and rates with which a message never arrives."""
     if problem.decides_rates:
         solution = _with_rates(problem, solution, optimise_rates, until)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
@@ -52,6 +52,6 @@ def _with_rates(problem: Problem, solution: Solution, optimise: bool, until: flo
     if optimise:
         best = allocate(problem, device, first.order, rates, until)
         again = simulate(problem, device, priority, None, best)
-        # Other rates may change the order that the priorities lead to.
+        # Other rates may change the order to which the priorities lead.
         rates = best if again.step_seconds <= first.step_seconds else rates
     return replace(solution, rates=rates)

@@ -1,10 +1,10 @@
 """Simulated annealing of devices and priorities under the problem's own model and sharing.
 
 Two chains walk at once, each on a core of its own; after each round the better state is kept, the
-same whatever the machine. Each round cools once, from the best or from another start; where rates
-are decided (strict, guarantee) they follow the traffic by a rule in even rounds and are held at the
-allocator's in odd ones. On large graphs, where a round is a few moves per operator, rounds start
-cool, and rates are held from chunk to chunk, so that moves are simulated only where they matter.
+same on every machine. Each round cools once, from the best or from another start. Where rates are
+decided (strict, guarantee), they follow the traffic by a rule in even rounds and are held at the
+allocator's in odd ones. On large graphs, where a round has a few moves per operator, rounds start
+cool, and rates are held from chunk to chunk, so that a move is simulated only where it matters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,50 +29,47 @@ _CHUNKS = 12
 _MOVES_PER_OPERATOR = 400
 _MOVES_RANGE = (2_000, 400_000)
 _ROUND_PART = 0.25
-# Before the first round: moves per operator, where a round has so many times as many.
+# Moves per operator of the sprint before the rounds, if a round has _SPRINT_PART times as many.
 _SPRINT_PER_OPERATOR, _SPRINT_PART = 30, 2
 _CHUNK_SECONDS = 0.4
-# Moves times operators per second, until it has been measured.
+# Moves times operators per second, until the speed is measured.
 _FIRST_GUESS = 2e6
-# A round that gains less than this has found nothing; so many in a row end an open-ended search.
+# A round that gains less than _GAIN is stale; _PATIENCE stale rounds in a row end an open search.
 _GAIN = 1e-3
 _PATIENCE = 6
-# Temperatures over the current step: exploring rounds take turns (only the hottest leaves the
-# valleys that tight memories make), the rounds between them refine.
+# Temperatures as parts of the current step: exploring rounds use these in turn (only the hottest
+# leaves the local optima of tight memories), the rounds between them refine.
 _EXPLORE, _REFINE, _COLD = (0.6, 0.2), 0.01, 0.0002
-# With fewer moves per operator in a round than the first there is no exploring, with fewer than the
-# second only what gains at once is kept.
+# A round with fewer than _MOVES_TO_EXPLORE moves per operator does not explore; with fewer than
+# _MOVES_TO_REFINE it starts at _CAREFUL, so that almost only improvements are accepted.
 _MOVES_TO_EXPLORE, _MOVES_TO_REFINE, _CAREFUL = 60, 8, 0.001
-# Above this many operators rates are held in every round.
+# With more operators, rates are held in every round.
 _HOLD_ABOVE = 1_000
-# Above this many a candidate's rates are not optimised before it is the last.
+# With more operators, the rates of a candidate are optimised only where it is the final one.
 _QUICK_ABOVE = 20_000
 
 
+@dataclass
 class Search:
-    """`run` may be called once."""
+    """until: time.monotonic() at which a search without a budget of moves ends. bound_seconds: no
+    step is shorter. `run`, which may be called once, sets best and chains."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        settings: SolveSettings,
-        progress: Report | None,
-        until: float,
-        bound_seconds: float,
-    ) -> None:
-        """until: time.monotonic() at which the search ends, where there is no budget of moves.
-        bound_seconds: no step is shorter."""
-        self.problem, self.settings, self.progress, self.until = problem, settings, progress, until
+    problem: Problem
+    settings: SolveSettings
+    progress: Report | None
+    until: float
+    bound_seconds: float
+    moves: int = 0
+    best: Scored = field(init=False)
+    chains: list[Chain] = field(init=False)
+
+    def __post_init__(self) -> None:
         self.began = time.monotonic()
-        self.walker = Walker(problem)
-        self.bound = bound_seconds
-        self.moves = 0
-        self.moves_per_second = _FIRST_GUESS / max(problem.graph.operator_count, 1)
-        self.best: Scored | None = None
-        self.chains: list[Chain] = []
+        self.walker = Walker(self.problem)
+        self.moves_per_second = _FIRST_GUESS / max(self.problem.graph.operator_count, 1)
 
     def run(self, starts: Sequence[Solution]) -> Scored:
-        """The best found from at least one start; infeasible only where nothing feasible was."""
+        """The best solution found from at least one start; infeasible only if none was feasible."""
         ranked = sorted((self.walker.costing.cost(s) for s in starts), key=lambda found: found.key)
         self.best = score(self.problem, ranked[0].solution, optimise_rates=False)
         self._say()
@@ -90,10 +88,9 @@ class Search:
         return self.best
 
     def _try(self, ranked: Sequence[Found]) -> None:
-        """The starts with the allocator's rates, so that none is better than the answer: the first,
-        and those that would be, could every pair have all of its NICs. On large graphs, where the
-        allocator takes long, no more than there is time for."""
-        assert self.best is not None
+        """Scores starts with the allocator's rates, so that none is better than the answer: the
+        first one, and all that would be better if every pair had its NICs to itself. On large
+        graphs, where the allocator takes long, only as many as there is time for."""
         self._keep(self._scored(ranked[0].solution))
         if not self.problem.decides_rates:
             return
@@ -109,9 +106,8 @@ class Search:
         return score(self.problem, solution, optimise_rates=not quick)
 
     def _sprint(self, pool: ThreadPoolExecutor) -> None:
-        """A good plan soon: a short cooling, with rates by the rule. Where no more moves fit into
-        the whole search, there is nothing to be early for."""
-        assert self.best is not None
+        """A short cooling for an early good placement, with rates by the rule. Skipped where a
+        round has few more moves, and comes as early."""
         budget = _SPRINT_PER_OPERATOR * self.problem.graph.operator_count
         if budget * _SPRINT_PART > self._moves_per_round():
             return
@@ -119,8 +115,6 @@ class Search:
             self._keep(score(self.problem, candidate.solution, optimise_rates=False))
 
     def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
-        """One cooling of every chain."""
-        assert self.best is not None
         n = self.problem.graph.operator_count
         budget = self._moves_per_round()
         explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n
@@ -143,14 +137,8 @@ class Search:
     def _cool(
         self, pool: ThreadPoolExecutor, number: int, budget: int, hot: float, *, hold: bool
     ) -> list[Found]:
-        """The best state of each chain, best first. Chunks, so that time is looked at."""
-        assert self.best is not None
-        step = self.best.step_seconds
-        scale = (
-            min(step, self.walker.costing.reference)
-            if np.isfinite(step)
-            else self.walker.costing.reference
-        )
+        """The best state of each chain, best first. The time is checked after every chunk."""
+        scale = min(self.best.step_seconds, self.walker.costing.reference)
         best: list[Found | None] = [None] * CHAINS
         done, chunk = 0, 0
         while done < budget and not (chunk and self._out_of_time()):
@@ -177,13 +165,12 @@ class Search:
         return sorted((f for f in best if f is not None), key=lambda found: found.key)
 
     def _keep(self, candidate: Scored) -> None:
-        assert self.best is not None
         if candidate.key < self.best.key:
             self.best = candidate
         self._say()
 
     def _moves_per_round(self) -> int:
-        """Of each chain: by size; in a timed search no more than a part of the time allows."""
+        """Moves of each chain, by the graph's size; in a timed search within a part of the time."""
         if self.settings.moves is not None:
             return max(1, self.settings.moves // (_ROUNDS * CHAINS))
         wanted = np.clip(_MOVES_PER_OPERATOR * self.problem.graph.operator_count, *_MOVES_RANGE)
@@ -199,19 +186,18 @@ class Search:
         return max(1, min(share, int(min(_CHUNK_SECONDS, left) * self.moves_per_second)))
 
     def _is_enough(self) -> bool:
-        assert self.best is not None
         if self.best.excess == 0.0:
-            gap = 1.0 - self.bound / max(self.best.step_seconds, 1e-300)
+            gap = 1.0 - self.bound_seconds / max(self.best.step_seconds, 1e-300)
             if gap <= max(self.settings.gap, 1e-9):
                 return True
-        return self.settings.moves is None and self._out_of_time()
+        return self._out_of_time()
 
     def _out_of_time(self) -> bool:
         return self.settings.moves is None and time.monotonic() > self.until
 
     def _say(self) -> None:
-        if self.progress is None or self.best is None:
+        if self.progress is None:
             return
         incumbent = self.best.step_seconds if self.best.excess == 0.0 else float("inf")
         elapsed = time.monotonic() - self.began
-        self.progress(Progress(elapsed, incumbent, self.bound, self.moves))
+        self.progress(Progress(elapsed, incumbent, self.bound_seconds, self.moves))

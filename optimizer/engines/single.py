@@ -1,10 +1,9 @@
-"""Engine `single`: everything on the one device that is fastest among those with memory for it."""
+"""Engine `single`: everything on the fastest device that has memory for all operators."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -12,7 +11,7 @@ from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """Raises InfeasibleError naming what the best device would need."""
+    """Raises InfeasibleError with the memory that the roomiest device would need."""
     found = best_single(problem)
     if found is None:
         raise InfeasibleError(_why_none(problem))
@@ -21,28 +20,24 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 def best_single(problem: Problem) -> tuple[Solution, float] | None:
     """(solution, step seconds); None where no device has memory, or times, for all operators."""
-    best: tuple[Solution, float] | None = None
-    for d, step, peak in _candidates(problem):
-        fits = peak <= int(problem.cluster.memory_bytes[d])
-        if fits and (best is None or step < best[1]):
-            best = _on(problem, d), step
-    return best
-
-
-def no_rates(problem: Problem) -> FloatArray:
-    servers, rails = len(problem.cluster.servers), len(problem.cluster.rails)
-    return np.zeros((servers, servers, rails))
+    memory = problem.cluster.memory_bytes
+    fitting = [(step, d) for d, step, peak in _candidates(problem) if peak <= memory[d]]
+    if not fitting:
+        return None
+    step, device = min(fitting)
+    return _on(problem, device), step
 
 
 def _on(problem: Problem, device: int) -> Solution:
-    rates = no_rates(problem) if problem.decides_rates else None
+    servers, rails = problem.cluster.nic_rates.shape
+    rates = np.zeros((servers, servers, rails)) if problem.decides_rates else None
     where = np.full(problem.graph.operator_count, device, dtype=np.int64)
     return Solution(where, recorded_priority(problem), rates)
 
 
 def _candidates(problem: Problem) -> list[tuple[int, float, int]]:
-    """(device, step seconds, peak bytes) of each that can run every operator. Peak and step are
-    the same on devices of one type."""
+    """(device, step seconds, peak bytes) of each device that can run every operator. Step and peak
+    are the same on devices of one type."""
     found: list[tuple[int, float, int]] = []
     by_type: dict[str, tuple[float, int]] = {}
     for d, device in enumerate(problem.cluster.devices):
@@ -71,7 +66,6 @@ def _why_none(problem: Problem) -> str:
 ENGINE = Engine(
     "the best single device",
     solve,
-    decides="devices",
     sees="the problem's own model",
     memory="the simulated peak",
     unlike="yes",

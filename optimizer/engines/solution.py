@@ -1,4 +1,4 @@
-"""What every engine takes and gives."""
+"""The solution and the progress reports of an engine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.problem import Problem, SolveSettings
 
-# Differences below this are ties (the model is not that exact).
+# Steps that differ by less than this part are ties: the model is not that exact.
 TIE = 0.01
 
 
 @dataclass(frozen=True)
 class Solution:
-    """device int64[n]; priority float64[n], the largest runs first; rates float64[S, S, R] where
-    the sharing has some and the engine decides them, else None: they follow the traffic."""
+    """device int64[n]; priority float64[n]: on a device the largest runs first; rates
+    float64[S, S, R]: None where they are not decided, or follow the traffic."""
 
     device: IntArray
     priority: FloatArray
@@ -24,8 +23,8 @@ class Solution:
 
 @dataclass(frozen=True)
 class Progress:
-    """incumbent_seconds is inf while nothing feasible is known. Seconds are of the engine's own
-    model; words: what its solver says of itself at the end."""
+    """seconds: since the search began. incumbent_seconds, bound_seconds: by the engine's own model;
+    the incumbent is inf while nothing feasible is known. words: the solver's last message."""
 
     seconds: float
     incumbent_seconds: float
@@ -35,5 +34,3 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
-# Raises InfeasibleError where the engine finds no placement within the memories.
-Solve = Callable[[Problem, SolveSettings, Report | None], Solution]

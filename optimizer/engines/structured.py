@@ -1,72 +1,66 @@
 """Starts that a training step's structure suggests.
 
 Blocks: the order that runs through the model is cut into one piece for each device, so that layers
-stay whole and only what passes between pieces travels; the cuts are moved until the simulated step
-no longer gains. Tails: the main chain stays on the fastest device, weights with their gradients and
-updates go to the others, as many as pay.
+stay whole and only tensors between pieces are sent; the cuts are moved until the simulated step
+gets no shorter. Tails: the main chain stays on the fastest device, and weights with their
+gradients and updates go to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines import units
 from placewire.optimizer.engines.layering import spectral_order, tail_groups
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.engines.units import (
-    typical_transfer_seconds,
-    unit_of_operator,
-    unit_sums,
-    upward_rank,
-)
 from placewire.optimizer.problem import Problem
 
 _SHIFTS = (0.5, 0.2, 0.08, 0.03)
 _PARTS = (0.15, 0.3, 0.5, 0.75, 1.0)
 _KEPT = 2
 
-# (excess, seconds) of a solution; smaller is better.
+# (excess, cost) of a solution; smaller is better.
 Cost = Callable[[Solution], tuple[float, float]]
 
 
 def structured_starts(problem: Problem, cost: Cost) -> list[Solution]:
-    """The best few of each kind, by cost; none where there is one device or nothing to cut."""
+    """The cheapest few of each kind; [] where there is one device or too little to cut."""
     devices = len(problem.cluster.devices)
     if devices < 2 or problem.graph.operator_count < 2 * devices:
         return []
-    rank = upward_rank(problem, typical_transfer_seconds(problem))
-    unit = unit_of_operator(problem)
+    rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
+    unit = units.unit_of_operator(problem)
     order = spectral_order(problem.graph, unit)
     blocks = [_best_cuts(problem, unit, order, rank, cost, used) for used in _counts(devices)]
     tails = [Solution(device, rank, None) for device in _tails(problem)]
-    return [*_best(blocks, cost), *_best(tails, cost)]
-
-
-def _best(solutions: Sequence[Solution], cost: Cost) -> list[Solution]:
-    return sorted(solutions, key=cost)[:_KEPT]
+    return [*sorted(blocks, key=cost)[:_KEPT], *sorted(tails, key=cost)[:_KEPT]]
 
 
 def _counts(devices: int) -> list[int]:
-    """How many devices to use: 2, 3, 4, then in doublings."""
-    return sorted({*range(2, min(devices, 4) + 1), *(2**k for k in range(3, 12)), devices}
-                  & set(range(2, devices + 1)))  # fmt: skip
+    """How many devices to use: 2, 3, 4, 8, 16, … and all of them."""
+    counts = {2, 3, 4, *(2**k for k in range(3, 12)), devices}
+    return sorted(count for count in counts if 2 <= count <= devices)
+
+
+def _finite_seconds(problem: Problem) -> FloatArray:
+    """float64[n, D]: 0 where a device cannot run an operator."""
+    return np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
 
 
 def _fastest_first(problem: Problem) -> IntArray:
     """int64[D]: devices that run everything before those that do not, then by speed."""
     lacking = (~np.isfinite(problem.seconds)).sum(axis=0)
-    total = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).sum(axis=0)
-    return np.lexsort((total, lacking)).astype(np.int64)
+    return np.lexsort((_finite_seconds(problem).sum(axis=0), lacking)).astype(np.int64)
 
 
 def _best_cuts(
     problem: Problem, unit: IntArray, order: IntArray, rank: FloatArray, cost: Cost, used: int
 ) -> Solution:
-    """Cuts at equal work, then each moved for as long as that gains, in ever smaller shifts."""
-    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
-    work = unit_sums(unit, finite.mean(axis=1))[order]
+    """Cuts at equal work, then moves each cut for as long as that gains, in ever smaller shifts."""
+    work = units.unit_sums(unit, _finite_seconds(problem).mean(axis=1))[order]
     middle = np.cumsum(work) - work / 2
     middle /= max(float(work.sum()), 1e-300)
     devices = _fastest_first(problem)[:used]
@@ -90,7 +84,7 @@ def _best_cuts(
 
 
 def _moved(cuts: FloatArray, shift: float) -> Iterator[FloatArray]:
-    """Each cut, and all of them, a shift to either side; where they still are in order."""
+    """The cuts with one of them, or all, shifted to either side; only those still in order."""
     for which in [*(slice(k, k + 1) for k in range(len(cuts))), slice(None)]:
         for step in (shift, -shift):
             moved = cuts.copy()
@@ -100,13 +94,13 @@ def _moved(cuts: FloatArray, shift: float) -> Iterator[FloatArray]:
 
 
 def _tails(problem: Problem) -> Iterator[IntArray]:
-    """Device arrays int64[n]: tails of most work per byte, spread in the order of the step."""
+    """Device arrays int64[n]: the tails of most work per byte, spread in the order of the step."""
     graph = problem.graph
     groups = tail_groups(graph)
-    fast = _fastest_first(problem)
-    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).mean(axis=1)
     if not groups:
         return
+    fast = _fastest_first(problem)
+    finite = _finite_seconds(problem).mean(axis=1)
     work = np.array([float(finite[group].sum()) for group in groups])
     read = np.array([_bytes_in(problem, group) for group in groups])
     by_worth = np.argsort(-work / (read + 1.0), kind="stable")
@@ -124,7 +118,7 @@ def _tails(problem: Problem) -> Iterator[IntArray]:
 
 
 def _bytes_in(problem: Problem, group: list[int]) -> float:
-    """Of the tensors that the group reads and does not make."""
+    """Bytes of the tensors that the group reads and does not make."""
     graph, inside = problem.graph, set(group)
     start, tensors = graph.inputs
     read = {e for i in group for e in tensors[start[i] : start[i + 1]].tolist()}

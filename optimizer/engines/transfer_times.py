@@ -1,4 +1,4 @@
-"""What a transfer between two devices takes as the published methods see it: alone."""
+"""Transfer times between devices as the published methods see them: each transfer alone."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from placewire.optimizer.problem import Problem
 @dataclass(frozen=True)
 class TransferTimes:
     """setup_seconds, seconds_per_byte float64[D, D]: 0 from a device to itself, inf where two
-    servers have no rail in common."""
+    servers share no rail."""
 
     setup_seconds: FloatArray
     seconds_per_byte: FloatArray
 
     def table(self) -> tuple[list[list[float]], list[list[float]]]:
-        """Both as lists, which loops of Python read faster."""
+        """Both as lists, which Python loops read faster."""
         return self.setup_seconds.tolist(), self.seconds_per_byte.tolist()
 
 
 def transfer_times(problem: Problem) -> TransferTimes:
-    """Every pair of servers at the rate that it can count on: an even part of its NICs where rates
-    are fixed, else all of them."""
+    """The times with every pair of servers at the rate that it can count on: an even part of its
+    NICs where rates are fixed, else its NICs to itself."""
     alone = problem.alone(problem.policy.expected_pair_rates(problem.usable_nic_rates))
     setup, rate = alone.setup, alone.rate
     with np.errstate(divide="ignore"):

@@ -1,23 +1,21 @@
-"""Operators that must share a device move as one unit."""
+"""Units, sets of operators that must share a device, and ranks of operators by paths."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray, row_starts
 from placewire.optimizer.kernels.graphs.construct import longest_heads, longest_tails
 from placewire.optimizer.problem import Problem
 
 
 def unit_of_operator(problem: Problem) -> IntArray:
-    """int64[n]: units numbered by their first operator in the recorded topological sort."""
-    graph = problem.graph
-    n, order, key = graph.operator_count, graph.topological_order, graph.colocation
-    position = np.empty(n, dtype=np.int64)
-    position[order] = np.arange(n)
+    """int64[n]: the unit of each operator, numbered by the units' first operators in the recorded
+    sort. A unit is one co-location group, or one operator outside any."""
+    position, key = problem.graph.position, problem.graph.colocation
     label = np.where(key >= 0, key, key.max(initial=-1) + 1 + position)
     _, group = np.unique(label, return_inverse=True)
-    first = np.full(int(group.max(initial=-1)) + 1, n, dtype=np.int64)
+    first = np.full(int(group.max(initial=-1)) + 1, len(key), dtype=np.int64)
     np.minimum.at(first, group, position)
     number = np.empty(len(first), dtype=np.int64)
     number[np.argsort(first)] = np.arange(len(first))
@@ -27,27 +25,26 @@ def unit_of_operator(problem: Problem) -> IntArray:
 
 def unit_rows(unit: IntArray) -> tuple[IntArray, IntArray]:
     """CSR by unit: (start int64[units + 1], operators int64[n], ascending within a unit)."""
-    start = np.zeros(int(unit.max(initial=-1)) + 2, dtype=np.int64)
-    np.cumsum(np.bincount(unit, minlength=len(start) - 1), out=start[1:])
+    start = row_starts(unit, int(unit.max(initial=-1)) + 1)
     return start, np.argsort(unit, kind="stable").astype(np.int64)
 
 
 def unit_sums(unit: IntArray, values: IntArray | FloatArray) -> FloatArray:
-    """float64[units]"""
+    """float64[units]: the sum of values [n] over each unit's operators."""
     sums = np.zeros(int(unit.max(initial=-1)) + 1)
     np.add.at(sums, unit, values)
     return sums
 
 
 def unit_able(problem: Problem, unit: IntArray) -> BoolArray:
-    """bool[units, D]: the device has times for all of the unit's operators."""
+    """bool[units, D]: whether the device has times for all of the unit's operators."""
     unable = np.zeros((int(unit.max(initial=-1)) + 1, problem.seconds.shape[1]), dtype=np.bool_)
     np.logical_or.at(unable, unit, ~np.isfinite(problem.seconds))
     return ~unable
 
 
 def mean_seconds(problem: Problem) -> FloatArray:
-    """float64[n]: over the devices that can run the operator, 0 where none can."""
+    """float64[n]: mean time over the devices that can run the operator; 0 where none can."""
     finite = np.isfinite(problem.seconds)
     total = np.where(finite, problem.seconds, 0.0).sum(axis=1)
     mean: FloatArray = total / np.maximum(finite.sum(axis=1), 1)
@@ -55,10 +52,8 @@ def mean_seconds(problem: Problem) -> FloatArray:
 
 
 def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
-    """float64[n]: mean seconds plus the longest path to the end, each tensor float64[m] charged.
-
-    Thesis (4.1); HEFT's upward rank.
-    """
+    """float64[n]: the longest path from each operator to the end, itself included, in mean seconds
+    plus transfer_seconds float64[m] of each tensor. Thesis (4.1); HEFT's upward rank."""
     graph = problem.graph
     return longest_tails(
         graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
@@ -67,8 +62,8 @@ def upward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
 
 def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
-    """float64[n]: the longest path that ends just before each operator, in mean seconds, each
-    tensor float64[m] charged: its earliest start where devices do not run out."""
+    """float64[n]: the longest path that ends just before each operator, in mean seconds plus
+    transfer_seconds float64[m]: its earliest start on unlimited devices."""
     graph = problem.graph
     return longest_heads(
         graph.topological_order, *graph.inputs, graph.tensor_producer, mean_seconds(problem),
@@ -77,8 +72,8 @@ def downward_rank(problem: Problem, transfer_seconds: FloatArray) -> FloatArray:
 
 
 def typical_transfer_seconds(problem: Problem) -> FloatArray:
-    """float64[m]: p0 + bytes / b at the mean rate that pairs of servers can count on, or, where
-    none are joined by rails, pairs of devices; 0 where nothing is sent."""
+    """float64[m]: p0 + bytes / b of each tensor, with b the mean rate that pairs of servers can
+    count on, or pairs of devices where no rails join servers; 0 for tensors of 0 bytes."""
     cluster = problem.cluster
     totals = problem.policy.expected_pair_rates(problem.usable_nic_rates).sum(axis=2)
     setup, rate = np.array([cluster.setup_latency_seconds]), totals[totals > 0]

@@ -1,9 +1,8 @@
-"""Compiles what engines compile, once per machine and version:
+"""Compiles the functions of engines, once per machine and version, before the first search:
 
     python -m placewire.optimizer.engines.warm_up auto hsdag
 
-The first search would otherwise spend its time on it. Two small problems under several sharings and
-models touch every compiled function; what is compiled already is only loaded.
+Small problems under several sharings and models call every compiled function.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def main(engines: Sequence[str]) -> None:
             for sharing, model in _CASES:
                 problem = Problem(_graph(), _cluster(), sharing, model)
                 place(problem, engine, SolveSettings(gap=0.0, moves=480))
-        else:  # loops of their own, beside those of `auto`
+        else:  # such an engine has compiled functions of its own
             with contextlib.suppress(InfeasibleError):
                 place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
     took = time.monotonic() - began
@@ -46,26 +45,19 @@ def main(engines: Sequence[str]) -> None:
 
 
 def _graph() -> OperatorGraph:
-    rows = [
-        OperatorRow(f"o{i}", "op", {"device": 1e-3}, weight_bytes=_BYTES) for i in range(_OPERATORS)
-    ]
+    names = [f"o{i}" for i in range(_OPERATORS)]
+    rows = [OperatorRow(name, "op", {"device": 1e-3}, weight_bytes=_BYTES) for name in names]
     tensors = [
-        TensorRow(f"o{i}", tuple(f"o{j}" for j in (i + 3, i + 7) if j < _OPERATORS), 100_000)
-        for i in range(_OPERATORS - 3)
+        TensorRow(names[i], tuple(names[i + 3 : i + 8 : 4]), 100_000) for i in range(_OPERATORS - 3)
     ]
     return build_graph(rows, tensors, name="warm-up")
 
 
 def _cluster() -> Cluster:
     memory = _OPERATORS * _BYTES // 2 + 4_000_000
-    servers = tuple(
-        Server(
-            name=f"s{k}",
-            devices=(Device(type="device", memory_bytes=memory),),
-            nics=(Nic(rail="a", rate_bits_per_second=1e10),),
-        )
-        for k in range(3)
-    )
+    devices = (Device(type="device", memory_bytes=memory),)
+    nics = (Nic(rail="a", rate_bits_per_second=1e10),)
+    servers = tuple(Server(name=f"s{k}", devices=devices, nics=nics) for k in range(3))
     return Cluster(servers=servers, setup_latency_seconds=2e-5, intra_server_bits_per_second=1e11)
 
 

@@ -1,4 +1,4 @@
-"""The chain of operators, transfers and waits that makes a step as long as it is."""
+"""Finds the critical path: the operators, transfers and waits that make a step as long as it is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
 
-# Two events this near to each other, in parts of the step, are one.
+# Two events are at the same time where they are nearer than this part of the step.
 _SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class Segment:
-    """compute: `operator` runs on `device`. transfer: its output is under way from `source` to
-    `device`. wait: that output is ready at `source` and others are sent first. Of compute, source
-    is device."""
+    """compute: `operator` runs on `device`, which is also `source`. transfer: its output is under
+    way from `source` to `device`. wait: that output is ready, but others are sent first."""
 
     kind: Literal["compute", "transfer", "wait"]
     start_seconds: float
@@ -37,19 +36,19 @@ class Segment:
 def critical_path(problem: Problem, device: IntArray, timeline: Timeline) -> tuple[Segment, ...]:
     """From the step's start to its end without gaps: each segment begins when the one before ends.
 
-    Walked back from the operator that finishes last: what made each start when it did is the
-    operator before it on its device, or the last input that arrived. () for an empty graph.
+    The path is walked back from the operator that finishes last. An operator waited for the one
+    before it on its device, or for its last input. () for an empty graph.
     """
     if not problem.graph.operator_count:
         return ()
-    walk = _Walk(problem, device, timeline)
+    waits = _Waits(problem, device, timeline)
     operator = int(timeline.finish.argmax())
     found: list[Segment] = []
     while operator >= 0:
         start, finish = float(timeline.start[operator]), float(timeline.finish[operator])
         d = int(device[operator])
         found.append(Segment("compute", start, finish, operator, d, d))
-        operator, message = walk.cause(operator)
+        operator, message = waits.cause(operator)
         if message is not None:
             ends = message.source, message.destination
             sent, came = message.start_seconds, message.finish_seconds
@@ -59,9 +58,7 @@ def critical_path(problem: Problem, device: IntArray, timeline: Timeline) -> tup
     return tuple(reversed(found))
 
 
-class _Walk:
-    """Finds what an operator waited for."""
-
+class _Waits:
     def __init__(self, problem: Problem, device: IntArray, timeline: Timeline) -> None:
         self.problem, self.device, self.timeline = problem, device, timeline
         self.messages: Mapping[tuple[int, int], TimelineMessage] = {
@@ -72,21 +69,18 @@ class _Walk:
             self.before[list(order[1:])] = list(order[:-1])
 
     def cause(self, operator: int) -> tuple[int, TimelineMessage | None]:
-        """(the operator that it waited for, the message that brought its output); -1 where it
-        started with the step."""
+        """(the operator that it waited for or -1, the message that brought that one's output)."""
         graph, finish = self.problem.graph, self.timeline.finish
-        start = float(self.timeline.start[operator])
-        if start <= _SAME * self.timeline.step_seconds:
+        same = _SAME * self.timeline.step_seconds
+        if self.timeline.start[operator] <= same:
             return -1, None
-        previous = int(self.before[operator])
-        best, latest, carried = previous, -1.0, None
-        if previous >= 0:
-            latest = float(finish[previous])
+        best, carried = int(self.before[operator]), None
+        latest = float(finish[best]) if best >= 0 else -1.0
         for tensor in graph.input_tensors(operator).tolist():
             producer = int(graph.tensor_producer[tensor])
             message = self.messages.get((tensor, int(self.device[operator])))
             came = float(finish[producer]) if message is None else message.finish_seconds
-            # A tie with the device's own work is the device's: it was busy until then anyway.
-            if came > latest + _SAME * self.timeline.step_seconds:
+            # In a tie with the device's own work, that work is the cause: it came first anyway.
+            if came > latest + same:
                 best, latest, carried = producer, came, message
         return best, carried

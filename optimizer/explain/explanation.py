@@ -1,23 +1,15 @@
-"""Why a placement's step takes as long as it does, and what would shorten it: all computed."""
+"""Computes why a placement's step takes as long as it does, and what would shorten it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
-from placewire.optimizer.explain.summary import indices_of, problem_of
-from placewire.optimizer.explain.what_if import (
-    Change,
-    PlacementArrays,
-    bound_with_another_device,
-    busiest_devices,
-    changes,
-    without_network,
-)
+from placewire.optimizer.explain.summary import indices_of, problem_of, traffic_by_pair
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
@@ -25,8 +17,8 @@ from placewire.optimizer.simulation.simulate import simulate
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the critical path: `first` to `last` of `operators` operators that run on `device`
-    one after the other, or one message of `bytes` from `source` that waits or is under way."""
+    """A part of the critical path: `operators` operators, `first` to `last`, that run on `device`
+    one after the other, or a message of `bytes` from `source` that waits or is under way."""
 
     kind: str
     start_seconds: float
@@ -41,9 +33,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class PairTraffic:
-    """Of two servers that exchange messages. rate: the sum over rails of what the decision gives
-    the pair, None where nothing is decided per pair; part_of_rate, part_of_bytes: of all that the
-    source server sends; critical_seconds: how long the step waits for this pair."""
+    """The messages from one server to another. rate_bits_per_second: the decided rate, summed over
+    rails, None where rates are not decided; part_of_rate, part_of_bytes: of the source server's
+    totals; critical_seconds: how long the step waits for these messages."""
 
     source: str
     destination: str
@@ -58,33 +50,29 @@ class PairTraffic:
 @dataclass(frozen=True)
 class Explanation:
     """changes: step times of the same placement after each change, the shortest first. limit: with
-    a network that takes no time, None where nothing is sent. more: what no placement could be below
-    with a device more."""
+    a network that takes no time, None where nothing is sent. more: a bound with one device more."""
 
     step_seconds: float
     bound_seconds: float
     bound_reason: str
     path: tuple[Stretch, ...]
     pairs: tuple[PairTraffic, ...]
-    changes: tuple[Change, ...]
-    limit: Change | None
-    more: Change
+    changes: tuple[what_if.Change, ...]
+    limit: what_if.Change | None
+    more: what_if.Change
 
     def seconds_of(self, kind: str) -> float:
         return sum(stretch.seconds for stretch in self.path if stretch.kind == kind)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
     """The placement must pass `check`."""
     problem = problem_of(graph, placement)
     device, order = indices_of(graph, placement)
-    decision = PlacementArrays(device, order, placement.rates)
+    decision = what_if.PlacementArrays(device, order, placement.rates)
     timeline = simulate(problem, device, order=order, rates=placement.rates)
     path = critical_path(problem, device, timeline)
-    found = changes(problem, decision, busiest_devices(problem, decision))
+    found = what_if.changes(problem, decision, what_if.busiest_devices(problem, decision))
     return Explanation(
         step_seconds=timeline.step_seconds,
         bound_seconds=placement.bound_seconds,
@@ -92,8 +80,8 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
         path=_stretches(graph, placement, path),
         pairs=_pairs(placement, path, problem.decides_rates),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
-        limit=without_network(problem, decision) if timeline.messages else None,
-        more=bound_with_another_device(problem),
+        limit=what_if.without_network(problem, decision) if timeline.messages else None,
+        more=what_if.bound_with_another_device(problem),
     )
 
 
@@ -132,38 +120,33 @@ def _stretches(
 
 
 def _pairs(placement: Placement, path: Sequence[Segment], decided: bool) -> tuple[PairTraffic, ...]:
-    """The most bytes first."""
+    """The pairs of servers with the most bytes first."""
     names = placement.cluster.device_names
-    count: dict[tuple[str, str], int] = defaultdict(int)
-    size: dict[tuple[str, str], int] = defaultdict(int)
     rate: dict[tuple[str, str], float] = defaultdict(float)
     critical: dict[tuple[str, str], float] = defaultdict(float)
-    for message in placement.messages:
-        pair = server_of(message.source), server_of(message.destination)
-        count[pair] += 1
-        size[pair] += message.bytes
     for source, destination, _, part in placement.rates_bits_per_second:
         rate[source, destination] += part
     for segment in path:
         if segment.kind != "compute":
             pair = server_of(names[segment.source]), server_of(names[segment.device])
             critical[pair] += segment.seconds
+    traffic = traffic_by_pair(placement)
     sent: dict[str, int] = defaultdict(int)
     given: dict[str, float] = defaultdict(float)
-    for (source, _), one in size.items():
-        sent[source] += one
+    for (source, _), (_, size) in traffic.items():
+        sent[source] += size
     for (source, _), part in rate.items():
         given[source] += part
     return tuple(
         PairTraffic(
             source=pair[0],
             destination=pair[1],
-            messages=count[pair],
-            bytes=size[pair],
-            rate_bits_per_second=rate[pair] if decided and pair in rate else None,
-            part_of_rate=rate[pair] / given[pair[0]] if decided and rate[pair] else None,
-            part_of_bytes=size[pair] / sent[pair[0]],
+            messages=count,
+            bytes=size,
+            rate_bits_per_second=rate.get(pair) if decided else None,
+            part_of_rate=rate[pair] / given[pair[0]] if decided and rate.get(pair) else None,
+            part_of_bytes=size / sent[pair[0]],
             critical_seconds=critical[pair],
         )
-        for pair in sorted(size, key=lambda pair: -size[pair])
+        for pair, (count, size) in traffic.items()
     )

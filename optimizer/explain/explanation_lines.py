@@ -1,4 +1,4 @@
-"""An explanation in lines of at most 100 columns."""
+"""Words an explanation in lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from placewire.optimizer.quantities import format_bits_per_second, format_bytes,
 
 _MOST_STRETCHES = 16
 _MOST_PAIRS = 12
-# Shorter than this part of the step, and a change or a stretch is not worth a word.
+# A change or a stretch of less than this part of the step is not mentioned.
 _WORTH = 0.01
 _NEAR_THE_BOUND = 0.02
+_KINDS = {"compute": "operators", "transfer": "transfers", "wait": "messages that wait for others"}
 
 
 def explanation_lines(placement: Placement, explanation: Explanation) -> list[str]:
@@ -37,14 +38,7 @@ def _path_lines(explanation: Explanation) -> list[str]:
     step = explanation.step_seconds
     if not explanation.path or not step:
         return ["the step takes no time"]
-    parts = ", ".join(
-        f"{explanation.seconds_of(kind) / step:.1%} {words}"
-        for kind, words in (
-            ("compute", "operators"),
-            ("transfer", "transfers"),
-            ("wait", "messages that wait for others"),
-        )
-    )
+    parts = ", ".join(f"{explanation.seconds_of(k) / step:.1%} {w}" for k, w in _KINDS.items())
     lines = wrapped(f"the critical path, start to end without a gap: {parts}", indent="")
     shown = sorted(explanation.path, key=lambda stretch: -stretch.seconds)[:_MOST_STRETCHES]
     chosen = {id(one) for one in shown if one.seconds >= _WORTH * step}
@@ -75,15 +69,14 @@ def _stretch_words(stretch: Stretch, step: float) -> str:
         names = stretch.first if stretch.operators == 1 else f"{stretch.first} … {stretch.last}"
         plural = "" if stretch.operators == 1 else "s"
         return f"{lead}{stretch.device} runs {stretch.operators} operator{plural}, {took}: {names}"
-    what = f"{format_bytes(stretch.bytes)} of {stretch.first}"
-    if stretch.kind == "transfer":
-        return f"{lead}{stretch.source} -> {stretch.device}: {what}, {took}"
-    return f"{lead}{stretch.source} -> {stretch.device}: {what} waits behind others, {took}"
+    waits = " waits behind others" if stretch.kind == "wait" else ""
+    what = f"{format_bytes(stretch.bytes)} of {stretch.first}{waits}"
+    return f"{lead}{stretch.source} -> {stretch.device}: {what}, {took}"
 
 
 def _pair_words(pair: PairTraffic, placement: Placement, step: float) -> str:
-    said = f"{pair.source} -> {pair.destination}: {pair.messages} messages, "
-    said += format_bytes(pair.bytes)
+    size = format_bytes(pair.bytes)
+    said = f"{pair.source} -> {pair.destination}: {pair.messages} messages, {size}"
     if pair.part_of_rate is not None and pair.rate_bits_per_second is not None:
         said += f"; {format_bits_per_second(pair.rate_bits_per_second)}"
     said += "; " + _why(pair, placement)
@@ -93,14 +86,11 @@ def _pair_words(pair: PairTraffic, placement: Placement, step: float) -> str:
 
 
 def _why(pair: PairTraffic, placement: Placement) -> str:
-    """What decides the pair's rate."""
     if pair.source == pair.destination:
         return "inside one server"
     if pair.part_of_rate is not None:
-        return (
-            f"{pair.part_of_rate:.0%} of what {pair.source} gives, for {pair.part_of_bytes:.0%} of "
-            "its bytes"
-        )
+        given = f"{pair.part_of_rate:.0%} of what {pair.source} gives"
+        return f"{given}, for {pair.part_of_bytes:.0%} of its bytes"
     if placement.cluster.links and not placement.cluster.rails:
         return "a link of its own"
     return SHARINGS[placement.sharing].why_this_rate
@@ -123,14 +113,14 @@ def _change_lines(explanation: Explanation) -> list[str]:
 
 
 def _advice(explanation: Explanation) -> tuple[str, str]:
-    """What to take away: the change that helps most, and what a better placement could do."""
+    """(the change that helps most, how much a better placement could help)."""
     step, bound = explanation.step_seconds, explanation.bound_seconds
     best = min(explanation.changes, key=lambda change: change.step_seconds, default=None)
     gain = 1 - best.step_seconds / step if best is not None and step else 0.0
     placed = 1 - bound / step if step else 0.0
-    search = f"a better placement: {placed:.1%} at most, what the bound does not rule out"
+    search = f"a better placement: at most {placed:.1%} shorter, by the bound"
     if placed <= _NEAR_THE_BOUND:
-        search = f"a better placement: nothing, this one is within {placed:.1%} of the bound"
+        search = f"a better placement: no gain, this one is within {placed:.1%} of the bound"
     if best is None or gain < _WORTH:
-        return "helps most: nothing of these", search
+        return "helps most: none of these", search
     return f"helps most: {best.what}, {gain:.1%} shorter", search

@@ -1,4 +1,4 @@
-"""Graphs and placements in words and bars that fit 100 columns."""
+"""Words graphs and placements, with a bar for each device, in lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -40,20 +40,19 @@ def graph_lines(graph: OperatorGraph) -> list[str]:
 
 
 def verdict(placement: Placement) -> str:
-    """Whether to distribute, in one sentence."""
+    """Whether it is worth it to distribute the step, in one sentence."""
     step, alone = placement.step_seconds, placement.single_device_seconds
-    floor = f"no placement can be below {format_step(placement.bound_seconds)}"
     if len(placement.devices_used) <= 1 and placement.engine == "single":
-        return f"one device, as asked, takes {format_step(step)}; {floor}"
-    if len(placement.devices_used) <= 1:
-        return f"do not distribute this: one device takes {format_step(step)}; {floor}"
-    if alone is None:
-        return f"distributed because no single device has memory for it; {floor}"
-    if alone < step:
-        return (
-            f"do not distribute this so: the best single device takes {format_step(alone)}; {floor}"
-        )
-    return f"{alone / step:.2f} times as fast as one device ({format_step(alone)}); {floor}"
+        words = f"one device, as asked, takes {format_step(step)}"
+    elif len(placement.devices_used) <= 1:
+        words = f"do not distribute this: one device takes {format_step(step)}"
+    elif alone is None:
+        words = "distributed because no single device has memory for it"
+    elif alone < step:
+        words = f"do not distribute this so: the best single device takes {format_step(alone)}"
+    else:
+        words = f"{alone / step:.2f} times as fast as one device ({format_step(alone)})"
+    return f"{words}; no placement can be below {format_step(placement.bound_seconds)}"
 
 
 def placement_lines(placement: Placement) -> list[str]:
@@ -81,7 +80,7 @@ def placement_lines(placement: Placement) -> list[str]:
 
 
 def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[str]:
-    """What each sharing came to, the shortest step first; steps within 1 % are ties."""
+    """The placement found under each sharing, the shortest step first; within 1 % is a tie."""
     return [
         "sharings, each with a placement of its own:",
         *(
@@ -94,32 +93,35 @@ def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Lines of at most 100 columns."""
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _pair_lines(placement: Placement) -> list[str]:
-    """Messages, bytes and rates per pair of servers; the busiest where there are many."""
-    count: dict[tuple[str, str], int] = defaultdict(int)
-    size: dict[tuple[str, str], int] = defaultdict(int)
-    for message in placement.messages:
-        pair = (server_of(message.source), server_of(message.destination))
-        count[pair] += 1
-        size[pair] += message.bytes
+    """Messages, bytes and rates of pairs of servers, the busiest pairs first."""
+    traffic = traffic_by_pair(placement)
     rates: dict[tuple[str, str], list[str]] = defaultdict(list)
     for source, target, rail, rate in placement.rates_bits_per_second:
         rates[source, target].append(f"{rail} {format_bits_per_second(rate)}")
     lines = []
-    for pair in sorted(size, key=lambda pair: -size[pair])[:_MOST_ROWS]:
-        row = f"  {pair[0]} -> {pair[1]}: {count[pair]} messages, {format_bytes(size[pair])}"
-        lines.append(f"{row}   {', '.join(rates.get(pair, []))}"[:100])
-    if len(size) > _MOST_ROWS:
-        lines.append(f"  … and {len(size) - _MOST_ROWS} more pairs")
+    for pair, (count, size) in list(traffic.items())[:_MOST_ROWS]:
+        row = f"  {pair[0]} -> {pair[1]}: {count} messages, {format_bytes(size)}"
+        lines.append(f"{row}   {', '.join(rates[pair])}"[:100])
+    if len(traffic) > _MOST_ROWS:
+        lines.append(f"  … and {len(traffic) - _MOST_ROWS} more pairs")
     return lines
 
 
+def traffic_by_pair(placement: Placement) -> dict[tuple[str, str], tuple[int, int]]:
+    """(messages, bytes) of each pair (source server, destination server), the most bytes first."""
+    traffic: dict[tuple[str, str], tuple[int, int]] = {}
+    for message in placement.messages:
+        pair = server_of(message.source), server_of(message.destination)
+        count, size = traffic.get(pair, (0, 0))
+        traffic[pair] = count + 1, size + message.bytes
+    return dict(sorted(traffic.items(), key=lambda item: -item[1][1]))
+
+
 def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
-    """The problem that the placement is an answer to."""
     return Problem(
         graph, placement.cluster, placement.sharing, placement.model, placement.backend,
         placement.floor,
@@ -127,7 +129,7 @@ def problem_of(graph: OperatorGraph, placement: Placement) -> Problem:
 
 
 def indices_of(graph: OperatorGraph, placement: Placement) -> tuple[IntArray, list[list[int]]]:
-    """(device int64[n], the operators of each device in order), as numbers."""
+    """(device int64[n], the operators of each device in order), by number."""
     names = {name: d for d, name in enumerate(placement.cluster.device_names)}
     device = np.array([names[placement.operators[i]] for i in graph.ids], dtype=np.int64)
     order = [
@@ -138,14 +140,14 @@ def indices_of(graph: OperatorGraph, placement: Placement) -> tuple[IntArray, li
 
 
 def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
-    """The placement's own orders and rates, simulated. The placement must pass `check`."""
+    """Simulates the placement with its own orders and rates. The placement must pass `check`."""
     problem = problem_of(graph, placement)
     device, order = indices_of(graph, placement)
     return problem, simulate(problem, device, order=order, rates=placement.rates)
 
 
 def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:
-    """One bar per device over the step: # busy, + busy in part, . idle; then its peak of memory."""
+    """One bar per device over the step: # busy, + partly busy, . idle; then its peak memory."""
     names = problem.cluster.device_names
     step = timeline.step_seconds or 1.0  # an empty graph takes no time
     lines = []
@@ -160,14 +162,14 @@ def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:
         lines.append(f"… and {len(names) - _MOST_ROWS} more devices")
     if (program := problem.graph.notes.get("program_bytes")) is not None:
         lines.append(
-            f"beside these tensors the program of a rank takes {format_bytes(float(program))}, as "
+            f"beside these tensors, a rank's program takes {format_bytes(float(program))}, as "
             "measured with the profile"
         )
     return lines
 
 
 def _fill(busy: np.ndarray, start: float, end: float) -> None:
-    """Adds to each column the part of it that start..end (of 0..1) covers."""
+    """Adds to each column the part of it that start..end covers, on a scale of 0..1."""
     low, high = start * len(busy), end * len(busy)
     for column in range(int(low), min(len(busy), int(np.ceil(high)))):
         busy[column] += min(high, column + 1) - max(low, column)

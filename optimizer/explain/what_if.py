@@ -1,13 +1,14 @@
-"""What would shorten a step: the same placement and orders, simulated on changed clusters.
+"""Computes what would shorten a step: simulates a placement on changed clusters.
 
-Nothing is guessed: each change is one simulation, a device more is a lower bound. The orders are
-kept, so that a new search could use a change better than is shown here.
+Each change is one simulation; one device more is a lower bound. Devices and orders are kept, so
+that a new search could profit more from a change than is shown here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,14 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 
-# As good as a network that takes no time; and what rates may be at most (bits per second).
+# The factor for a network that takes practically no time, and the highest rate in bits per second.
 _FREE, _FASTEST = 1e6, 1e18
 _MOST_DEVICES = 8
 
 
 @dataclass(frozen=True)
 class Change:
-    """what: in words; step_seconds: of the same placement after it."""
+    """what: the change in words; step_seconds: the same placement's step after it."""
 
     what: str
     step_seconds: float
@@ -33,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PlacementArrays:
-    """A placement as numbers: device int64[n], operators per device in order, rates [S, S, R]."""
+    """device int64[n]; order: the operators of each device; rates float64[S, S, R]."""
 
     device: IntArray
     order: Sequence[Sequence[int]]
@@ -41,60 +42,50 @@ class PlacementArrays:
 
 
 def changes(problem: Problem, decision: PlacementArrays, devices: Sequence[int]) -> list[Change]:
-    """Network and devices, each improved alone. devices: those worth trying, the best first."""
-    cluster = problem.cluster
+    """Improves the network and each of the devices, one at a time. devices: the best first."""
     found = []
-    if len({int(d) for d in decision.device}) > 1:
-        for what, rate, latency in (
-            ("every NIC and link twice as fast", 2.0, 1.0),
-            ("no setup latency", 1.0, 0.0),
-        ):
-            found.append(_with_network(problem, decision, what, rate, latency))
+    if len(set(decision.device.tolist())) > 1:
+        what = "every NIC and link twice as fast"
+        found.append(_with_network(problem, decision, what, rate=2.0, latency=1.0))
+        found.append(_with_network(problem, decision, "no setup latency", rate=1.0, latency=0.0))
     for d in devices[:_MOST_DEVICES]:
-        name = cluster.device_names[d]
         step = _step(_faster_device(problem, d), decision, decision.rates)
-        found.append(Change(f"{name} twice as fast", step))
+        found.append(Change(f"{problem.cluster.device_names[d]} twice as fast", step))
     return found
 
 
 def without_network(problem: Problem, decision: PlacementArrays) -> Change:
-    """What no network could beat for this placement and its orders."""
+    """The limit of what any network could do for this placement and its orders."""
     return _with_network(problem, decision, "a network that takes no time at all", _FREE, 0.0)
 
 
 def _with_network(
     problem: Problem, decision: PlacementArrays, what: str, rate: float, latency: float
 ) -> Change:
-    """rate times every rate, latency times every setup latency."""
+    """rate, latency: factors for every rate and every setup latency."""
     changed = replace(problem, cluster=_network(problem.cluster, rate, latency))
     return Change(what, _step(changed, decision, decision.rates * rate))
 
 
 def bound_with_another_device(problem: Problem) -> Change:
-    """What no placement can be below with a device more: in the server, where there is one of
-    several devices, else in another server like the last (which no link joins to the others)."""
+    """A lower bound with one device more: in the server where there is only one, which has several,
+    else in another server like the last, which no link joins to the others."""
     servers = problem.cluster.servers
     last = servers[-1]
     if len(servers) == 1 and len(last.devices) > 1:
-        grown = last.model_copy(update={"devices": (*last.devices, last.devices[0])})
-        larger = _cluster(problem.cluster, servers=(grown,))
+        servers = (last.model_copy(update={"devices": (*last.devices, last.devices[0])}),)
         what = f"one more device in {last.name}"
     else:
         names = {server.name for server in servers}
-        name = next(f"more{k}" for k in range(len(names) + 1) if f"more{k}" not in names)
-        another = last.model_copy(update={"name": name})
-        larger = _cluster(problem.cluster, servers=(*servers, another))
+        name = next(name for k in count() if (name := f"more{k}") not in names)
+        servers = (*servers, last.model_copy(update={"name": name}))
         what = f"one more server like {last.name}"
-    return Change(what, lower_bound(replace(problem, cluster=larger)).seconds)
+    cluster = problem.cluster.model_copy(update={"servers": servers})
+    return Change(what, lower_bound(replace(problem, cluster=cluster)).seconds)
 
 
 def _step(problem: Problem, decision: PlacementArrays, rates: FloatArray) -> float:
     return simulate(problem, decision.device, order=decision.order, rates=rates).step_seconds
-
-
-def _cluster(cluster: Cluster, **change: Any) -> Cluster:
-    """A new value: a copy would keep what the old one has cached."""
-    return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **change})
 
 
 def _network(cluster: Cluster, rate: float, latency: float) -> Cluster:
@@ -102,54 +93,43 @@ def _network(cluster: Cluster, rate: float, latency: float) -> Cluster:
         scaled = min(row.rate_bits_per_second * rate, _FASTEST)
         return row.model_copy(update={"rate_bits_per_second": scaled, **more})
 
-    return _cluster(
-        cluster,
-        servers=tuple(
+    changed = {
+        "servers": tuple(
             server.model_copy(update={"nics": tuple(map(faster, server.nics))})
             for server in cluster.servers
         ),
-        setup_latency_seconds=cluster.setup_latency_seconds * latency,
-        intra_server_bits_per_second=min(cluster.intra_server_bits_per_second * rate, _FASTEST),
-        links=tuple(
+        "setup_latency_seconds": cluster.setup_latency_seconds * latency,
+        "intra_server_bits_per_second": min(cluster.intra_server_bits_per_second * rate, _FASTEST),
+        "links": tuple(
             faster(link, setup_latency_seconds=link.setup_latency_seconds * latency)
             for link in cluster.links
         ),
-    )
+    }
+    return cluster.model_copy(update=changed)
 
 
 def _faster_device(problem: Problem, index: int) -> Problem:
-    """One device gets a type of its own, of half the seconds."""
+    """The problem with one device of a new type that takes half the time."""
     graph, old = problem.graph, problem.cluster.devices[index].type
-    name = next(f"{old} x{k}" for k in _counting() if f"{old} x{k}" not in graph.device_types)
+    name = next(t for k in count(2) if (t := f"{old} x{k}") not in graph.device_types)
     columns = {t: graph.seconds[:, k] for k, t in enumerate(graph.device_types)}
-    position = iter(range(len(problem.cluster.devices)))
+    devices = iter(
+        device.model_copy(update={"type": name}) if d == index else device
+        for d, device in enumerate(problem.cluster.devices)
+    )
     servers = tuple(
-        server.model_copy(
-            update={
-                "devices": tuple(
-                    device.model_copy(update={"type": name}) if next(position) == index else device
-                    for device in server.devices
-                )
-            }
-        )
+        server.model_copy(update={"devices": tuple(islice(devices, len(server.devices)))})
         for server in problem.cluster.servers
     )
     return replace(
         problem,
         graph=graph.with_seconds({**columns, name: columns[old] / 2}),
-        cluster=_cluster(problem.cluster, servers=servers),
+        cluster=problem.cluster.model_copy(update={"servers": servers}),
     )
 
 
-def _counting() -> Iterator[int]:
-    k = 2
-    while True:
-        yield k
-        k += 1
-
-
 def busiest_devices(problem: Problem, decision: PlacementArrays) -> list[int]:
-    """Those that run something, the longest busy first."""
+    """The devices that run something, the busiest first."""
     seconds = problem.seconds[np.arange(len(decision.device)), decision.device]
     busy = np.bincount(decision.device, weights=seconds, minlength=len(problem.cluster.devices))
     return [int(d) for d in np.argsort(-busy, kind="stable") if busy[d] > 0]

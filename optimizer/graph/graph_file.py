@@ -1,4 +1,4 @@
-"""The file of an operator graph: one JSON document."""
+"""Reads and writes the file of an operator graph, one JSON document."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.graph import rows
 from placewire.optimizer.graph.json_file import read_json, write_json
-from placewire.optimizer.graph.operator_graph import COUNTS, OperatorGraph, build_graph, tensor_rows
-from placewire.optimizer.graph.rows import (
-    MOST_BYTES,
+from placewire.optimizer.graph.operator_graph import (
     GraphError,
-    checked_header,
-    each,
-    operator_row,
-    tensor_row,
+    OperatorGraph,
+    build_graph,
+    tensor_rows,
 )
 
 GRAPH_VERSION = 1
@@ -32,29 +30,19 @@ def save_graph(graph: OperatorGraph, path: Path) -> None:
 def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
     operators = []
     for i, identifier in enumerate(graph.ids):
+        times = zip(graph.device_types, graph.seconds[i].tolist(), strict=True)
         row: dict[str, Any] = {
             "id": identifier,
             "type": graph.types[i],
-            "seconds": {
-                t: float(graph.seconds[i, k])
-                for k, t in enumerate(graph.device_types)
-                if np.isfinite(graph.seconds[i, k])
-            },
+            "seconds": {t: seconds for t, seconds in times if np.isfinite(seconds)},
         }
-        if graph.signatures[i]:
-            row["signature"] = graph.signatures[i]
-        if graph.modules[i]:
-            row["module"] = graph.modules[i]
-        for key in COUNTS:
-            if value := int(getattr(graph, key)[i]):
-                row[key] = value
-        if graph.colocation[i] >= 0:
-            row["colocation"] = str(int(graph.colocation[i]))
-        operators.append(row)
-    tensors = [
-        {"producer": t.producer, "consumers": list(t.consumers), "bytes": t.bytes}
-        for t in tensor_rows(graph)
-    ]
+        optional = {
+            "signature": graph.signatures[i],
+            "module": graph.modules[i],
+            **{key: int(getattr(graph, key)[i]) for key in rows.COUNTS},
+            "colocation": str(graph.colocation[i]) if graph.colocation[i] >= 0 else "",
+        }
+        operators.append(row | {key: value for key, value in optional.items() if value})
     return {
         "version": GRAPH_VERSION,
         "name": graph.name,
@@ -62,12 +50,15 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
         "device_types": list(graph.device_types),
         "notes": dict(graph.notes),
         "operators": operators,
-        "tensors": tensors,
+        "tensors": [
+            {"producer": t.producer, "consumers": list(t.consumers), "bytes": t.bytes}
+            for t in tensor_rows(graph)
+        ],
     }
 
 
 def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
-    """Raises GraphError naming the offending place."""
+    """Raises GraphError naming the key that is wrong."""
     try:
         graph = _read_graph(document)
     except GraphError as error:
@@ -83,12 +74,12 @@ def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
 
 
 def _read_graph(document: Any) -> OperatorGraph:
-    header = checked_header(document, GRAPH_VERSION)
-    operators = each(header["operators"], operator_row, "operators")
-    tensors = each(header["tensors"], tensor_row, "tensors")
+    header = rows.checked_header(document, GRAPH_VERSION)
+    operators = rows.each(header["operators"], rows.operator_row, "operators")
+    tensors = rows.each(header["tensors"], rows.tensor_row, "tensors")
     total = sum(row.all_bytes for row in operators) + sum(row.bytes for row in tensors)
-    if total > MOST_BYTES:
-        raise GraphError(f"operators and tensors have {total} bytes, at most {MOST_BYTES} fit")
+    if total > rows.MOST_BYTES:
+        raise GraphError(f"operators and tensors have {total} bytes, at most {rows.MOST_BYTES} fit")
     types = header.get("device_types")
     timed = dict.fromkeys(t for row in operators for t in row.seconds)
     if types is not None and (unnamed := [t for t in timed if t not in types]):

@@ -1,4 +1,4 @@
-"""What reads graphs of others: an importer, as it is registered and asked for by its format."""
+"""Importers read graphs in the formats of other projects; each is registered by its format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDINGS = (".gz", ".json", ".onnx", ".et")
 
 @dataclass(frozen=True)
 class Imported:
-    """cluster: None where the format says nothing about one."""
+    """cluster: None where the format describes no cluster."""
 
     graph: OperatorGraph
     cluster: Cluster | None = None
@@ -26,8 +26,8 @@ class Imported:
 
 @dataclass(frozen=True)
 class Importer:
-    """summary: for people. read: from a file and the importer's own options by name; it raises
-    OSError, and GraphError naming the place. options: add these to `optimizer import`."""
+    """summary: for people. read: reads a file with the importer's own options by name; raises
+    OSError, and GraphError naming the place. options: each adds arguments to `optimizer import`."""
 
     summary: str
     read: Callable[[Path, Mapping[str, Any]], Imported]
@@ -38,19 +38,17 @@ IMPORTERS = Registry("placewire.importers", "format", Importer)
 
 
 def import_file(path: Path, form: str, options: Mapping[str, Any] | None = None) -> Imported:
-    """The graph is named after the file. Raises OSError, UnknownMethodError, and GraphError naming
-    file and place."""
+    """Raises OSError, UnknownMethodError, and GraphError naming file and place."""
     importer = IMPORTERS.load(form)
     try:
         return importer.read(path, options or {})
     except GraphError as error:
-        message = str(error)
-        named = message.startswith(f"{path}: ")
-        raise GraphError(message if named else f"{path}: {message}") from error
+        message = str(error).removeprefix(f"{path}: ")
+        raise GraphError(f"{path}: {message}") from error
 
 
 def of_json(read: Callable[[Any, str], Imported]) -> Callable[[Path, Mapping[str, Any]], Imported]:
-    """The `read` of a format that is one JSON document, gzip or not, from (document, name)."""
+    """The `read` of an importer whose format is one JSON document; read takes (document, name)."""
 
     def read_file(path: Path, options: Mapping[str, Any]) -> Imported:
         return read(read_json(path), graph_name(path))

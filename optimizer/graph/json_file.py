@@ -1,4 +1,4 @@
-"""JSON documents on disk, gzip or not."""
+"""Reads and writes JSON documents on disk, with or without gzip."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read_plain(path: Path) -> bytes:
-    """What is in the file, gzip or not. Raises OSError, and GraphError naming the file where its
-    gzip is damaged."""
+    """The file's bytes, without gzip. Raises OSError, and GraphError where its gzip is damaged."""
     try:
         return _unpacked(path)
     except _NO_GZIP as error:
@@ -23,7 +22,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Gzip or not. Raises OSError, and GraphError naming the file where it is no JSON document."""
+    """Raises OSError, and GraphError naming the file where it holds no JSON document."""
     try:
         return json.loads(_unpacked(path))
     except (ValueError, *_NO_GZIP) as error:
@@ -33,13 +32,13 @@ def read_json(path: Path) -> Any:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Gzip is recognised by its first bytes."""
     data = path.read_bytes()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    is_gzip = data[:2] == b"\x1f\x8b"
+    return gzip.decompress(data) if is_gzip else data
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Atomically; gzip where the name ends in .gz."""
+    """Replaces the file atomically; packs it with gzip where the name ends in .gz."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     staged = path.with_name(path.name + ".part")
     staged.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)

@@ -1,7 +1,6 @@
-"""The operator graph of one training step.
+"""The operator graph of one training step, held in arrays, so that 50,000 operators are cheap.
 
-Everything is held in arrays, so that 50,000 operators are cheap. Index conventions used throughout
-the optimizer: `i`, `j` operators (n of them), `e` tensors (m), `k` device types.
+Indices throughout the optimizer: `i`, `j` operators (n), `e` tensors (m), `k` device types.
 
 A *tensor* is sent once to a device, however many consumers it has there. A tensor of 0 bytes is an
 ordering constraint: it is never sent, and its consumer waits for its producer without a transfer
@@ -20,50 +19,38 @@ from typing import Any
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.graph.rows import GraphError, OperatorRow, TensorRow
+from placewire.optimizer.arrays import FloatArray, IntArray, row_starts
+from placewire.optimizer.graph.rows import COUNTS, GraphError, OperatorRow, TensorRow
 
-__all__ = [
-    "FloatArray",
-    "GraphError",
-    "IntArray",
-    "OperatorGraph",
-    "OperatorRow",
-    "TensorRow",
-    "build_graph",
-    "tensor_rows",
-]
+__all__ = ["GraphError", "OperatorGraph", "OperatorRow", "TensorRow", "build_graph", "tensor_rows"]
 
-# The type of an operator that takes one item out of a tuple. Its storage was allocated with the
-# tuple, by the operator that it reads a tensor of 0 bytes of.
+# The type of an operator that takes one item out of a tuple. The item's storage was allocated by
+# the operator that makes the tuple, which the item reads as a tensor of 0 bytes.
 TUPLE_ITEM = "getitem"
-
-COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
 
 @dataclass(frozen=True)
 class OperatorGraph:
     """Operators and the tensors between them.
 
-    ids, types            n strings each; an id is unique and stable (what files and ranks name)
+    ids, types            n strings each; an id is unique and stable: files and ranks use it
     signatures            n strings: shape, stride and dtype of the operator's output, and its
-                          constants; with the edges they make up `structure_hash`; "" where unknown
-    modules               n strings: the part of the model that the operator is of, like
-                          `model.layers.3.attention`; "" where unknown; no part of `structure_hash`
+                          constants; `structure_hash` covers them; "" where unknown
+    modules               n strings: the part of the model that the operator belongs to, like
+                          `model.layers.3.attention`; "" where unknown; not in `structure_hash`
     device_types          k names; the columns of `seconds`
     seconds               float64[n, k], inf where an operator cannot run on that type
-    weight_bytes          int64[n] there all through a step: parameters with their optimizer state,
-                          buffers, inputs
+    weight_bytes          int64[n] held during the whole step: parameters with their optimizer
+                          state, buffers, inputs
     activation_bytes      int64[n] storage that the operator newly allocates (0 for a view)
-    workspace_bytes       int64[n] held only while it runs
-    flops                 int64[n] floating-point operations, traffic_bytes int64[n] memory read and
-                          written: what costs are modelled from where nothing was measured; 0 where
-                          unknown
+    workspace_bytes       int64[n] held only while the operator runs
+    flops, traffic_bytes  int64[n] each: floating-point operations; memory read and written. Times
+                          are modelled from them where nothing was measured; 0 where unknown
     colocation            int64[n] operators of one number share a device; -1: free
     tensor_producer       int64[m]
     tensor_bytes          int64[m]
-    consumers_start       int64[m + 1], consumers int64[...]: CSR, consumers of tensor e are
-                          consumers[consumers_start[e]:consumers_start[e + 1]], distinct
+    consumers_start       int64[m + 1], consumers int64[...]: CSR, the distinct consumers of tensor
+                          e are consumers[consumers_start[e]:consumers_start[e + 1]]
     """
 
     ids: tuple[str, ...]
@@ -90,13 +77,10 @@ class OperatorGraph:
         if len(set(self.ids)) != n:
             twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
-        for name in (*COUNTS, "colocation"):
-            if getattr(self, name).shape != (n,):
-                raise GraphError(f"{name} has shape {getattr(self, name).shape}, expected ({n},)")
-        if self.seconds.shape != (n, len(self.device_types)):
-            raise GraphError(
-                f"seconds has shape {self.seconds.shape}, expected ({n}, {len(self.device_types)})"
-            )
+        shapes = {**dict.fromkeys(COUNTS, (n,)), "colocation": (n,)}
+        for name, expected in {**shapes, "seconds": (n, len(self.device_types))}.items():
+            if (found := getattr(self, name).shape) != expected:
+                raise GraphError(f"{name} has shape {found}, expected {expected}")
         if n and not (self.seconds >= 0).all():
             bad = int(np.argwhere(~(self.seconds >= 0))[0][0])
             raise GraphError(f"operator {self.ids[bad]!r} has a negative or undefined time")
@@ -137,19 +121,13 @@ class OperatorGraph:
     def inputs(self) -> tuple[IntArray, IntArray]:
         """CSR by consumer: (start int64[n + 1], tensor int64[...])."""
         _, target, tensor = self.edges
-        order = np.argsort(target, kind="stable")
-        start = np.zeros(self.operator_count + 1, dtype=np.int64)
-        np.cumsum(np.bincount(target, minlength=self.operator_count), out=start[1:])
-        return start, tensor[order]
+        return row_starts(target, len(self.ids)), tensor[np.argsort(target, kind="stable")]
 
     @cached_property
     def outputs(self) -> tuple[IntArray, IntArray]:
         """CSR by producer: (start int64[n + 1], tensor int64[...])."""
-        order = np.argsort(self.tensor_producer, kind="stable")
-        start = np.zeros(self.operator_count + 1, dtype=np.int64)
-        counts = np.bincount(self.tensor_producer, minlength=self.operator_count)
-        np.cumsum(counts, out=start[1:])
-        return start, order.astype(np.int64)
+        order = np.argsort(self.tensor_producer, kind="stable").astype(np.int64)
+        return row_starts(self.tensor_producer, len(self.ids)), order
 
     def input_tensors(self, operator: int) -> IntArray:
         start, tensor = self.inputs
@@ -161,7 +139,7 @@ class OperatorGraph:
 
     @cached_property
     def topological_order(self) -> IntArray:
-        """Kahn's order, smallest index first among the ready: deterministic; the recorded sort.
+        """Kahn's order, among the ready operators the smallest index first: the *recorded sort*.
 
         Shorter than n where the graph has a cycle (the constructor then refuses it).
         """
@@ -182,24 +160,26 @@ class OperatorGraph:
         return np.array(order, dtype=np.int64)
 
     @cached_property
+    def position(self) -> IntArray:
+        """int64[n]: where each operator stands in topological_order."""
+        position = np.empty(self.operator_count, dtype=np.int64)
+        position[self.topological_order] = np.arange(self.operator_count)
+        return position
+
+    @cached_property
     def structure_hash(self) -> str:
-        """What ranks compare: operators, signatures and edges; no costs."""
+        """Covers operators, signatures and edges, but no costs; the ranks of a job compare it."""
         digest = hashlib.sha256()
         for row in zip(self.ids, self.types, self.signatures, strict=True):
             digest.update("\x1f".join(row).encode() + b"\x1e")
-        for array in (
-            self.colocation,
-            self.tensor_producer,
-            self.tensor_bytes,
-            self.consumers_start,
-            self.consumers,
-        ):
+        tensors = self.tensor_producer, self.tensor_bytes, self.consumers_start, self.consumers
+        for array in (self.colocation, *tensors):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         return digest.hexdigest()
 
     @cached_property
     def profile_digest(self) -> str:
-        """What a cached placement depends on beside the structure: costs and memory."""
+        """Covers costs and memory: with the structure, all that a kept placement depends on."""
         digest = hashlib.sha256("\x1f".join(self.device_types).encode())
         digest.update(np.ascontiguousarray(self.seconds, dtype="<f8").tobytes())
         for array in (self.weight_bytes, self.activation_bytes, self.workspace_bytes):
@@ -207,7 +187,7 @@ class OperatorGraph:
         return digest.hexdigest()
 
     def with_seconds(self, seconds_by_type: Mapping[str, FloatArray]) -> OperatorGraph:
-        """The same structure with these costs, float64[n] per device type."""
+        """The same graph with these times, float64[n] per device type."""
         names = tuple(seconds_by_type)
         columns = [np.asarray(seconds_by_type[name], dtype=np.float64) for name in names]
         seconds = np.stack(columns, axis=1) if columns else np.zeros((self.operator_count, 0))
@@ -224,7 +204,7 @@ def build_graph(
 ) -> OperatorGraph:
     """A graph from rows. An operator with no time for a device type cannot run there (inf).
 
-    Raises GraphError where a tensor names an unknown operator, an id is doubled, or on a cycle.
+    Raises GraphError where a tensor names an unknown operator, an id occurs twice, or on a cycle.
     """
     if device_types is None:
         device_types = list(dict.fromkeys(t for row in operators for t in row.seconds))

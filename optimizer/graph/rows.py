@@ -1,4 +1,4 @@
-"""Operators and tensors as builders and files state them, one row each; files' rows are checked."""
+"""Operators and tensors as rows, as builders and files state them; checks the rows of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-# More bytes than this in all, and sums of them would leave 64 bits.
+# The most bytes of one graph: sums of more could overflow 64 bits.
 MOST_BYTES = 2**62
 _MOST_SECONDS = 1e9
 
@@ -14,13 +14,11 @@ Row = TypeVar("Row")
 
 
 class GraphError(ValueError):
-    """A graph, or a graph file, that is not one: says what and where."""
+    """A graph or graph file is wrong: the message says what and where."""
 
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One operator as builders and files state it."""
-
     id: str
     type: str
     seconds: Mapping[str, float]
@@ -50,6 +48,7 @@ _TENSOR_KEYS = {field.name for field in fields(TensorRow)}
 _HEADER_KEYS = {
     "version", "name", "structure_hash", "device_types", "notes", "operators", "tensors",
 }  # fmt: skip
+COUNTS = ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes")
 
 
 def operator_row(row: Any) -> OperatorRow:
@@ -59,12 +58,13 @@ def operator_row(row: Any) -> OperatorRow:
         _text(row.get(key, ""), key)
     if row.get("colocation") is not None:
         _text(row["colocation"], "colocation")
-    for key in ("weight_bytes", "activation_bytes", "workspace_bytes", "flops", "traffic_bytes"):
+    for key in COUNTS:
         _bytes(row.get(key, 0), key)
     if not isinstance(row["seconds"], dict):
         raise _wrong("seconds", row["seconds"], "an object: a time for each device type")
     for device_type, value in row["seconds"].items():
-        if not (_is_number(value) and 0 <= value <= _MOST_SECONDS):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and 0 <= value <= _MOST_SECONDS):
             wanted = f"a number from 0 to {_MOST_SECONDS:g} (leave it out where it cannot run)"
             raise _wrong(f"seconds.{device_type}", value, wanted)
     return OperatorRow(**row)
@@ -78,8 +78,7 @@ def tensor_row(row: Any) -> TensorRow:
 
 
 def checked_header(document: Any, version: int) -> Mapping[str, Any]:
-    """The file's top level; its operators and tensors are lists that are yet to be read. Raises
-    GraphError naming the key."""
+    """The file's top level, with lists of unread rows. Raises GraphError naming the key."""
     if not isinstance(document, dict) or document.get("version") != version:
         found = document.get("version") if isinstance(document, dict) else type(document).__name__
         raise GraphError(f"version is {found!r}; this release reads {version}")
@@ -100,7 +99,7 @@ def checked_header(document: Any, version: int) -> Mapping[str, Any]:
 
 
 def each(rows: list[Any], read: Callable[[Any], Row], key: str) -> list[Row]:
-    """Every row read. Raises GraphError that says which."""
+    """Reads every row. Raises GraphError with the position of the row that is wrong."""
     result = []
     for position, row in enumerate(rows):
         try:
@@ -112,7 +111,7 @@ def each(rows: list[Any], read: Callable[[Any], Row], key: str) -> list[Row]:
 
 def _keys(row: Any, known: set[str], needed: tuple[str, ...]) -> None:
     if not isinstance(row, dict):
-        raise GraphError(f"found {_shown(row)}, expected an object with {', '.join(needed)}")
+        raise GraphError(f"found {shown(row)}, expected an object with {', '.join(needed)}")
     if unknown := set(row) - known:
         raise GraphError(f"unknown key {min(unknown)!r}; accepted: {', '.join(sorted(known))}")
     for key in needed:
@@ -138,14 +137,11 @@ def _bytes(value: Any, key: str) -> int:
     return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _wrong(key: str, value: Any, expected: str) -> GraphError:
-    return GraphError(f"{key} is {_shown(value)}, expected {expected}")
+    return GraphError(f"{key} is {shown(value)}, expected {expected}")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """What was found, cut to fit a message."""
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "…"

@@ -1,8 +1,10 @@
-"""The first mistake in a file noun, in the words of the file: where, what was found, what fits."""
+"""Words the first error that pydantic found in a file: where, what was found, what is expected."""
 
 from __future__ import annotations
 
 from pydantic import ValidationError
+
+from placewire.optimizer.graph.rows import shown
 
 _EXPECTED = {
     "model_type": "expected an object with its keys",
@@ -28,9 +30,5 @@ def first_mistake(error: ValidationError) -> str:
         return f"{lead}unknown key"
     if first["type"] == "value_error":
         return lead + first["msg"].removeprefix("Value error, ")
-    found = repr(first["input"])
-    shown = found if len(found) <= 40 else found[:40] + "…"
-    wanted = _EXPECTED.get(
-        first["type"], first["msg"].replace("Input should be", "expected").replace("String", "text")
-    )
-    return f"{lead}{shown}: {wanted}"
+    own_words = first["msg"].replace("Input should be", "expected").replace("String", "text")
+    return f"{lead}{shown(first['input'])}: {_EXPECTED.get(first['type'], own_words)}"

@@ -1,6 +1,6 @@
-"""Steps on a time axis, for chrome://tracing and ui.perfetto.dev: predicted, measured, or both.
+"""Traces of steps for chrome://tracing and ui.perfetto.dev: predicted, measured, or both.
 
-document   devices and their spans, as a Trace Event file and back
-predicted  what the simulator says of a placement
-merging    several files as one, every device beside its prediction
+document   devices and their spans, written to a Trace Event file and read back
+predicted  the trace of a placement's simulated step
+merging    merges several traces, every device beside its prediction
 """

@@ -1,11 +1,11 @@
-"""What devices did in a few steps, as a file that trace viewers open, and back.
+"""Writes and reads traces of a few steps, as files that trace viewers open.
 
 The file is the JSON object form of Google's Trace Event Format: "X" events with `ts` and `dur` in
 microseconds, "M" events that name processes and threads. A process is one device, predicted or
 measured; its threads are rows: the step, what it computes, and what each rail sends and receives.
 
-Time in a span counts from its step's barrier. In the file the steps follow one another, each as
-long as its longest device took; what lies between two steps (data, checkpoints) is left out.
+Times of a span count from its step's barrier. In the file the steps follow one another, each as
+long as it took on its slowest device; the time between two steps (data, checkpoints) is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 VERSION = 1
 STEP, COMPUTE = "step", "compute"
-# Of what computes, a detail: what it held only while it ran.
+# The key in a compute span's details for the memory that its operator held only while it ran.
 WORKSPACE = "workspace_bytes"
 Source = Literal["predicted", "measured"]
 Direction = Literal["sends", "receives"]
@@ -25,12 +25,12 @@ Detail = str | int | float
 
 
 class TraceError(ValueError):
-    """A file that is no trace of ours, or does not belong to the others."""
+    """A file is no trace of Placewire, or is not of the same job as others."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """name: the operator's id; of a message its producer's. seconds since the step's barrier."""
+    """name: the id of the operator, or of a message's producer. Times since the step's barrier."""
 
     step: int
     row: str
@@ -42,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True)
 class TracedDevice:
-    """step_seconds: how long each traced step took on it."""
+    """step_seconds: how long each traced step took on the device."""
 
     rank: int
     device: str
@@ -53,19 +53,19 @@ class TracedDevice:
 
 @dataclass(frozen=True)
 class Trace:
-    """structure_hash: of the graph whose step it is."""
+    """structure_hash: of the graph whose steps were traced."""
 
     structure_hash: str
     devices: tuple[TracedDevice, ...]
 
 
 def rail_row(rail: str, direction: Direction) -> str:
-    """rail "": past the NICs."""
+    """The name of a row; rail "" is a path that uses no NIC."""
     return f"{rail or 'past the NICs'} {direction}"
 
 
 def trace_to_json(trace: Trace) -> dict[str, Any]:
-    """Events in order of time, those that name processes and threads first."""
+    """Events in order of time, after those that name processes and threads."""
     begins = _begins(trace.devices)
     names: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def trace_to_json(trace: Trace) -> dict[str, Any]:
 
 
 def trace_from_json(document: Any, where: str = "trace") -> Trace:
-    """What trace_to_json wrote. Raises TraceError."""
+    """Reads what trace_to_json wrote. Raises TraceError."""
     try:
         header = document["otherData"]
         if header["version"] != VERSION:
@@ -111,7 +111,7 @@ def trace_from_json(document: Any, where: str = "trace") -> Trace:
 
 
 def _begins(devices: Sequence[TracedDevice]) -> dict[int, int]:
-    """Where each step's barrier lies in the file, in nanoseconds."""
+    """The time of each step's barrier in the file, in nanoseconds."""
     longest: dict[int, int] = {}
     for device in devices:
         for step, seconds in device.step_seconds.items():
@@ -122,8 +122,8 @@ def _begins(devices: Sequence[TracedDevice]) -> dict[int, int]:
 
 
 def _rows(device: TracedDevice) -> Iterator[tuple[str, list[Span]]]:
-    """The rows of one process, the step first. Events of one thread must not overlap, so that
-    messages that are under way together get rows of their own: `a sends`, `a sends 2`."""
+    """(name, spans) of each row of one process, the step first. Events of one thread must not
+    overlap, so messages that are under way together get several rows: `a sends`, `a sends 2`."""
     steps = [Span(k, STEP, f"step {k}", 0.0, s, {}) for k, s in device.step_seconds.items()]
     by_row: dict[str, list[Span]] = {STEP: steps, COMPUTE: []}
     for span in device.spans:
@@ -146,14 +146,13 @@ def _lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 
 def _ends_before(earlier: Span, later: Span) -> bool:
-    """As the file will say it."""
-    if earlier.step != later.step:
-        return True
-    return _nanoseconds(earlier.finish_seconds) <= _nanoseconds(later.start_seconds)
+    """Whether it does by the rounded times of the file."""
+    ended = _nanoseconds(earlier.finish_seconds) <= _nanoseconds(later.start_seconds)
+    return earlier.step != later.step or ended
 
 
 def _process(rank: int, source: Source) -> int:
-    """The number of its process: a device's measured rows follow its predicted ones."""
+    """The number of a device's process: its measured rows follow its predicted ones."""
     return 1 + 2 * rank + (source == "measured")
 
 
@@ -176,8 +175,7 @@ def _event(pid: int, tid: int, span: Span, begins: Mapping[int, int]) -> dict[st
 
 
 def _nanoseconds(seconds: float) -> int:
-    """The grain of the file: whole numbers, so that what ends where another begins does not
-    overlap it."""
+    """The file's unit: with whole numbers a span never overlaps one that begins where it ends."""
     return round(seconds * 1e9)
 
 
@@ -192,7 +190,7 @@ def _span(event: Mapping[str, Any], begins: Mapping[int, float]) -> Span:
 def _device(entry: Mapping[str, Any], spans: Sequence[tuple[int, Span]]) -> TracedDevice:
     rank, source = int(entry["rank"]), entry["source"]
     if source not in get_args(Source):
-        raise TraceError(f"a device that is {source!r}; accepted: {', '.join(get_args(Source))}")
+        raise TraceError(f"device source {source!r}; accepted: {', '.join(get_args(Source))}")
     pid = _process(rank, source)
     own = [span for process, span in spans if process == pid]
     return TracedDevice(

@@ -1,4 +1,4 @@
-"""Several traces of one job as one: ranks beside each other, aligned at each step's barrier."""
+"""Merges the traces of one job's ranks, aligned at each step's barrier."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from placewire.optimizer.trace.document import Detail, Span, Trace, TracedDevice, TraceError
 
-# What tells one part of one message from another: step, producer, output, sender, receiver, rail.
+# Identifies a part of a message: step, producer, output, sender, receiver, rail.
 _Part = tuple[int, str, Detail, str, str, str]
 
 
 def merged(traces: Sequence[Trace]) -> Trace:
-    """All devices of all traces, by rank. A receive begins where its sender handed the message
-    over, as far as the barrier tells two clocks; a rank by itself only knows when it had to wait.
+    """All devices of all traces, by rank. A receive begins when its sender handed the message over,
+    as exactly as the barrier aligns two clocks; the receiver itself knows only when it had to wait.
 
-    Raises TraceError where two are of different graphs, or of the same device.
+    Raises TraceError where two traces are of different graphs, or of the same device.
     """
     structures = {trace.structure_hash for trace in traces}
     if len(structures) > 1:
@@ -25,7 +25,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
     seen: set[tuple[int, str]] = set()
     for device in devices:
         if (device.rank, device.source) in seen:
-            raise TraceError(f"rank {device.rank} ({device.device}) is there twice")
+            raise TraceError(f"rank {device.rank} ({device.device}) is there twice; drop a trace")
         seen.add((device.rank, device.source))
     sent = {
         _part(device, span): span.start_seconds
@@ -34,7 +34,11 @@ def merged(traces: Sequence[Trace]) -> Trace:
         for span in device.spans
         if span.row.endswith(" sends")
     }
-    return Trace(structures.pop(), tuple(_from_its_start(device, sent) for device in devices))
+    begun = (
+        replace(device, spans=tuple(_begun(device, span, sent) for span in device.spans))
+        for device in devices
+    )
+    return Trace(structures.pop(), tuple(begun))
 
 
 def _part(device: TracedDevice, span: Span) -> _Part:
@@ -44,14 +48,8 @@ def _part(device: TracedDevice, span: Span) -> _Part:
     return span.step, span.name, span.details["output"], source, destination, rail
 
 
-def _from_its_start(device: TracedDevice, sent: dict[_Part, float]) -> TracedDevice:
-    if device.source == "predicted":
-        return device
-    return replace(device, spans=tuple(_begun(device, span, sent) for span in device.spans))
-
-
 def _begun(device: TracedDevice, span: Span, sent: dict[_Part, float]) -> Span:
-    if not span.row.endswith(" receives"):
+    if device.source == "predicted" or not span.row.endswith(" receives"):
         return span
     start = sent.get(_part(device, span), span.start_seconds)
     return replace(span, start_seconds=min(start, span.finish_seconds))

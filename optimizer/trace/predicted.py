@@ -1,8 +1,9 @@
-"""A placement's simulated step as a trace."""
+"""Makes a trace of a placement's simulated step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import Timeline
 from placewire.optimizer.trace.document import (
     COMPUTE,
+    Direction,
     Span,
     Trace,
     TracedDevice,
@@ -22,7 +24,7 @@ from placewire.optimizer.trace.document import (
 
 
 def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[int]) -> Trace:
-    """The same prediction for each of these steps. The placement must pass `check`.
+    """Shows the prediction at each of these steps. The placement must pass `check`.
 
     Raises TraceError where the step never ends.
     """
@@ -41,7 +43,7 @@ def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[
             device=name,
             source="predicted",
             step_seconds=dict.fromkeys(steps, timeline.step_seconds),
-            spans=tuple(_in_each(steps, spans[name])),
+            spans=tuple(replace(span, step=step) for step in steps for span in spans[name]),
         )
         for rank, name in enumerate(placement.devices_used)
     )
@@ -55,7 +57,7 @@ def _computed(graph: OperatorGraph, timeline: Timeline, order: Sequence[int]) ->
 
 
 def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Span]]:
-    """(device, what one of its NICs sends or receives): every part of every message, twice."""
+    """(device, span) of every part of every message, at its sender and at its receiver."""
     graph, names = problem.graph, problem.cluster.device_names
     parts = zip(
         timeline.messages,
@@ -77,15 +79,10 @@ def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Sp
                 "output": output,
                 "queued_microseconds": round((starts[rail] - message.queued_seconds) * 1e6, 3),
             }
-            ends = (message.source, message.destination), (message.destination, message.source)
-            for direction, (here, peer) in zip(("sends", "receives"), ends, strict=True):
-                row = rail_row(name, "sends" if direction == "sends" else "receives")
-                told = {"peer": names[peer], **details}
-                span = Span(0, row, graph.ids[producer], starts[rail], finishes[rail], told)
-                yield here, span
-
-
-def _in_each(steps: Iterable[int], spans: Sequence[Span]) -> Iterator[Span]:
-    for step in steps:
-        for s in spans:
-            yield Span(step, s.row, s.name, s.start_seconds, s.finish_seconds, s.details)
+            ends: tuple[tuple[Direction, int, int], ...] = (
+                ("sends", message.source, message.destination),
+                ("receives", message.destination, message.source),
+            )
+            for direction, here, peer in ends:
+                row, told = rail_row(name, direction), {"peer": names[peer], **details}
+                yield here, Span(0, row, graph.ids[producer], starts[rail], finishes[rail], told)

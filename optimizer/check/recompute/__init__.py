@@ -1,5 +1,5 @@
-"""What a placement file says, computed again in plain Python for `check`.
+"""Computes again, in plain Python, what a placement file claims; an oracle for `check`.
 
-Nothing here is shared with the simulator or the engines: it is written from the same specification
-(docs/architecture.md, "Sharing") by other means, so that one of the two being wrong shows.
+It shares no code with the simulator and the engines. Both are written from one specification
+(docs/architecture.md, "How step time is modelled"), so that a mistake in either of them shows.
 """

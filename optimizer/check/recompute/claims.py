@@ -1,33 +1,30 @@
-"""What a placement file claims beside its own schedule, computed again for `check`: the best single
-device and how low a bound may be. In plain Python, from the graph and the cluster only."""
+"""Computes again the best single device, and the least bound that a placement may state.
+
+In plain Python, from the graph and the cluster only.
+"""
 
 from __future__ import annotations
 
 import math
 
-from placewire.optimizer.check.recompute.facts import Facts, GraphLists
+from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import peak_bytes, static_bytes
 
 
 def recompute_best_single(facts: Facts) -> float | None:
-    """Step seconds of everything on the fastest device that has memory for it, in the recorded
-    topological order; None where there is no such device."""
-    best: float | None = None
-    of_type: dict[str, tuple[float, int]] = {}
-    for device in facts.placement.cluster.devices:
-        if device.type not in facts.graph.device_types:
-            continue
-        if device.type not in of_type:
-            of_type[device.type] = _alone(facts, device.type)
-        step, peak = of_type[device.type]
-        if math.isfinite(step) and peak <= device.memory_bytes and (best is None or step < best):
-            best = step
-    return best
+    """Step seconds of the whole graph on the fastest device that has memory for it, in the recorded
+    topological order; None where no device has."""
+    devices = facts.placement.cluster.devices
+    types = {device.type for device in devices}.intersection(facts.graph.device_types)
+    alone = {name: _alone(facts, name) for name in types}
+    runs = [(*alone[d.type], d.memory_bytes) for d in devices if d.type in alone]
+    steps = [step for step, peak, memory in runs if math.isfinite(step) and peak <= memory]
+    return min(steps, default=None)
 
 
 def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
-    """(step seconds, peak bytes); devices of one type differ in neither."""
-    lists: GraphLists = facts.lists
+    """(step seconds, peak bytes) on any device of this type."""
+    lists = facts.lists
     order = facts.graph.topological_order.tolist()
     column = facts.graph.device_types.index(device_type)
     starts: list[float] = []
@@ -42,8 +39,7 @@ def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
 
 def least_bound(facts: Facts) -> float:
     """The larger of two bounds that anyone can add up: the longest path with each operator at its
-    fastest, and all fastest times spread evenly over the devices. A lower claim than this is not
-    what the optimizer proves."""
+    fastest, and all fastest times spread over the devices. The optimizer states no lower bound."""
     lists, placement = facts.lists, facts.placement
     types = {device.type for device in placement.cluster.devices}
     columns = [k for k, name in enumerate(facts.graph.device_types) if name in types]

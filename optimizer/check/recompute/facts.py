@@ -1,26 +1,24 @@
-"""A placement file read against its graph: what the recomputations of `check` start from.
+"""A placement file read against its graph: the lists that all recomputations start from.
 
 Arrays become lists here, once: plain Python reads a list many times faster than a numpy scalar.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from placewire.optimizer.cluster import Link
+from placewire.optimizer.check.recompute.network import nic_rates, recorded_rates
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, OperatorGraph
 from placewire.optimizer.placement import Message, Placement
 
-INFINITY = float("inf")
-
 
 @dataclass(frozen=True)
 class Times:
-    """start, finish per operator; arrival per (tensor, destination device)."""
+    """Seconds: start and finish of each operator, arrival of each (tensor, destination device)."""
 
     start: Mapping[int, float]
     finish: Mapping[int, float]
@@ -55,7 +53,7 @@ class GraphLists:
                 self.inputs[c].append(e)
 
     def allocator(self, operator: int) -> int:
-        """At whose start its storage appears: a tuple's items are there as soon as the tuple is."""
+        """The operator whose start allocates this one's storage; for a tuple's item, the tuple."""
         inputs = self.inputs[operator]
         if self.types[operator] == TUPLE_ITEM and len(inputs) == 1 and not self.size[inputs[0]]:
             return self.maker[inputs[0]]
@@ -67,7 +65,7 @@ class GraphLists:
 
 
 class Facts:
-    """Indices instead of names for operators and tensors; devices, servers and rails keep theirs.
+    """Operators and tensors by index; devices, servers and rails by name.
 
     Raises KeyError or IndexError where names do not exist, so structural checks come first.
     """
@@ -81,19 +79,15 @@ class Facts:
             device: [graph.index_of[name] for name in names]
             for device, names in placement.order.items()
         }
-        self.type_of = dict(
-            zip(cluster.device_names, (d.type for d in cluster.devices), strict=True)
-        )
-        self.server_of = {name: server_of(name) for name in cluster.device_names}
-        self.nics = {(server.name, nic.rail) for server in cluster.servers for nic in server.nics}
-        self.link: dict[tuple[str, str], Link] = {
-            (link.source, link.destination): link for link in cluster.links
-        }
-        self.rate = {(s, t, r): x for s, t, r, x in placement.rates_bits_per_second}
+        types = (device.type for device in cluster.devices)
+        self.type_of = dict(zip(cluster.device_names, types, strict=True))
+        self.link = {(link.source, link.destination): link for link in cluster.links}
+        self.nics = set(nic_rates(placement))
+        self.rate = recorded_rates(placement)
         column = {name: k for k, name in enumerate(graph.device_types)}
-        columns = [column[self.type_of[device]] for device in self.device_of]
         self.seconds: list[float] = [
-            row[k] for row, k in zip(self.lists.seconds, columns, strict=True)
+            row[column[self.type_of[device]]]
+            for row, device in zip(self.lists.seconds, self.device_of, strict=True)
         ]
         self.message: dict[tuple[int, str], Message] = {}
         for message in placement.messages:
@@ -102,7 +96,7 @@ class Facts:
 
     @cached_property
     def messages_of(self) -> Mapping[int, list[tuple[int, str]]]:
-        """Per operator the keys of `message` that it causes, in order of tensor and device."""
+        """The keys in `message` of what each operator sends, in order of tensor and device."""
         found: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for tensor, device in sorted(self.message):
             found[self.lists.maker[tensor]].append((tensor, device))
@@ -110,17 +104,14 @@ class Facts:
 
     @cached_property
     def waits_for(self) -> list[int]:
-        """Per operator how many inputs it waits for: one per tensor that it reads."""
+        """How many inputs each operator waits for: one per tensor that it reads."""
         return [len(inputs) for inputs in self.lists.inputs]
 
     @cached_property
     def device_pairs_in_use(self) -> Mapping[tuple[str, str], int]:
-        """Per server pair, how many of its device pairs send over its NICs."""
-        count: dict[tuple[str, str], int] = defaultdict(int)
-        for source, destination in {(m.source, m.destination) for m in self.message.values()}:
-            if (source, destination) not in self.link:
-                count[self.server_of[source], self.server_of[destination]] += 1
-        return count
+        """How many device pairs of each pair of servers send over the NICs."""
+        used = {(m.source, m.destination) for m in self.message.values()} - set(self.link)
+        return Counter((server_of(source), server_of(target)) for source, target in used)
 
     def needed(self) -> set[tuple[int, str]]:
         """(tensor, device) of every send that the placement's devices make necessary."""
@@ -138,12 +129,11 @@ class Facts:
 
     def on_nics(self, message: Message) -> bool:
         """Whether it leaves its server over the NICs."""
-        ends = (message.source, message.destination)
-        return self.server_of[ends[0]] != self.server_of[ends[1]] and ends not in self.link
+        source, target = servers_of(message)
+        return source != target and (message.source, message.destination) not in self.link
 
     def off_nics(self, message: Message) -> tuple[float, float]:
-        """(set-up seconds, bits per second) of a path that is no NIC: a link, or one server's own
-        between two of its devices."""
+        """(set-up seconds, bits per second) of a path without NICs: a link, or inside a server."""
         cluster = self.placement.cluster
         link = self.link.get((message.source, message.destination))
         if link is not None:
@@ -151,8 +141,12 @@ class Facts:
         return cluster.setup_latency_seconds, cluster.intra_server_bits_per_second
 
 
+def servers_of(message: Message) -> tuple[str, str]:
+    return server_of(message.source), server_of(message.destination)
+
+
 def parts(message: Message) -> list[tuple[str, float]]:
-    """(rail, bits) of what is sent at all; rail "" where the message names none."""
+    """(rail, bits) of each part that is sent; rail "" where the message names no rails."""
     bits = message.bytes * 8
     used = [(rail, share * bits) for rail, share in message.rails.items() if share > 0]
     return used or [("", float(bits))]

@@ -1,40 +1,32 @@
-"""How the transfers under way share the NICs, by sharing. Rails never meet.
+"""Rates of the flows under way, with one class for each sharing that lets flows share a NIC.
 
-Each class knows the flows under way in groups that share nothing with each other, and gives all
-rates of a group at once.
+Flows of different rails never share anything.
 """
 
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
-from placewire.optimizer.check.recompute.network import (
-    NEIGHBOUR_FLOWS,
-    NicKey,
-    PairKey,
-    ceilings,
-    neighbours,
-    nic_rates,
-    usable_rates,
-)
+from placewire.optimizer.check.recompute import network
 from placewire.optimizer.placement import Placement
 
 Key = TypeVar("Key")
-Limit = tuple[str, str]  # "transmit" or "receive", server
+Limit = tuple[str, str]  # ("transmit" or "receive", server)
 
 
 @dataclass(eq=False)
 class Flow:
-    """One part of a message on its way over one rail. rate holds since `since`; version counts the
-    changes of rate, so that an outdated end is recognised."""
+    """The part of a message that travels over one rail. rate: bits per second from the time `since`
+    on; version: counts the changes of rate, so that an outdated end is recognised."""
 
     tensor: int
     channel: tuple[str, str, str]
-    pair: PairKey
+    pair: network.PairKey
     send_order: int
     bits_left: float
     rate: float = 0.0
@@ -46,30 +38,18 @@ class Flow:
         return max(0.0, self.bits_left - self.rate * (now - self.since))
 
 
-class Shares(Protocol):
-    # Whether the parts of one channel (source device, destination device, rail) wait for each
-    # other, in the order of their being queued.
-    first_come: bool
+class Shares(ABC):
+    """Keeps the flows under way in groups that share nothing with each other."""
 
-    def group(self, flow: Flow) -> Hashable: ...
-    def join(self, flow: Flow) -> None: ...
-    def leave(self, flow: Flow) -> None: ...
-    def rates(self, group: Hashable) -> Mapping[Flow, float]:
-        """Of every flow of the group that transmits; the others of the group wait."""
-        ...
-
-
-class MaxMin:
-    """`unshaped`: a rail's flows and the neighbours of its NICs, max-min fairly."""
-
-    first_come = True
+    # Whether the flows of one channel (source device, destination device, rail) wait for each
+    # other, in the order in which they were queued.
+    first_come: ClassVar[bool] = True
 
     def __init__(self, placement: Placement) -> None:
-        self._nics = nic_rates(placement)
-        self._wanted = neighbours(placement)
-        self._under_way: dict[str, dict[Flow, None]] = defaultdict(dict)
+        self._usable = network.usable_rates(placement)
+        self._under_way: dict[Hashable, dict[Flow, None]] = defaultdict(dict)
 
-    def group(self, flow: Flow) -> str:
+    def group(self, flow: Flow) -> Hashable:
         return flow.pair[2]
 
     def join(self, flow: Flow) -> None:
@@ -78,8 +58,21 @@ class MaxMin:
     def leave(self, flow: Flow) -> None:
         del self._under_way[self.group(flow)][flow]
 
+    @abstractmethod
+    def rates(self, group: Hashable) -> Mapping[Flow, float]:
+        """Bits per second of each flow of the group that transmits; its other flows wait."""
+
+
+class MaxMin(Shares):
+    """`unshaped`: a rail's flows and the neighbours of its NICs share the NICs max-min fairly."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement)
+        self._nics = network.nic_rates(placement)
+        self._wanted = network.neighbours(placement)
+
     def rates(self, group: Hashable) -> dict[Flow, float]:
-        flows = list(self._under_way[str(group)])
+        flows = list(self._under_way[group])
         ends = [_limits(flow) for flow in flows]
         capacity, wanted = {}, {}
         for limit in {limit for both in ends for limit in both}:
@@ -88,30 +81,21 @@ class MaxMin:
         return dict(zip(flows, progressive_filling(ends, capacity, wanted), strict=True))
 
 
-class MinimumsWithLending:
+class MinimumsWithLending(Shares):
     """`guarantee`: each pair has its minimum; what a sender has left over is lent equally, to each
-    pair at most up to its ceiling. Ceilings are such that no receiver limits anybody."""
-
-    first_come = True
+    pair at most up to its ceiling. The ceilings are such that no receiver is oversubscribed."""
 
     def __init__(self, placement: Placement) -> None:
-        self._usable = usable_rates(placement)
-        self._least = {(s, t, r): x for s, t, r, x in placement.rates_bits_per_second}
-        self._most = ceilings(placement)
-        self._under_way: dict[NicKey, dict[Flow, None]] = defaultdict(dict)
+        super().__init__(placement)
+        self._least = network.recorded_rates(placement)
+        self._most = network.ceilings(placement)
 
-    def group(self, flow: Flow) -> NicKey:
+    def group(self, flow: Flow) -> network.NicKey:
         return flow.pair[0], flow.pair[2]
-
-    def join(self, flow: Flow) -> None:
-        self._under_way[self.group(flow)][flow] = None
-
-    def leave(self, flow: Flow) -> None:
-        del self._under_way[self.group(flow)][flow]
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         assert isinstance(group, tuple)
-        of_pair: dict[PairKey, list[Flow]] = defaultdict(list)
+        of_pair: dict[network.PairKey, list[Flow]] = defaultdict(list)
         for flow in self._under_way[group]:
             of_pair[flow.pair].append(flow)
         least = {pair: self._least.get(pair, 0.0) for pair in of_pair}
@@ -124,23 +108,20 @@ class MinimumsWithLending:
         }
 
 
-class MostUrgentFirst:
-    """`job`: of each sender and rail only the most urgent part transmits; receivers divide fairly
-    between senders. A sender that its receiver holds back gives what it has left to its next most
-    urgent part for another receiver, in rounds."""
+class MostUrgentFirst(Shares):
+    """`job`: on each rail a sender transmits only its most urgent flow, and a receiver divides its
+    NIC fairly between senders. A sender that its receiver limits gives the rest of its rate to its
+    next most urgent flow for another receiver, in rounds."""
 
     first_come = False
 
     def __init__(self, placement: Placement) -> None:
-        self._usable = usable_rates(placement)
-        # rail -> sender -> receiver -> heap of (send order, flow); flows that are over are dropped
-        # when they are seen.
+        super().__init__(placement)
+        # rail -> sender -> receiver -> heap of (send order, tensor, flow); a flow that is over
+        # stays in its heap until it reaches the top.
         self._waiting: dict[str, dict[str, dict[str, list[tuple[int, int, Flow]]]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(list))
         )
-
-    def group(self, flow: Flow) -> str:
-        return flow.pair[2]
 
     def join(self, flow: Flow) -> None:
         source, target, rail = flow.pair
@@ -170,13 +151,13 @@ class MostUrgentFirst:
                 found[flow] = rate
                 for limit in both:
                     remaining = left[limit] - rate
-                    # Differences of equal sums: what is that small is rounding, not rate.
+                    # A difference this small is rounding, not a rate.
                     left[limit] = remaining if remaining > 1e-9 * rate else 0.0
         return found
 
 
 def _most_urgent(heaps: dict[str, list[tuple[int, int, Flow]]]) -> list[Flow]:
-    """One per receiver that is waited for; heaps that have run empty are dropped."""
+    """The most urgent flow for each receiver; drops the heaps that are empty."""
     found = []
     for target, heap in list(heaps.items()):
         while heap and heap[0][2].over:
@@ -197,8 +178,8 @@ def progressive_filling(
     capacity: Mapping[Limit, float],
     wanted: Mapping[Limit, float],
 ) -> list[float]:
-    """Max-min fair rates of flows between these limits: all rise together, and each stops where one
-    of its two limits is full. `wanted` is what the neighbour at a limit would take of it."""
+    """Max-min fair rates of flows, each within its two limits: all rates rise together, and each
+    stops where one of its limits is full. wanted: the rate that the neighbour at a limit wants."""
     users: dict[Limit, dict[int, None]] = defaultdict(dict)
     for k, both in enumerate(ends):
         for limit in both:
@@ -207,9 +188,9 @@ def progressive_filling(
 
     def level(limit: Limit) -> float:
         left, count = capacity[limit] - taken[limit], len(users[limit])
-        together = left / (count + NEIGHBOUR_FLOWS)
+        together = left / (count + network.NEIGHBOUR_FLOWS)
         want = wanted.get(limit, 0.0)
-        if want < NEIGHBOUR_FLOWS * together:  # the neighbour has all that it wants
+        if want < network.NEIGHBOUR_FLOWS * together:  # the neighbour has all that it wants
             together = (left - want) / count
         return max(together, 0.0)
 
@@ -231,7 +212,7 @@ def progressive_filling(
 
 
 def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:
-    """The amount divided equally, to nobody more than its room."""
+    """The amount divided equally, but to no key more than its room."""
     shares: dict[Key, float] = {}
     left = max(amount, 0.0)
     for count, pair in zip(

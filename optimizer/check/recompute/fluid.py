@@ -1,30 +1,30 @@
-"""Times where transfers under way share the NICs: from event to event, in plain Python.
+"""Computes times from event to event, for sharings under which transfers share the NICs.
 
-Rates change only in groups in which a flow began or ended, so that a large placement stays
-affordable.
+Only groups in which a flow began or ended get new rates, so that large placements are affordable.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict, deque
 from collections.abc import Hashable
 from itertools import count
 
-from placewire.optimizer.check.recompute.facts import Facts, Times, parts
+from placewire.optimizer.check.recompute.facts import Facts, Times, parts, servers_of
 from placewire.optimizer.check.recompute.fairness import Flow, Shares
 
-# (when, tie-break, what: an operator's number, or a flow and the version that ends; a flow of
-# version -1 has its set-up behind it)
+# (when, tie-break, what): what is an operator that finishes, or a flow with the version of it that
+# finishes, or with _SET_UP where its set-up has ended.
 Event = tuple[float, int, int | tuple[Flow, int]]
 _SET_UP = -1
-# What would end within this time of an event has ended: else rounding could let a part be
-# interrupted with nothing left to send.
+# A flow that would finish within this time of an event finishes with it: else rounding could
+# interrupt a flow that has nothing left to send.
 _INSTANT_SECONDS = 1e-9
 
 
 def fluid_times(facts: Facts, sharing: Shares) -> Times | None:
-    """None where operators remain that can never start."""
+    """None where some operators can never start."""
     run = _FluidRun(facts, sharing)
     run.to_the_end()
     complete = len(run.finish) == len(facts.lists.ids)
@@ -64,7 +64,16 @@ class _FluidRun:
 
     def _happen_now(self) -> None:
         while self._events and self._events[0][0] == self.now:
-            self._happen(heapq.heappop(self._events)[2])
+            what = heapq.heappop(self._events)[2]
+            if isinstance(what, int):
+                self._finish_operator(what)
+                continue
+            flow, version = what
+            if version == _SET_UP:
+                self.sharing.join(flow)
+                self._changed[self.sharing.group(flow)] = None
+            elif version == flow.version:
+                self._finish_flow(flow)
 
     def _ending_now(self) -> list[Flow]:
         return [
@@ -75,22 +84,11 @@ class _FluidRun:
         ]
 
     def _at(self, when: float, what: int | tuple[Flow, int]) -> None:
-        if when != float("inf"):
+        if when != math.inf:
             heapq.heappush(self._events, (when, next(self._number), what))
 
-    def _happen(self, what: int | tuple[Flow, int]) -> None:
-        if isinstance(what, int):
-            self._finish_operator(what)
-            return
-        flow, version = what
-        if version == _SET_UP:
-            self.sharing.join(flow)
-            self._changed[self.sharing.group(flow)] = None
-        elif version == flow.version:
-            self._finish_flow(flow)
-
     def _start_next(self, device: str) -> None:
-        """The next of the device's order, if the device is idle and it has its inputs."""
+        """Starts the next operator if the device is idle and the operator's inputs are there."""
         order, at = self.facts.order[device], self._position[device]
         if self._busy[device] or at == len(order) or self._missing[order[at]]:
             return
@@ -100,9 +98,9 @@ class _FluidRun:
         self._at(self.now + self.facts.seconds[order[at]], order[at])
 
     def _finish_operator(self, i: int) -> None:
-        self.finish[i] = self.now
         facts = self.facts
         home = facts.device_of[i]
+        self.finish[i] = self.now
         self._busy[home] = False
         for key in facts.messages_of.get(i, ()):
             self._queue(key)
@@ -118,14 +116,13 @@ class _FluidRun:
             self._start_next(self.facts.device_of[c])
 
     def _queue(self, key: tuple[int, str]) -> None:
-        facts, message = self.facts, self.facts.message[key]
-        servers = (facts.server_of[message.source], facts.server_of[message.destination])
+        message = self.facts.message[key]
         cut = parts(message)
         self._parts_left[key] = len(cut)
         for rail, bits in cut:
             channel = (message.source, message.destination, rail)
-            flow = Flow(key[0], channel, (*servers, rail), message.send_order, bits)
-            if self.sharing.first_come or not facts.on_nics(message):
+            flow = Flow(key[0], channel, (*servers_of(message), rail), message.send_order, bits)
+            if self.sharing.first_come or not self.facts.on_nics(message):
                 self._channels[channel].append(flow)
                 if len(self._channels[channel]) > 1:
                     continue

@@ -1,4 +1,4 @@
-"""Peak memory per device of a placement file, from the graph and recomputed times."""
+"""Computes the peak memory of each device again, from the graph and recomputed times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placewire.optimizer.check.recompute.facts import Facts, GraphLists, Times
 
-# (first, last, bytes) in positions of a device's order, both ends included.
+# (first, last, bytes): storage that lives from one position of a device's order to another.
 LiveRange = tuple[int, int, int]
 
 
 def recompute_memory(facts: Facts, times: Times) -> dict[str, int]:
-    """Peak bytes per device: the static sum of thesis (3.2) under `thesis`, else the peak over the
-    operators that run there of weights, live storages, receive buffers and workspace."""
+    """Peak bytes per device: under `thesis` the static sum of its equation (3.2), else the largest
+    sum, while an operator runs there, of weights, live storage, receive buffers and workspace."""
     sent_until: dict[int, float] = {}
     received: dict[str, list[int]] = defaultdict(list)
     for (e, device), at in times.arrival.items():
@@ -41,8 +41,8 @@ def peak_bytes(
     sent_until: Mapping[int, float],
     received: Sequence[int],
 ) -> int:
-    """Of one device that starts order[k] at starts[k] and receives these tensors; sent_until: when
-    the last send of a tensor has ended."""
+    """Peak bytes of a device that starts order[k] at starts[k] and receives these tensors.
+    sent_until: when the last send of each tensor ends."""
     opens, closes = [0] * (len(order) + 1), [0] * (len(order) + 1)
     for first, last, size in _live_ranges(lists, order, starts, sent_until, received):
         opens[first] += size
@@ -61,8 +61,8 @@ def _live_ranges(
     sent_until: Mapping[int, float],
     received: Sequence[int],
 ) -> Iterator[LiveRange]:
-    """What an operator allocates lives until its last reader here has run, a view counting as long
-    as its own readers, and until its last send has ended. A receive buffer lives from the start."""
+    """An operator's storage lives until its last reader here has run and its last send has ended; a
+    view reads it as long as the view's own readers do. A receive buffer lives from the start."""
     place = {i: k for k, i in enumerate(order)}
     until: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""What the NICs give to each pair of servers, from the cluster and the rates of the file alone.
+"""Computes the rate of each pair of servers again, from the cluster and the file's rates alone.
 
 Keys are (server, rail) for a NIC and (source server, destination server, rail) for a pair.
 """
@@ -6,46 +6,44 @@ Keys are (server, rail) for a NIC and (source server, destination server, rail) 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.cluster import Nic
 
-# A busy neighbour of one NIC is this many flows in each direction.
+# A neighbour on a NIC sends, and receives, this many flows.
 NEIGHBOUR_FLOWS = 8
-
-_SHAPES_NOTHING = "unshaped"
 
 NicKey = tuple[str, str]
 PairKey = tuple[str, str, str]
 
 
 def nic_rates(allocation: Allocation) -> dict[NicKey, float]:
-    return {
-        (server.name, nic.rail): nic.rate_bits_per_second
-        for server in allocation.cluster.servers
-        for nic in server.nics
-    }
+    return {key: nic.rate_bits_per_second for key, nic in _nics(allocation)}
 
 
 def neighbours(allocation: Allocation) -> dict[NicKey, float]:
-    """What others want of each NIC, in each direction."""
-    return {
-        (server.name, nic.rail): nic.background_bits_per_second
-        for server in allocation.cluster.servers
-        for nic in server.nics
-    }
+    """The rate that other traffic wants of each NIC, in each direction."""
+    return {key: nic.background_bits_per_second for key, nic in _nics(allocation)}
+
+
+def _nics(allocation: Allocation) -> Iterator[tuple[NicKey, Nic]]:
+    for server in allocation.cluster.servers:
+        for nic in server.nics:
+            yield (server.name, nic.rail), nic
 
 
 def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
-    """What the job may count on: what others leave, and at least its floor; in an unshaped network,
-    which keeps nothing, what one flow gets beside the neighbour's."""
-    kept = 1 / (1 + NEIGHBOUR_FLOWS) if allocation.sharing == _SHAPES_NOTHING else allocation.floor
+    """The rate that the job may count on: the rate that others leave, and at least its floor. An
+    unshaped network keeps no floor; there one flow gets its share beside the neighbour's flows."""
+    unshaped = allocation.sharing == "unshaped"
+    kept = 1 / (1 + NEIGHBOUR_FLOWS) if unshaped else allocation.floor
     others, rates = neighbours(allocation), nic_rates(allocation)
     return {key: max(rate - others[key], kept * rate) for key, rate in rates.items()}
 
 
 def widest_rates(allocation: Allocation) -> dict[PairKey, float]:
-    """Each pair with its two NICs to itself."""
+    """The rate of each pair that has its two NICs to itself."""
     usable = usable_rates(allocation)
     servers = [server.name for server in allocation.cluster.servers]
     return {
@@ -66,10 +64,9 @@ def even_rates(allocation: Allocation) -> dict[PairKey, float]:
 
 
 def ceilings(allocation: Allocation) -> dict[PairKey, float]:
-    """Under `guarantee`: how far each pair may borrow above its minimum. A receiver's spare rate is
-    divided in proportion to the minimums, so that no receiver is asked for more than it has."""
-    usable = usable_rates(allocation)
-    least = {(s, t, rail): rate for s, t, rail, rate in allocation.rates_bits_per_second}
+    """Under `guarantee`: the most that a pair may have, its minimum and what it borrows. Spare
+    rate of a receiver is divided in proportion to minimums, so that it is never oversubscribed."""
+    usable, least = usable_rates(allocation), recorded_rates(allocation)
     received: dict[NicKey, float] = defaultdict(float)
     for (_, t, rail), rate in least.items():
         received[t, rail] += rate
@@ -82,12 +79,12 @@ def ceilings(allocation: Allocation) -> dict[PairKey, float]:
 
 
 def recorded_rates(allocation: Allocation) -> dict[PairKey, float]:
-    """As the file has them."""
+    """The rates of the file."""
     return {(s, t, rail): rate for s, t, rail, rate in allocation.rates_bits_per_second}
 
 
 def over_rails(rates: Mapping[PairKey, float]) -> dict[tuple[str, str], float]:
-    """Per server pair the sum over its rails."""
+    """The rate of each pair of servers, summed over rails."""
     total: dict[tuple[str, str], float] = defaultdict(float)
     for (s, t, _), rate in rates.items():
         total[s, t] += rate

@@ -1,25 +1,26 @@
-"""Times where a message's arrival is known as soon as it is sent: fixed rates, or no contention.
+"""Computes times where a message's arrival is known when it is sent: fixed rates, or no contention.
 
-Each operator is visited once, when all that it waits for is known; devices keep their order.
+Each operator is visited once, when all times that it needs are known; devices keep their order.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from placewire.optimizer.check.recompute.facts import INFINITY, Facts, Times, parts
+from placewire.optimizer.check.recompute.facts import Facts, Times, parts, servers_of
 from placewire.optimizer.check.recompute.network import over_rails
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.placement import Message
 
-# (message, when its producer finished) -> when it has arrived. Called in the order of sending per
-# source device, so that it may keep first-come queues.
+# (message, when its producer finished) -> when it arrives. For each source device, the calls are in
+# the order of sending, so that the function may keep first-come queues.
 Travel = Callable[[Message, float], float]
 
 
 def orderly_times(facts: Facts, travel: Travel) -> Times | None:
-    """None where the orders wait for each other for ever."""
+    """None where the devices' orders wait for each other for ever."""
     lists, device_of = facts.lists, facts.device_of
     start: dict[int, float] = {}
     finish: dict[int, float] = {}
@@ -36,9 +37,7 @@ def orderly_times(facts: Facts, travel: Travel) -> Times | None:
             position[device] += 1
             start[i] = clock[device]
             for e in lists.inputs[i]:
-                known = arrival.get((e, device))
-                ready = finish[lists.maker[e]] if known is None else known
-                start[i] = max(start[i], ready)
+                start[i] = max(start[i], arrival.get((e, device), finish[lists.maker[e]]))
             finish[i] = clock[device] = start[i] + facts.seconds[i]
             for key in facts.messages_of.get(i, ()):
                 arrival[key] = travel(facts.message[key], finish[i])
@@ -52,7 +51,7 @@ def orderly_times(facts: Facts, travel: Travel) -> Times | None:
 
 def queued_travel(facts: Facts) -> Travel:
     """`strict` and `even`: each (source device, destination device, rail) is a first-come channel
-    at a fixed rate; device pairs in use of one server pair share its rate equally."""
+    of a fixed rate; the device pairs in use between two servers share that pair's rate equally."""
     free: dict[tuple[str, str, str], float] = defaultdict(float)
     latency = facts.placement.cluster.setup_latency_seconds
 
@@ -60,7 +59,7 @@ def queued_travel(facts: Facts) -> Travel:
         arrived = now
         for rail, bits in parts(message):
             if facts.on_nics(message):
-                pair = (facts.server_of[message.source], facts.server_of[message.destination])
+                pair = servers_of(message)
                 rate = facts.rate.get((*pair, rail), 0.0) / facts.device_pairs_in_use[pair]
                 took = latency + _divided(bits, rate)
             else:
@@ -82,16 +81,14 @@ def undisturbed_travel(facts: Facts) -> Travel:
     def travel(message: Message, now: float) -> float:
         setup, rate = facts.off_nics(message)
         if facts.on_nics(message):
-            pair = (facts.server_of[message.source], facts.server_of[message.destination])
-            setup, rate = latency, rates.get(pair, 0.0)
+            setup, rate = latency, rates.get(servers_of(message), 0.0)
         return now + setup + _divided(message.bytes * 8, rate)
 
     return travel
 
 
 def host_memory_travel(facts: Facts) -> Travel:
-    """`msr`: through host memory, which an accelerator pays to write and to read and a CPU does
-    not."""
+    """`msr`: through host memory; an accelerator pays to write and to read it, a CPU does not."""
     rate = facts.placement.cluster.intra_server_bits_per_second
 
     def travel(message: Message, now: float) -> float:
@@ -104,4 +101,4 @@ def host_memory_travel(facts: Facts) -> Travel:
 
 
 def _divided(bits: float, rate: float) -> float:
-    return bits / rate if rate > 0 else INFINITY
+    return bits / rate if rate > 0 else math.inf

@@ -1,5 +1,6 @@
-"""What the check knows of each sharing by its name, on its own: production has its own account of
-them (optimizer/network), so that one of the two being wrong shows.
+"""The rules of each sharing as the check knows them, independent of those in optimizer/network.
+
+So a mistake in either of the two shows.
 """
 
 from __future__ import annotations
@@ -8,43 +9,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from placewire.optimizer.allocation import Allocation
-from placewire.optimizer.check.recompute.fairness import (
-    MaxMin,
-    MinimumsWithLending,
-    MostUrgentFirst,
-    Shares,
-)
-from placewire.optimizer.check.recompute.network import (
-    PairKey,
-    ceilings,
-    recorded_rates,
-    widest_rates,
-)
+from placewire.optimizer.check.recompute import fairness, network
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 
 
 @dataclass(frozen=True)
 class SharingRules:
-    """has_pair_rates: a placement records rates of pairs. are_even: they are an even split.
-    orders_messages: the send order of a message decides what is sent first. undisturbed: what each
-    pair gets where transfers never meet. shares: how the transfers under way share the NICs; None
-    where each pair has its recorded rate.
+    """has_pair_rates: a placement records rates of pairs. undisturbed: the rate of each pair where
+    transfers never meet. shares: how the transfers under way share the NICs; None where each pair
+    has its recorded rate. are_even: the recorded rates are an even split. orders_messages: the send
+    order decides which message is sent first.
     """
 
     has_pair_rates: bool
-    undisturbed: Callable[[Allocation], dict[PairKey, float]]
-    shares: Callable[[Placement], Shares] | None = None
+    undisturbed: Callable[[Allocation], dict[network.PairKey, float]]
+    shares: Callable[[Placement], fairness.Shares] | None = None
     are_even: bool = False
     orders_messages: bool = False
 
 
 RULES: Mapping[SharingName, SharingRules] = {
-    "strict": SharingRules(True, recorded_rates),
-    "even": SharingRules(True, recorded_rates, are_even=True),
-    "guarantee": SharingRules(True, ceilings, MinimumsWithLending),
-    "job": SharingRules(False, widest_rates, MostUrgentFirst, orders_messages=True),
-    "unshaped": SharingRules(False, widest_rates, MaxMin),
+    "strict": SharingRules(True, network.recorded_rates),
+    "even": SharingRules(True, network.recorded_rates, are_even=True),
+    "guarantee": SharingRules(True, network.ceilings, fairness.MinimumsWithLending),
+    "job": SharingRules(
+        False, network.widest_rates, fairness.MostUrgentFirst, orders_messages=True
+    ),
+    "unshaped": SharingRules(False, network.widest_rates, fairness.MaxMin),
 }
 
 

@@ -1,1 +1,1 @@
-"""What a placement file must hold, rule by rule; check.py applies them in order."""
+"""The rules that a placement file must keep; check.py applies them in order."""

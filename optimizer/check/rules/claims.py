@@ -1,4 +1,4 @@
-"""The step, the memories, the bound, the gap and the single device: what makes it look good."""
+"""Rules on the figures that a placement states: step, bound, gap, single device; and on memory."""
 
 from __future__ import annotations
 
@@ -34,29 +34,30 @@ def time_and_memory_violations(facts: Facts) -> Iterator[Violation]:
             yield Violation(f"needs {peak} bytes at its peak, has {memory[device]}", device)
 
 
-# How the reason of a bound above the quick one begins: proofs that take a search (`strong_bound`).
-SEARCHED_PROOFS = ("exact search", "contradiction")
-# Such a search counts time in ticks and stops this near to what it could prove.
+# The reason of a bound whose proof takes a search (`strong_bound`) begins with one of these.
+_SEARCHED_PROOFS = ("exact search", "contradiction")
+# Such a search counts time in ticks, and stops within this part of what it could prove.
 _PROOF_TOLERANCE = 2e-4
 
 
 def bound_violations(facts: Facts, prove_seconds: float | None) -> Iterator[Violation]:
-    """A bound above the quick one is taken on its word where it names a proof by search, unless
-    that search is to be run again now for this many seconds."""
+    """A bound above the quick one is accepted where its reason names a proof by search, or, with
+    prove_seconds, where such a search proves it again in this time."""
     placement = facts.placement
     step, bound = placement.step_seconds, placement.bound_seconds
     try:
-        problem = _problem(facts)
+        problem = Problem(
+            facts.graph, placement.cluster, placement.sharing, placement.model, placement.backend,
+            placement.floor,
+        )  # fmt: skip
         quick = lower_bound(problem)
     except InfeasibleError as error:
         yield Violation(str(error), "cluster")
         return
-    for what in _bound_mistakes(facts, quick):
+    if (what := next(_bound_mistakes(facts, quick), None)) is not None:
         yield Violation(f"says {bound!r}, {what}", "bound_seconds")
-        break
-    else:
-        if prove_seconds is not None and not within(bound, quick.seconds):
-            yield from _proof_violations(problem, placement, prove_seconds)
+    elif prove_seconds is not None and not within(bound, quick.seconds):
+        yield from _proof_violations(problem, placement, prove_seconds)
     gap = max(0.0, 1.0 - bound / step) if step > 0 else 0.0
     if not abs(placement.gap - gap) <= RELATIVE_TOLERANCE:
         yield Violation(f"says {placement.gap!r}, step and bound give {gap!r}", "gap")
@@ -71,10 +72,10 @@ def _bound_mistakes(facts: Facts, quick: Bound) -> Iterator[str]:
         yield f"the longest path or the load alone give {least!r}"
     if not within(quick.seconds, bound):
         yield f"{quick.seconds!r} is quickly proven: {quick.reason}"
-    if not within(bound, quick.seconds) and not placement.bound_reason.startswith(SEARCHED_PROOFS):
+    if not within(bound, quick.seconds) and not placement.bound_reason.startswith(_SEARCHED_PROOFS):
         yield (
             f"only {quick.seconds!r} can be proven without a search "
-            f"({' or '.join(SEARCHED_PROOFS)}), which its bound_reason does not name"
+            f"({' or '.join(_SEARCHED_PROOFS)}), which its bound_reason does not name"
         )
 
 
@@ -92,25 +93,15 @@ def _proof_violations(
 
 def single_device_violations(facts: Facts) -> Iterator[Violation]:
     said, alone = facts.placement.single_device_seconds, recompute_best_single(facts)
-    if (said is None) != (alone is None) or (
-        said is not None and alone is not None and not math.isclose(said, alone, rel_tol=1e-6)
-    ):
+    if said is None or alone is None:
+        holds = said is alone
+    else:
+        holds = math.isclose(said, alone, rel_tol=1e-6)
+    if not holds:
         yield Violation(
             f"says {_seconds_or_none(said)}, recomputed {_seconds_or_none(alone)}",
             "single_device_seconds",
         )
-
-
-def _problem(facts: Facts) -> Problem:
-    placement = facts.placement
-    return Problem(
-        facts.graph,
-        placement.cluster,
-        placement.sharing,
-        placement.model,
-        placement.backend,
-        placement.floor,
-    )
 
 
 def _seconds_or_none(seconds: float | None) -> str:

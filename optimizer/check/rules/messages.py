@@ -1,10 +1,10 @@
-"""Messages: exactly those that the placement makes necessary, cut as the transport cuts them."""
+"""Rules on messages: exactly those that are needed, cut over rails as the transport does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.facts import Facts, servers_of
 from placewire.optimizer.check.recompute.network import PairKey, widest_rates
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation
@@ -45,7 +45,7 @@ def message_violations(facts: Facts) -> Iterator[Violation]:
 
 
 def _rails_of_pairs(facts: Facts) -> Mapping[tuple[str, str], set[str]]:
-    """Per server pair the rails on which it may send: by its rates, else by its two NICs."""
+    """The rails on which each pair of servers may send: by its rates, else by its two NICs."""
     rates: Mapping[PairKey, float] = facts.rate
     if not rules_of(facts.placement).has_pair_rates:
         rates = widest_rates(facts.placement)
@@ -59,7 +59,7 @@ def _rails_of_pairs(facts: Facts) -> Mapping[tuple[str, str], set[str]]:
 def _share_mistakes(
     facts: Facts, message: Message, rails: Mapping[tuple[str, str], set[str]]
 ) -> Iterator[str]:
-    ends = (facts.server_of[message.source], facts.server_of[message.destination])
+    ends = servers_of(message)
     if not facts.on_nics(message):
         if message.rails:
             path = "stays inside one server" if ends[0] == ends[1] else "has a link of its own"

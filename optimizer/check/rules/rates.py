@@ -1,4 +1,4 @@
-"""Rates per pair of servers and rail, against what the job may use of each NIC."""
+"""Rules on rates of pairs of servers: within what the job may use of each NIC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _row_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterat
 
 
 def _sum_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterator[Violation]:
-    """Per NIC what it transmits, and what it receives: (3.7) of the thesis lacks the latter."""
+    """Checks what each NIC transmits, and what it receives, which (3.7) of the thesis lacks."""
     sums: dict[tuple[str, str, str], float] = {}
     for source, target, rail, rate in placement.rates_bits_per_second:
         for key in (("transmits", source, rail), ("receives", target, rail)):
@@ -52,17 +52,16 @@ def _sum_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterat
         most = usable.get((server, rail), 0.0)
         if not within(total, most):
             yield Violation(
-                f"{direction} {total:.0f} bit/s in all, of its NIC {most:.0f} can be used",
+                f"{direction} {total:.0f} bit/s in all; {most:.0f} bit/s of its NIC can be used",
                 f"rates_bits_per_second.{server}.{rail}",
             )
 
 
 def _even_violations(placement: Placement) -> Iterator[Violation]:
     even = even_rates(placement)
-    # Servers that no rail joins exchange messages over links, which have rates of their own.
-    if not placement.rates_bits_per_second and placement.server_pairs & {
-        (s, t) for s, t, _ in even
-    }:
+    # Servers that share no rail exchange messages over links, which have rates of their own.
+    joined = {(s, t) for s, t, _ in even}
+    if not placement.rates_bits_per_second and placement.server_pairs & joined:
         yield Violation("even sharing needs its rates", "rates_bits_per_second")
     for source, target, rail, rate in placement.rates_bits_per_second:
         right = even.get((source, target, rail), 0.0)

@@ -1,4 +1,4 @@
-"""Names and orders: everything placed once, on a device that exists and can run it."""
+"""Rules on names and orders: each operator is placed once, on a device that can run it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def graph_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Vio
     elif placement.profile_digest != graph.profile_digest:
         yield Violation("the graph's times or memory have changed since", "profile_digest")
     if not 0 <= placement.floor <= 1:
-        yield Violation(f"{placement.floor} is no part of a NIC, 0 to 1", "floor")
+        yield Violation(f"{placement.floor} is not a part of a NIC, from 0 to 1", "floor")
     if placement.model == "msr" and len(placement.cluster.servers) != 1:
-        yield Violation("model msr knows one server's devices and its memory", "cluster.servers")
+        yield Violation("model msr is for the devices of one server", "cluster.servers")
 
 
 def operator_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
@@ -76,7 +76,7 @@ def message_name_violations(graph: OperatorGraph, placement: Placement) -> Itera
 
 
 def send_order_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
-    """Where the send order decides what is sent first, each of 0..M-1 is there once."""
+    """Where the send order decides what is sent first, the M messages have each of 0..M-1 once."""
     if not rules_of(placement).orders_messages:
         return
     count = len(placement.messages)

@@ -1,4 +1,4 @@
-"""One broken rule, and how near two numbers must be to count as equal."""
+"""A violation of a rule, and the tolerance within which two numbers count as equal."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Violation:
 
 
 def within(found: float, limit: float) -> bool:
-    """found <= limit, rounding aside; False for what is no number."""
+    """Whether found <= limit within the tolerance; False where one of them is NaN."""
     return found <= limit + RELATIVE_TOLERANCE * abs(limit)

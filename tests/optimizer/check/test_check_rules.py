@@ -142,7 +142,7 @@ def test_a_message_on_a_link_names_no_rails():
 def test_what_is_kept_for_the_job_is_a_part_of_each_nic():
     placement = of_sharing("job")
     (said,) = complaints(placement.model_copy(update={"floor": 1.5}))
-    assert said.startswith("floor: 1.5 is no part of a NIC")
+    assert said.startswith("floor: 1.5 is not a part of a NIC")
     # With nothing kept, the neighbour of 4 leaves 4 of 8 and 12 of 16: as declared here.
     assert complaints(placement.model_copy(update={"floor": 0.0})) == []
     more = complaints(placement.model_copy(update={"floor": 1.0}))
@@ -151,9 +151,7 @@ def test_what_is_kept_for_the_job_is_a_part_of_each_nic():
 
 def test_msr_is_of_one_server():
     placement = of_sharing("strict").model_copy(update={"model": "msr"})
-    assert complaints(placement) == [
-        "cluster.servers: model msr knows one server's devices and its memory"
-    ]
+    assert complaints(placement) == ["cluster.servers: model msr is for the devices of one server"]
 
 
 def test_a_bound_above_the_quick_one_names_its_proof_which_can_be_run_again():

@@ -224,12 +224,12 @@ def test_the_device_type_is_chosen_where_there_are_several(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --cluster FILE, or equal servers; for these are missing: --servers, --nics"),
-        (SHORT[:6], "are missing: --device-memory"),
+        ([], "give --cluster FILE, or describe equal servers; missing: --servers, --nics"),
+        (SHORT[:6], "missing: --device-memory"),
         (["--cluster", "c", *SHORT], "--servers describes another cluster than --cluster does"),
         (["--cluster", "c", "--device-type", "t4"], "--device-type describes another cluster"),
         ([*SHORT[:5], "80", *SHORT[6:]], "'80' has no unit; accepted: bit, kbit, mbit"),
-        ([*SHORT[:5], "0bit", *SHORT[6:]], "0bit is nothing"),
+        ([*SHORT[:5], "0bit", *SHORT[6:]], "0bit must be more than 0"),
         ([*SHORT, "--setup-latency", "fast"], "'fast' is not a quantity"),
         ([*SHORT, "--backend", "mpi"], "invalid choice: 'mpi'"),
         ([*SHORT, "--time-limit", "soon"], "soon is not a positive number of seconds"),

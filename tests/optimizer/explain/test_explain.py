@@ -169,4 +169,4 @@ def test_one_device_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "do not distribute this: one device takes 2.000 s" in said
     assert "who sends" not in said and "NIC" not in said
     assert "helps most: s1/0 twice as fast, 50.0% shorter" in said
-    assert "a better placement: nothing, this one is within 0.0% of the bound" in said
+    assert "a better placement: no gain, this one is within 0.0% of the bound" in said

@@ -290,7 +290,7 @@ def test_the_command_trains_saves_and_applies(command, tmp_path, capsys):
         (("--engine", "heft", "--policy", "p"), "--policy is an option of --engine hsdag, placeto"),
         (("--engine", "placeto", "--without", "shape"), "--without is an option of --engine hsdag"),
         (("--engine", "hsdag", "--curve", "c.txt"), "ends in neither .csv nor .png"),
-        (("--engine", "hsdag", "--curve", "c.csv", "--sharing", "auto"), "goes with one sharing"),
+        (("--engine", "hsdag", "--curve", "c.csv", "--sharing", "auto"), "needs a single sharing"),
     ],
 )
 def test_options_without_effect_are_a_usage_error(command, capsys, options, words):
