@@ -1,4 +1,5 @@
-"""The sharings by name. A new one is a file beside this one, a name in names.py and a row here."""
+"""The sharings by name. A new one needs a file in this folder, a name in names.py and a row
+here."""
 
 from __future__ import annotations
 

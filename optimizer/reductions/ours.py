@@ -1,4 +1,4 @@
-"""Our own reductions by name."""
+"""Our own reductions, as the registry loads them."""
 
 from __future__ import annotations
 

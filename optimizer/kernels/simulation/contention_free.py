@@ -1,4 +1,4 @@
-"""Steps whose transfers never meet: one pass over the operators, no events."""
+"""Simulates steps whose transfers never meet, in one pass over the operators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def contention_free(
     sent: FloatArray,
     position: IntArray,
 ) -> float:
-    """Thesis (3.4)-(3.6): a transfer takes p0 + bytes / b and never waits for another.
+    """Simulates a step by thesis (3.4)-(3.6) and returns its seconds.
 
-    order int64[n] is one topological sort of all operators; rates float64[S, S, R].
+    A transfer takes p0 + bytes / b and never waits for another. order int64[n] is one topological
+    sort of all operators; rates float64[S, S, R]. Fills start, finish, sent and position as
+    run_first_come does.
     """
     devices = len(tables.server)
     idle_at = np.zeros(devices)
