@@ -1,9 +1,10 @@
-"""Forward operators written down one by one; the backward pass and the updates follow from them.
+"""The Tape, on which forward operators are written down one by one, and which then makes the
+backward pass and the updates.
 
-What capture gives of a real model holds here too: a weight's gradient and an input's gradient are
-operators of their own, gradients that meet are added, a parameter shares a device with its update
-and is overwritten only after its last reader. FLOPs, memory traffic and bytes are those of the
-shapes, in float32; an operator's storage counts once, and a view has none.
+The graph is like a captured one: a weight's gradient and an input's gradient are operators of their
+own, gradients that meet are added, and a parameter shares a device with its update and is
+overwritten only after its last reader. FLOPs, memory traffic and bytes follow from the shapes, in
+float32; an operator's storage counts once, and a view has none.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from placewire.optimizer.graph.operator_graph import (
 )
 
 FLOAT_BYTES = 4
-# AdamW keeps two values beside each weight; a step reads and writes all three, and reads the
+# AdamW keeps two values beside each weight; an update reads and writes all three, and reads the
 # gradient.
 STATE_VALUES, UPDATE_TRAFFIC, UPDATE_FLOPS = 2, 7, 12
 
 
 @dataclass(frozen=True)
 class Value:
-    """The tensor that an operator gives."""
+    """The tensor that an operator writes."""
 
     operator: str
     elements: int
 
 
 class Tape:
-    """Operators in the order in which they are written down, which is a topological one."""
+    """Operators in the order in which they were written down, which is a topological one."""
 
     def __init__(self) -> None:
         self.parameters: list[Value] = []
@@ -53,7 +54,7 @@ class Tape:
     def operator(
         self, name: str, kind: str, inputs: list[Value], elements: int, flops: int
     ) -> Value:
-        """An operator that reads its inputs and writes a tensor of that many elements."""
+        """Adds an operator that reads its inputs and writes a tensor of so many elements."""
         size = elements * FLOAT_BYTES
         traffic = size + sum(value.elements for value in inputs) * FLOAT_BYTES
         row = OperatorRow(name, kind, {}, activation_bytes=size, flops=flops, traffic_bytes=traffic)
@@ -88,7 +89,7 @@ class Tape:
         return y
 
     def linear(self, name: str, x: Value, rows: int, outputs: int) -> Value:
-        """x of rows x inputs elements -> rows x outputs, with a bias."""
+        """Turns x of rows x inputs elements into rows x outputs elements, with a bias."""
         inputs = x.elements // rows
         weight = self.parameter(f"{name}_weight", inputs * outputs)
         bias = self.parameter(f"{name}_bias", outputs)
@@ -157,7 +158,7 @@ class Tape:
         return y
 
     def add(self, name: str, a: Value, b: Value) -> Value:
-        """Its gradient is that of both; no operator is needed for it."""
+        """The gradient of the sum is that of both inputs, so the backward pass adds no operator."""
         y = self.operator(name, "aten.add.Tensor", [a, b], a.elements, a.elements)
 
         def backward() -> None:
@@ -168,7 +169,7 @@ class Tape:
         return y
 
     def arrives(self, at: Value, gradient: Value) -> None:
-        """A gradient of a value; with those that came before it is added."""
+        """Takes note of a gradient of a value; adds it to the gradients that came before."""
         known = self.gradients.get(at.operator)
         if known is not None:
             name = f"{at.operator}_gradient_{gradient.operator}"
@@ -177,27 +178,25 @@ class Tape:
         self.gradients[at.operator] = gradient
 
     def backward(self) -> None:
-        """From the gradients that are known, last operator first."""
+        """Makes the backward pass from the gradients that are known, last operator first."""
         self._forward = frozenset(self._size)
         for step in reversed(self._backward):
             step()
 
     def updates(self) -> None:
-        """One for each parameter, in place."""
+        """Adds an in-place update for each parameter."""
         for parameter in self.parameters:
             self._update(parameter, self.gradients[parameter.operator])
 
     def _update(self, parameter: Value, gradient: Value) -> None:
         name = parameter.operator.removeprefix("parameter_")
+        traffic = UPDATE_TRAFFIC * parameter.elements * FLOAT_BYTES
         row = OperatorRow(
-            id=f"update_{name}",
-            type="update",
-            seconds={},
-            flops=UPDATE_FLOPS * parameter.elements,
-            traffic_bytes=UPDATE_TRAFFIC * parameter.elements * FLOAT_BYTES,
-            colocation=name,
-        )
-        # What reads it on the way forward comes before every gradient as it is.
+            f"update_{name}", "update", {}, flops=UPDATE_FLOPS * parameter.elements,
+            traffic_bytes=traffic, colocation=name,
+        )  # fmt: skip
+        # The update must follow readers in the backward pass; forward readers come before every
+        # gradient anyway.
         for reader in self._readers[parameter.operator]:
             if reader not in self._forward and reader != gradient.operator:
                 self._updates_after[reader].append(row.id)

@@ -1,4 +1,5 @@
-"""Item 6: one controller and 500 agents: its link, its changes, its journal; networks in memory."""
+"""Item 6: one controller with 500 agents: link, changes and journal are real, networks in
+memory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.report import ROOT
+from benchmarks.report import ROOT, peak_memory_bytes
 from benchmarks.table import Table
 from placewire.agent.contract.messages import Observation, Observe
 from placewire.agent.contract.state import DesiredState
@@ -77,14 +78,15 @@ async def _measured(
         ("applied to all, s", f"{max(applied):.2f}", f"≤ {MOST_SECONDS:g}"),
         (f"the same while {DROPPING} drop and return, s", f"{max(dropping):.2f}", "-"),
         ("then on the last decision", f"{right} of {COUNT}", f"{COUNT} of {COUNT}"),
-        ("the controller's memory, MB", f"{_peak_megabytes():.0f}", f"≤ {MOST_MEMORY_MB:g}"),
+        ("the controller's memory, MB", f"{peak_memory_bytes() / 2**20:.0f}",
+         f"≤ {MOST_MEMORY_MB:g}"),
         ("the controller at rest, of a core", f"{idle:.1%}", f"≤ {MOST_IDLE:.0%}"),
-    ]
+    ]  # fmt: skip
 
 
 async def apply(agents: Agents, journal: Journal, number: int) -> float:
-    """To all; seconds, from the first question to the last confirmation. Raises where one is
-    lost."""
+    """Applies a decision to all agents; returns the seconds from the first request to the last
+    confirmation. Raises where an agent is lost."""
     began = time.monotonic()
     desired = _desired(agents, journal, number)
     await preview(agents, desired)
@@ -109,7 +111,7 @@ def _desired(agents: Agents, journal: Journal, number: int) -> dict[str, Desired
 
 
 async def on_decision(agents: Agents, number: int) -> int:
-    """How many servers have this decision in force, kept."""
+    """How many servers have this decision in force and kept."""
     found: Mapping[str, Observation] = await agents.ask_all(
         {server: Observe() for server in agents.hello}, Observation, timeout_seconds=30
     )
@@ -122,16 +124,11 @@ async def on_decision(agents: Agents, number: int) -> int:
 
 
 async def _idle() -> float:
-    """Of a core, while the agents only poll."""
+    """The part of a core that the controller takes while the agents only poll."""
     await asyncio.sleep(2.0)
     before, began = time.process_time(), time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
     return (time.process_time() - before) / (time.monotonic() - began)
-
-
-def _peak_megabytes() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def _tell(processes: list[subprocess.Popen[str]], line: str) -> None:

@@ -42,7 +42,8 @@ def tables(_: Path | None) -> Iterable[Table]:
 
 
 def large_state(generation: int, bits_per_second: int = BITS_PER_SECOND) -> DesiredState:
-    """Two NICs, each with a queue, a flow and a classifier to each of so many destinations."""
+    """Two NICs, each with a queue, a flow and a classifier for each of QUEUES_PER_NIC
+    destinations."""
     base = desired_state(generation)
     queues = [q for q in base.queues if q.queue_id < FIRST_PAIR_QUEUE]
     classifiers = [c for c in base.classifiers if c.destination is None]
@@ -121,6 +122,6 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Its own and that of its children that ended."""
+    """Processor time of a process and of its children that ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

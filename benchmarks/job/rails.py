@@ -1,7 +1,7 @@
-"""2. Bytes sent against the plan, NIC counters, several NICs, send order, sockets.
+"""Item 2: bytes sent against the plan, NIC counters, several NICs, send order, sockets.
 
-Real ranks between namespaces whose NICs are limited by HTB in both directions, with nothing else on
-the machine. Needs root.
+Real ranks run between namespaces whose NICs HTB limits in both directions, with nothing else on the
+machine. This needs root.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.job.bare_ranks import Sent, cluster_of, flows_got, greedy_flows, job_of, replay
+from benchmarks.job.bare_ranks import (
+    PAYLOAD,
+    Sent,
+    cluster_of,
+    flows_got,
+    greedy_flows,
+    job_of,
+    replay,
+)
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.table import Table
 
 MBIT = 1e6
 BULK_BYTES = 6_000_000
 URGENT_AFTER_SECONDS = 0.05
-# Long enough that the urgent message decides when the step ends, whatever the bulk does.
+# So long that the urgent message decides when the step ends, however long the bulk takes.
 URGENT_THEN_SECONDS = 1.0
 NEIGHBOUR_SECONDS = 25
 
@@ -38,12 +46,13 @@ def nics(rates_mbit: Mapping[str, float], servers: int = 2) -> dict[str, dict[st
 
 
 def splits() -> Table:
-    rows = []
     rates = nics({"a": 100, "b": 100})
     with Namespaces(rates) as network:
-        for sharing in ("strict", "job"):
-            for a in (1.0, 0.5, 0.7):
-                rows.append(_split(network, rates, sharing, {"a": a, "b": 1 - a}))
+        rows = [
+            _split(network, rates, sharing, {"a": a, "b": 1 - a})
+            for sharing in ("strict", "job")
+            for a in (1.0, 0.5, 0.7)
+        ]
     return Table(
         "2. Bytes sent, by the plan, by the ranks and by the NICs' counters",
         ("sharing, split", "planned", "sent", "NIC a", "NIC b", "a off", "b off"),
@@ -68,7 +77,7 @@ def _split(
     frames = {rail: network.transmitted_bytes("s1", rail) - before[rail] for rail in rates}
     planned, sent = steps * BULK_BYTES, sum(told.traffic.values())
     assert sent == planned, f"{sent} bytes were sent, {planned} planned"
-    payload = {rail: frames[rail] * 1448 / 1514 for rail in rates}
+    payload = {rail: frames[rail] * PAYLOAD for rail in rates}
     off = [
         f"{payload[rail] / (planned * share) - 1:+.1%}" if share else "-"
         for rail, share in shares.items()
@@ -92,7 +101,7 @@ def speed() -> Table:
                 got[name, sharing] = carried_mbit(network, rates, shares, sharing)
     for name, rates_mbit, _ in cases:
         both = [got[name, sharing] for sharing in ("strict", "job")]
-        limit = sum(rates_mbit.values()) * 1448 / 1514
+        limit = sum(rates_mbit.values()) * PAYLOAD
         rows.append([name, f"{limit:.1f}", *(f"{one:.1f}" for one in both)])
     ratios = [
         f"{sharing}: two NICs carry {got[cases[1][0], sharing] / got[cases[0][0], sharing]:.2f} "
@@ -129,13 +138,9 @@ def send_order() -> Table:
                 on, off = (
                     delay_seconds(network, rates, to, size, order) for order in (True, False)
                 )
-                alone = size * 8 / (rates["a"]["s1"] * 1448 / 1514)
-                rows.append(
-                    [
-                        f"{size / 1e3:.0f} kB to {where}",
-                        *(f"{1e3 * x:.0f}" for x in (alone, off, on)),
-                    ]
-                )
+                alone = size * 8 / (rates["a"]["s1"] * PAYLOAD)
+                times = (f"{1e3 * x:.0f}" for x in (alone, off, on))
+                rows.append([f"{size / 1e3:.0f} kB to {where}", *times])
     return Table(
         "2. Milliseconds until an urgent message behind a bulk of 6 MB has arrived",
         ("urgent message", "its bytes alone", "order off", "order on"),
@@ -151,7 +156,7 @@ def delay_seconds(
     size_bytes: int,
     urgent_first: bool,
 ) -> float:
-    """How long after it was sent the urgent message was there."""
+    """Seconds from when the urgent message was sent to its arrival."""
     sent = [
         Sent("bulk", BULK_BYTES, "s2", urgency=1),
         Sent("urgent", size_bytes, to, URGENT_AFTER_SECONDS, URGENT_THEN_SECONDS),
@@ -181,15 +186,14 @@ def sockets() -> Table:
 def _beside_a_neighbour(
     network: Namespaces, rates: Mapping[str, Mapping[str, float]], count: int
 ) -> tuple[float, float]:
-    """Mbit/s of (the job, the neighbour), both from s1, to s2 and s3."""
+    """Mbit/s of (the job, from s1 to s2; the neighbour, from s1 to s3)."""
     size, flows = 1_000_000, greedy_flows(network, 8, NEIGHBOUR_SECONDS)
     try:
         time.sleep(2)
         graph, placement = job_of(cluster_of(rates), [Sent("x", size)], {"a": 1.0}, "unshaped")
         told = replay(network, graph, placement, 3, sockets_per_rail=count)
-        return size * 8 / MBIT / statistics.median(told.step_seconds["s2"]), (
-            flows_got(flows[-1]) / MBIT
-        )
+        own = size * 8 / statistics.median(told.step_seconds["s2"])
+        return own / MBIT, flows_got(flows[-1]) / MBIT
     finally:
         for process in flows:
             process.kill()
