@@ -34,6 +34,10 @@ class Value:
     elements: int
 
 
+# An input of an operator, and what makes its gradient of that of the operator's output.
+Back = tuple[Value, Callable[[Value], Value]]
+
+
 class Tape:
     """Operators in the order in which they were written down, which is a topological one."""
 
@@ -44,7 +48,7 @@ class Tape:
         self._size: dict[str, int] = {}
         self._readers: dict[str, list[str]] = defaultdict(list)
         self._updates_after: dict[str, list[str]] = defaultdict(list)
-        self._backward: list[Callable[[], None]] = []
+        self._backward: list[tuple[Value, tuple[Back, ...]]] = []
         self._forward: frozenset[str] = frozenset()
 
     @property
@@ -60,9 +64,6 @@ class Tape:
         row = OperatorRow(name, kind, {}, activation_bytes=size, flops=flops, traffic_bytes=traffic)
         return self._write(row, inputs, elements)
 
-    def view(self, name: str, of: Value) -> Value:
-        return self._write(OperatorRow(name, "aten.view.default", {}), [of], of.elements)
-
     def input(self, name: str, elements: int) -> Value:
         row = OperatorRow(name, "input", {}, activation_bytes=elements * FLOAT_BYTES)
         return self._write(row, [], elements)
@@ -76,96 +77,69 @@ class Tape:
 
     def embedding(self, name: str, tokens: Value, words: int, width: int) -> Value:
         table = self.parameter(f"{name}_weight", words * width)
-        y = self.operator(
-            name, "aten.embedding.default", [table, tokens], tokens.elements * width, 0
-        )
-
-        def backward() -> None:
-            inputs, kind = [self.gradients[y.operator], tokens], "aten.embedding_dense_backward"
-            whole = f"{kind}.default", inputs, table.elements, y.elements
-            self.arrives(table, self.operator(f"{name}_dw", *whole))
-
-        self._backward.append(backward)
-        return y
+        kind, elements = "aten.embedding.default", tokens.elements * width
+        y = self.operator(name, kind, [table, tokens], elements, 0)
+        back = "aten.embedding_dense_backward.default"
+        return self._passes_back(y, self._to(table, f"{name}_dw", back, [tokens], y.elements))
 
     def linear(self, name: str, x: Value, rows: int, outputs: int) -> Value:
         """Turns x of rows x inputs elements into rows x outputs elements, with a bias."""
         inputs = x.elements // rows
         weight = self.parameter(f"{name}_weight", inputs * outputs)
         bias = self.parameter(f"{name}_bias", outputs)
-        flops = 2 * rows * inputs * outputs
-        product = self.operator(
-            name, "aten.addmm.default", [bias, x, weight], rows * outputs, flops
+        flops, kind = 2 * rows * inputs * outputs, "aten.mm.default"
+        y = self.operator(name, "aten.addmm.default", [bias, x, weight], rows * outputs, flops)
+        self._passes_back(
+            y,
+            self._to(x, f"{name}_dx", kind, [weight], flops),
+            self._to(weight, f"{name}_dw", kind, [x], flops),
+            self._to(bias, f"{name}_db", "aten.sum.dim_IntList", [], y.elements),
         )
-        y = self.view(f"{name}_view", product)
-
-        def backward() -> None:
-            gradient = self.view(f"{name}_view_backward", self.gradients[y.operator])
-            kind = "aten.mm.default"
-            self.arrives(
-                x, self.operator(f"{name}_dx", kind, [gradient, weight], x.elements, flops)
-            )
-            self.arrives(
-                weight, self.operator(f"{name}_dw", kind, [gradient, x], weight.elements, flops)
-            )
-            total = [gradient], outputs, gradient.elements
-            self.arrives(bias, self.operator(f"{name}_db", "aten.sum.dim_IntList", *total))
-
-        self._backward.append(backward)
-        return y
+        return self._passes_back(
+            self._view(f"{name}_view", y), (y, lambda g: self._view(f"{name}_view_backward", g))
+        )
 
     def product(self, name: str, a: Value, b: Value, elements: int, flops: int) -> Value:
         """A batched matrix product of two activations."""
         kind = "aten.bmm.default"
-        y = self.operator(name, kind, [a, b], elements, flops)
-
-        def backward() -> None:
-            gradient = self.gradients[y.operator]
-            self.arrives(a, self.operator(f"{name}_da", kind, [gradient, b], a.elements, flops))
-            self.arrives(b, self.operator(f"{name}_db", kind, [gradient, a], b.elements, flops))
-
-        self._backward.append(backward)
-        return y
+        return self._passes_back(
+            self.operator(name, kind, [a, b], elements, flops),
+            self._to(a, f"{name}_da", kind, [b], flops),
+            self._to(b, f"{name}_db", kind, [a], flops),
+        )
 
     def elementwise(self, name: str, kind: str, x: Value, flops_each: int) -> Value:
         """Its backward reads the gradient and x."""
         flops = flops_each * x.elements
         y = self.operator(name, f"aten.{kind}.default", [x], x.elements, flops)
-
-        def backward() -> None:
-            inputs = [self.gradients[y.operator], x]
-            back = f"aten.{kind}_backward.default"
-            self.arrives(x, self.operator(f"{name}_backward", back, inputs, x.elements, flops))
-
-        self._backward.append(backward)
-        return y
+        back = f"aten.{kind}_backward.default"
+        return self._passes_back(y, self._to(x, f"{name}_backward", back, [x], flops))
 
     def norm(self, name: str, x: Value, width: int) -> Value:
         scale, shift = (self.parameter(f"{name}_{part}", width) for part in ("scale", "shift"))
-        kind, flops = "aten.native_layer_norm", 8 * x.elements
-        y = self.operator(name, f"{kind}.default", [x, scale, shift], x.elements, flops)
-
-        def backward() -> None:
-            gradient = self.gradients[y.operator]
-            inputs = [gradient, x, scale]
-            back = f"{kind}_backward.default"
-            self.arrives(x, self.operator(f"{name}_dx", back, inputs, x.elements, flops))
-            total, half = "aten.sum.dim_IntList", [gradient, x]
-            self.arrives(scale, self.operator(f"{name}_ds", total, half, width, 2 * x.elements))
-            self.arrives(shift, self.operator(f"{name}_dh", total, [gradient], width, x.elements))
-
-        self._backward.append(backward)
-        return y
+        kind, total, flops = "aten.native_layer_norm", "aten.sum.dim_IntList", 8 * x.elements
+        return self._passes_back(
+            self.operator(name, f"{kind}.default", [x, scale, shift], x.elements, flops),
+            self._to(x, f"{name}_dx", f"{kind}_backward.default", [x, scale], flops),
+            self._to(scale, f"{name}_ds", total, [x], 2 * x.elements),
+            self._to(shift, f"{name}_dh", total, [], x.elements),
+        )
 
     def add(self, name: str, a: Value, b: Value) -> Value:
         """The gradient of the sum is that of both inputs, so the backward pass adds no operator."""
         y = self.operator(name, "aten.add.Tensor", [a, b], a.elements, a.elements)
+        return self._passes_back(y, (a, lambda gradient: gradient), (b, lambda gradient: gradient))
 
-        def backward() -> None:
-            for x in (a, b):
-                self.arrives(x, self.gradients[y.operator])
+    def _view(self, name: str, of: Value) -> Value:
+        return self._write(OperatorRow(name, "aten.view.default", {}), [of], of.elements)
 
-        self._backward.append(backward)
+    def _to(self, x: Value, name: str, kind: str, inputs: list[Value], flops: int) -> Back:
+        """An operator of the backward pass that reads a gradient and the inputs, for that of x."""
+        return x, lambda g: self.operator(name, kind, [g, *inputs], x.elements, flops)
+
+    def _passes_back(self, y: Value, *backs: Back) -> Value:
+        """Takes note of how y's gradient becomes those of its inputs; returns y."""
+        self._backward.append((y, backs))
         return y
 
     def arrives(self, at: Value, gradient: Value) -> None:
@@ -180,8 +154,9 @@ class Tape:
     def backward(self) -> None:
         """Makes the backward pass from the gradients that are known, last operator first."""
         self._forward = frozenset(self._size)
-        for step in reversed(self._backward):
-            step()
+        for y, backs in reversed(self._backward):
+            for x, gradient_of_x in backs:
+                self.arrives(x, gradient_of_x(self.gradients[y.operator]))
 
     def updates(self) -> None:
         """Adds an in-place update for each parameter."""

@@ -20,8 +20,10 @@ from benchmarks.table import Table
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import build_graph
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Message, Placement, save_placement
+from tests.placements import placement_of
 
 SERVERS, RAILS = 4, 2
 # At this rate and MTU two cores carry all NICs of this lab in both directions; at MTU 1500 they
@@ -150,13 +152,12 @@ def _placement(sharing: SharingName, part: float, cluster: Cluster) -> Placement
                         bytes=1, send_order=0, rails={nic.rail: 1.0},
                     )
                 )  # fmt: skip
-    return Placement(
-        structure_hash="none", profile_digest="none", cluster=cluster, model="contended",
-        sharing=sharing, floor=part if sharing == "job" else 1.0, operators={}, order={},
-        rates_bits_per_second=() if sharing == "job" else tuple(rates), messages=tuple(messages),
-        step_seconds=0, bound_seconds=0, gap=0, single_device_seconds=None, engine="by hand",
-        reduction="none", seed=0, wall_seconds={},
-    )  # fmt: skip
+    made = placement_of(build_graph([], []), cluster, {})
+    return made.model_copy(update={
+        "sharing": sharing, "floor": part if sharing == "job" else 1.0,
+        "rates_bits_per_second": () if sharing == "job" else tuple(rates),
+        "messages": tuple(messages),
+    })  # fmt: skip
 
 
 def _summary(found: Mapping[SharingName, Sequence[Measured]]) -> Table:

@@ -76,7 +76,12 @@ def _chosen(
     queues = {(one.queue.source, one.queue.rail): one for one in job_queues(plan, placement)}
     if not any(one.queue.for_the_job for one in queues.values()):
         wanted = None if only is None else {tuple(pair) for pair in only}
-        return [p for p in promises(plan, placement) if wanted is None or _pair(p) in wanted]
+        return [
+            one
+            for one in promises(plan, placement)
+            if wanted is None
+            or (one.transfer.source, one.transfer.destination, one.transfer.rail) in wanted
+        ]
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
     found = []
     for source, destination, rail in only or ():
@@ -88,11 +93,6 @@ def _chosen(
         )  # fmt: skip
         found.append(Promise(transfer, queue.maximum, queue.queue_id))
     return found
-
-
-def _pair(promise: Promise) -> tuple[str, str, str]:
-    transfer = promise.transfer
-    return transfer.source, transfer.destination, transfer.rail
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ memory."""
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.records.journal import Journal
 from tests.agent.states import desired_state
 from tests.agent.world import plan as state_of
+from tests.job.ranks import free_port
 
 COUNT, PROCESSES, DROPPING = 500, 4, 100
 IDLE_SECONDS, DIAL_SECONDS = 20.0, 180.0
@@ -37,7 +37,7 @@ def tables(_: Path | None) -> Iterable[Table]:
         authority = Authority.load(folder / "ca")
         for server in NAMES:
             authority.issue(server, "agent", folder / server, lifetime_seconds=86_400)
-        port = _free_port()
+        port = free_port()
         with _agents(folder, f"https://127.0.0.1:{port}") as processes:
             rows = asyncio.run(_measured(folder, authority, port, processes))
     yield Table(
@@ -155,10 +155,3 @@ def _agents(folder: Path, url: str) -> Iterator[list[subprocess.Popen[str]]]:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -99,20 +99,22 @@ def _at_rest(lab: RealLab) -> list[tuple[str, str, str]]:
     pid = lab.agent.pid
     mebibytes = _proportional_bytes(pid) / 2**20
     time.sleep(SETTLED_SECONDS)
-    before = _processor_seconds(pid)
-    time.sleep(IDLE_SECONDS)
-    linked = (_processor_seconds(pid) - before) / IDLE_SECONDS
+    linked = _idle_part(pid)
     lab.controller.kill()
     log = lab.server.directory / "agent.log"
     wait_for(lambda: "no controller" in log.read_text(), "the agent alone", 20)
-    before = _processor_seconds(pid)
-    time.sleep(IDLE_SECONDS)
-    alone = (_processor_seconds(pid) - before) / IDLE_SECONDS
     return [
         ("memory of the agent", f"{mebibytes:.0f} MiB", "120 MB"),
         ("idle, linked to a controller", f"{linked:.2%} of a core", "0.5 %"),
-        ("idle, no controller there", f"{alone:.2%} of a core", "0.5 %"),
+        ("idle, no controller there", f"{_idle_part(pid):.2%} of a core", "0.5 %"),
     ]
+
+
+def _idle_part(pid: int) -> float:
+    """The part of a core that a process takes while it has nothing to do."""
+    before = _processor_seconds(pid)
+    time.sleep(IDLE_SECONDS)
+    return (_processor_seconds(pid) - before) / IDLE_SECONDS
 
 
 def _proportional_bytes(pid: int) -> int:

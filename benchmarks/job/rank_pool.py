@@ -153,21 +153,13 @@ def _collected(folder: Path, ranks: int, failures: tuple[str, ...]) -> Trained:
     losses: list[float] = []
     tensors: dict[str, torch.Tensor] = {}
     for rank in range(ranks):
-        if (file := _results(folder, rank)).exists():
+        if (file := folder / f"rank{rank}.pt").exists():
             found = torch.load(file)
             losses += found["losses"]
             if twice := tensors.keys() & found["tensors"].keys():
                 failures = (*failures, f"{min(twice)} is held by two ranks")
             tensors |= found["tensors"]
     return Trained(tuple(losses), tensors, failures)
-
-
-def _results(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.pt"
-
-
-def _said(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.err"
 
 
 def _serve(
@@ -221,7 +213,8 @@ def _forked(
             continue
         rank = running.pop(pid)
         if status:
-            failures.append(f"rank {rank}: {_last_line(_said(folder, rank))}")
+            lines = (folder / f"rank{rank}.err").read_text().strip().splitlines()
+            failures.append(f"rank {rank}: {lines[-1] if lines else 'said nothing'}")
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
     for pid, rank in running.items():
         os.kill(pid, signal.SIGKILL)
@@ -230,22 +223,17 @@ def _forked(
     return tuple(failures)
 
 
-def _last_line(file: Path) -> str:
-    lines = file.read_text().strip().splitlines()
-    return lines[-1] if lines else "said nothing"
-
-
 def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> int:
     if pid := os.fork():
         return pid
     code = 1
     try:
-        descriptor = os.open(_said(folder, spec.rank), os.O_CREAT | os.O_WRONLY)
+        descriptor = os.open(folder / f"rank{spec.rank}.err", os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         if mutation is not None:
             mutation()
-        _run(spec, _results(folder, spec.rank))
+        _run(spec, folder / f"rank{spec.rank}.pt")
         code = 0
     except Exception:
         traceback.print_exc()

@@ -8,9 +8,9 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
-from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits, widest_rates
+from placewire.optimizer.network.nics import nic_limits, widest_rates
 from placewire.optimizer.network.sharing import Discipline
-from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES, with_a_rail
+from placewire.optimizer.network.transfers import with_a_rail
 from placewire.optimizer.problem import Problem
 
 # Disciplines as integers, which compiled code can compare.
@@ -37,8 +37,7 @@ class Tables(NamedTuple):
     alone on the rails that serve it. path_setup, path_rate float64[D, D]: the path that joins two
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
-    parts of a large message are equal. least_pair_fraction: the part of a NIC that each pair in use
-    keeps.
+    parts of a large message are equal.
     """
 
     seconds: FloatArray
@@ -66,9 +65,7 @@ class Tables(NamedTuple):
     alone_setup: FloatArray
     alone_rate: FloatArray
     setup_seconds: float
-    cut_bits: float
     cuts_equally: bool
-    least_pair_fraction: float
     weight_bytes: FloatArray
     activation_bytes: FloatArray
     workspace_bytes: FloatArray
@@ -151,9 +148,7 @@ def _made(problem: Problem) -> Tables:
         alone_setup=floats(alone.setup),
         alone_rate=floats(alone.rate),
         setup_seconds=float(cluster.setup_latency_seconds),
-        cut_bits=CUT_THRESHOLD_BYTES * 8.0,
         cuts_equally=problem.cuts_equally,
-        least_pair_fraction=LEAST_PAIR_FRACTION,
         weight_bytes=floats(graph.weight_bytes),
         activation_bytes=floats(graph.activation_bytes),
         workspace_bytes=floats(graph.workspace_bytes),

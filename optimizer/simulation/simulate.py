@@ -183,9 +183,7 @@ def _simulate_thesis(network: _Network) -> Timeline:
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
     position = np.empty(n, dtype=np.int64)
-    contention_free(
-        tables, device, tables.topological, network.rates, start, finish, sent, position
-    )
+    contention_free(tables, device, network.rates, start, finish, sent, position)
     tensor, destination = messages_needed(problem, device)
     producer = problem.graph.tensor_producer[tensor]
     alone = problem.alone(network.rates)

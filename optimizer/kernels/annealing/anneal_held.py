@@ -1,9 +1,6 @@
 """Simulated annealing while the rates stay as they are: a move is simulated only where it changes
 the schedule."""
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
-
 from __future__ import annotations
 
 import numpy as np

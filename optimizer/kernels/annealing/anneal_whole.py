@@ -1,8 +1,5 @@
 """Simulated annealing under any sharing: after each move the whole step is simulated."""
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912
-
 from __future__ import annotations
 
 import numpy as np

@@ -54,9 +54,7 @@ def cost(
     if tables.lends:
         rates = lending_ceilings(tables.nic_rates, minimums)
     if tables.discipline == NEVER_MEET:
-        step = contention_free(
-            tables, device, tables.topological, rates, start, finish, sent, position
-        )
+        step = contention_free(tables, device, rates, start, finish, sent, position)
     elif tables.discipline == FIRST_COME:
         channels = channel_rates(tables, traffic, rates)
         step, _, _ = run_first_come(

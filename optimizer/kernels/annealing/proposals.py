@@ -1,8 +1,5 @@
 """Proposes the moves of the search: which operators change device, or priority."""
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
-
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -5,9 +5,6 @@ its target: `near` where both run on one device, and `far` >= near where they do
 must run on one device).
 """
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
-
 from __future__ import annotations
 
 import numpy as np

@@ -13,7 +13,6 @@ from placewire.optimizer.kernels.tables import Tables
 def contention_free(
     tables: Tables,
     device: IntArray,
-    order: IntArray,
     rates: FloatArray,
     start: FloatArray,
     finish: FloatArray,
@@ -22,8 +21,8 @@ def contention_free(
 ) -> float:
     """Simulates a step by thesis (3.4)-(3.6) and returns its seconds.
 
-    A transfer takes p0 + bytes / b and never waits for another. order int64[n] is one topological
-    sort of all operators; rates float64[S, S, R]. Fills start, finish, sent and position as
+    A transfer takes p0 + bytes / b and never waits for another; operators run in the recorded
+    topological sort. rates float64[S, S, R]. Fills start, finish, sent and position as
     run_first_come does.
     """
     devices = len(tables.server)
@@ -32,7 +31,7 @@ def contention_free(
     for e in range(len(sent)):
         sent[e] = 0.0
     step = 0.0
-    for i in order:
+    for i in tables.topological:
         a = device[i]
         at = idle_at[a]
         for k in range(tables.inputs_start[i], tables.inputs_start[i + 1]):

@@ -12,9 +12,6 @@ a changed part  `old` is a schedule and `start` is None: only the events that a 
                 is as it was, or until the step is certain to exceed a limit
 """
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
-
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -327,9 +324,8 @@ def run_first_come(
                             messages.device[sent_messages] = b
                             sent_messages += 1
                         arrival[b] = send(
-                            tables.path_setup[a, b], tables.path_rate[a, b],
-                            tables.paths_queue, tables.setup_seconds, tables.cut_bits,
-                            tables.cuts_equally, channels, free, a, b,
+                            tables.path_setup[a, b], tables.path_rate[a, b], tables.paths_queue,
+                            tables.setup_seconds, tables.cuts_equally, channels, free, a, b,
                             tables.bits[e], end, part_start, part_finish,
                         )  # fmt: skip
                         if sent is not None:

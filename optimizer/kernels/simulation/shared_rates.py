@@ -7,9 +7,6 @@ server, destination server, rail): each part waits p0 from when it is queued, al
 same time, and then the most urgent one is sent, even before parts that have begun.
 """
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
-
 from __future__ import annotations
 
 import numpy as np
@@ -205,10 +202,7 @@ def run_shared_rates(
                         queued += 1
                         continue
                     s, t = tables.server[a], tables.server[b]
-                    cut(
-                        highest[s, t], tables.bits[e], tables.cut_bits, tables.cuts_equally,
-                        part_bits[queued],
-                    )  # fmt: skip
+                    cut(highest[s, t], tables.bits[e], tables.cuts_equally, part_bits[queued])
                     if urgent:
                         number_of[queued] = number[k]
                         message_of[number[k]] = queued

@@ -4,9 +4,6 @@ Here and in the other kernels, loops replace slices and sums of arrays: those ta
 compile.
 """
 
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912
-
 from __future__ import annotations
 
 import numpy as np
@@ -15,6 +12,10 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
 from placewire.optimizer.network import guarantee
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+
+_CUT_BITS = CUT_THRESHOLD_BYTES * 8.0
 
 
 @compiled
@@ -61,9 +62,7 @@ lending_ceilings = compiled(guarantee.lending_ceilings)
 
 
 @compiled
-def cut(
-    rates: FloatArray, bits: float, cut_bits: float, cuts_equally: bool, parts: FloatArray
-) -> None:
+def cut(rates: FloatArray, bits: float, cuts_equally: bool, parts: FloatArray) -> None:
     """Writes into parts float64[R] the bits of a message on each rail, at rates float64[R].
 
     A message is cut in proportion to the rates, or equally over those that are not 0; a small one
@@ -79,7 +78,7 @@ def cut(
             fastest = r
     if total <= 0.0:
         return
-    if bits < cut_bits:
+    if bits < _CUT_BITS:
         parts[fastest] = bits
         return
     for r in range(len(parts)):
@@ -93,7 +92,6 @@ def send(
     path_rate: float,
     paths_queue: bool,
     setup_seconds: float,
-    cut_bits: float,
     cuts_equally: bool,
     channels: FloatArray,
     free: FloatArray,
@@ -129,7 +127,7 @@ def send(
             fastest = r
     if total <= 0.0:
         return np.inf
-    if bits < cut_bits:
+    if bits < _CUT_BITS:
         part_start[fastest] = max(queued, free[a, b, fastest])
         took = setup_seconds + bits / channels[a, b, fastest]
         part_finish[fastest] = part_start[fastest] + took
@@ -175,7 +173,7 @@ def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
         for t in range(servers):
             weight[s, t] = np.sqrt(weight[s, t])
     rates = np.zeros((servers, servers, rails))
-    least = min(tables.least_pair_fraction, 0.5 / max(servers - 1, 1))
+    least = min(LEAST_PAIR_FRACTION, 0.5 / max(servers - 1, 1))
     left, total = np.empty(capacity.shape[1]), np.empty(capacity.shape[1])
     for r in range(rails):
         for s in range(servers):
