@@ -12,21 +12,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, answer_lines, compiled
+from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, answer_lines, staged
 from placewire.agent.contract.measurement import Transfer
 from placewire.controller.agents.agents import Agents
-from placewire.controller.change.change import NetworkChange
 from placewire.controller.compile.queues import job_queues
 from placewire.controller.compile.transfers import FIRST_TCP_PORT, Promise, promises
 from placewire.controller.lab import Lab
 from placewire.controller.plan.plan import Plan
-from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.verify.bandwidth_check import measure
-from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.placement import Placement
 
 # How long a neighbour runs where no transfer is measured beside it.
 ALONE_SECONDS = 6.0
@@ -37,12 +34,8 @@ ENDING_SECONDS = 0.5
 async def rounds(
     asked: Mapping[str, Any], lab: Lab, agents: Agents, journal: Journal
 ) -> list[dict[str, Any]]:
-    plan = parse_plan(asked["plan"], "plan", Path.cwd())
-    placement = load_placement(Path(asked["placement"]))
-    desired = await compiled(plan, placement, agents, journal)
     found = []
-    async with NetworkChange(agents, journal, desired) as change:
-        await change.stage()
+    async with staged(asked, agents, journal) as (plan, placement, change):
         for one in asked["rounds"]:
             chosen = _chosen(plan, placement, one["only"])
             beside = Neighbour(lab, **one["neighbour"]) if one["neighbour"] else None

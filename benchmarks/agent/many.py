@@ -1,5 +1,4 @@
-"""Item 6: one controller with 500 agents: link, changes and journal are real, networks in
-memory."""
+"""Item 6: one controller with 500 agents, of which only the networks are not real."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def tables(_: Path | None) -> Iterable[Table]:
 
 
 def large_state(generation: int, bits_per_second: int = BITS_PER_SECOND) -> DesiredState:
-    """Two NICs, each with a queue, a flow and a classifier for each of QUEUES_PER_NIC
-    destinations."""
+    """Two NICs, each with QUEUES_PER_NIC destinations: a queue, a flow and a classifier for
+    each."""
     base = desired_state(generation)
     queues = [q for q in base.queues if q.queue_id < FIRST_PAIR_QUEUE]
     classifiers = [c for c in base.classifiers if c.destination is None]

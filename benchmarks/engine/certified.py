@@ -43,14 +43,11 @@ def _small_cells(result: Result) -> list[str]:
     placement = result.placement
     return [
         milliseconds(placement.single_device_seconds or float("nan")),
-        milliseconds(placement.step_seconds),
-        milliseconds(placement.bound_seconds),
-        f"{placement.gap:.1%}",
-        _first(result, placement.bound_seconds, 0.10),
+        milliseconds(placement.step_seconds), milliseconds(placement.bound_seconds),
+        f"{placement.gap:.1%}", _first(result, placement.bound_seconds, 0.10),
         _first(result, placement.bound_seconds, 0.10, result.startup_seconds),
-        _first(result, None, 0.03),
-        f"{result.engine_seconds:.1f}",
-    ]
+        _first(result, None, 0.03), f"{result.engine_seconds:.1f}",
+    ]  # fmt: skip
 
 
 def _first(result: Result, bound: float | None, gap: float, before: float = 0.0) -> str:

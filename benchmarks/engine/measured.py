@@ -58,8 +58,8 @@ class Ask:
 class Result:
     """trace: (seconds from the engine's start, incumbent, bound) whenever one of them improved.
     startup_seconds: the start of the process, its imports and the reading of the graph.
-    wall_seconds: startup_seconds and engine_seconds together. considered: the step under each
-    sharing that was tried. file: the placement."""
+    wall_seconds: the whole process. considered: the step under each sharing that was tried. file:
+    the placement."""
 
     refusal: str = ""
     startup_seconds: float

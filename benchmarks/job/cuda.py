@@ -24,7 +24,7 @@ STEPS = 50
 
 def tables(pictures: Path | None) -> Iterable[Table]:
     if not torch.cuda.is_available():
-        print("7: skipped, no CUDA device and CUDA build of torch here", file=sys.stderr)
+        print("item 7 is skipped: torch finds no CUDA device", file=sys.stderr)
         return
     yield Table(
         title="7. One rank on a CUDA device",

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from placewire.agent.contract.state import DesiredState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
 from placewire.controller.change.change import NetworkChange
@@ -85,12 +86,9 @@ class Neighbour:
 
     async def _run(self, server: str, argv: Sequence[str]) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *self._lab.inside_server(server, argv),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=self._lab.environment,
-        )
+            *self._lab.inside_server(server, argv), env=self._lab.environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         self._processes.append(process)
         return process
 
@@ -105,17 +103,13 @@ def _mean_rate(report: Mapping[str, Any], begin: float, end: float) -> float:
 async def replay(
     job: Mapping[str, Any], lab: Lab, agents: Agents, journal: Journal
 ) -> dict[str, Any]:
-    plan = parse_plan(job["plan"], "plan", Path.cwd())
-    placement_file = Path(job["placement"])
-    placement = load_placement(placement_file)
-    desired = await compiled(plan, placement, agents, journal)
-    specs = [
-        RankSpec.model_validate(spec.model_dump() | job["spec"])
-        for spec in rank_specs(plan, placement, placement_file, Path(job["graph"]))
-    ]
     neighbour = Neighbour(lab, **job["neighbour"]) if job["neighbour"] else None
-    async with NetworkChange(agents, journal, desired) as change:
-        await change.stage()
+    async with staged(job, agents, journal) as (plan, placement, change):
+        files = Path(job["placement"]), Path(job["graph"])
+        specs = [
+            RankSpec.model_validate(spec.model_dump() | job["spec"])
+            for spec in rank_specs(plan, placement, *files)
+        ]
         return await change.while_held(_run(lab, specs, neighbour))
 
 
@@ -141,19 +135,25 @@ async def _run(lab: Lab, specs: Sequence[RankSpec], neighbour: Neighbour | None)
     return {"step_seconds": step_times(events), "neighbour": got}
 
 
-async def compiled(
-    plan: Plan, placement: Placement, agents: Agents, journal: Journal
-) -> dict[str, DesiredState]:
-    """The desired states by server, for what its agent can do, each with a new generation."""
+@asynccontextmanager
+async def staged(
+    asked: Mapping[str, Any], agents: Agents, journal: Journal
+) -> AsyncIterator[tuple[Plan, Placement, NetworkChange]]:
+    """Stages the network of a request, compiled for what each server's agent can do."""
+    plan = parse_plan(asked["plan"], "plan", Path.cwd())
+    placement = load_placement(Path(asked["placement"]))
     servers = [server.name for server in plan.cluster.servers]
     await agents.wait_for(servers, timeout_seconds=20)
     hello = {server: agents.hello[server] for server in servers}
-    return compile_network(
+    desired = compile_network(
         plan,
         placement,
         {server: h.capabilities for server, h in hello.items()},
         {s: journal.next_generation(s, h.lease.highest_generation) for s, h in hello.items()},
     )
+    async with NetworkChange(agents, journal, desired) as change:
+        await change.stage()
+        yield plan, placement, change
 
 
 def answer_lines(

@@ -40,7 +40,7 @@ class Namespaces:
         *,
         offloads: bool = False,
     ) -> None:
-        self._rates, self._offloads = rates_bits_per_second, offloads
+        self.rates, self._offloads = rates_bits_per_second, offloads
         self.servers = tuple(
             dict.fromkeys(s for rail in rates_bits_per_second.values() for s in rail)
         )
@@ -55,7 +55,7 @@ class Namespaces:
         return ("ip", "netns", "exec", self.name(server))
 
     def address(self, server: str, rail: str) -> str:
-        return f"10.77.{list(self._rates).index(rail)}.{self.servers.index(server) + 1}"
+        return f"10.77.{list(self.rates).index(rail)}.{self.servers.index(server) + 1}"
 
     def nic(self, rail: str) -> str:
         return f"nic{rail}"
@@ -66,7 +66,7 @@ class Namespaces:
                 run("ip", "netns", "add", name)
                 self._made.append(name)
                 run("ip", "-n", name, "link", "set", "lo", "up")
-            for rail, rates in self._rates.items():
+            for rail, rates in self.rates.items():
                 bridge = f"rail{rail}"
                 run("ip", "-n", self._switch, "link", "add", bridge, "type", "bridge")
                 run("ip", "-n", self._switch, "link", "set", bridge, "up")

@@ -155,8 +155,7 @@ def random_placement(problem: Problem, seed: int) -> Placement:
 
 @cache
 def graph_of(name: str) -> OperatorGraph:
-    """A synthetic Transformer's step (layered), our own small example as captured (gpt2), or
-    random."""
+    """layered: a synthetic Transformer; gpt2: our small example, captured; random: random_graph."""
     if name == "random":
         return with_total_seconds(random_graph(), STEP_SECONDS)
     made = captured("gpt2_small")

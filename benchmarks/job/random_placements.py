@@ -61,8 +61,7 @@ def _cluster(choose: random.Random, devices: int, rails: Sequence[str]) -> Clust
 
 
 def _stretches(graph: OperatorGraph, cluster: Cluster, choose: random.Random) -> dict[str, str]:
-    """The devices of operators, most neighbours in the graph's order together, as in placements of
-    use."""
+    """The devices of operators, most neighbours in the graph's order together, as is usual."""
     of_group: dict[int, str] = {}
     where: dict[str, str] = {}
     names = list(cluster.device_names)

@@ -99,8 +99,7 @@ def plan_document(
 
 
 def replayed(jobs: Sequence[Replay]) -> list[Replayed]:
-    """The outcomes of these jobs; those without a kept result are run in one lab for all of
-    them."""
+    """The outcomes of these jobs; one lab runs all jobs that have no kept outcome."""
     kept = [(job, CACHE / f"replay-{_key(job)}.json") for job in jobs]
     if waiting := [(job, file) for job, file in kept if not file.exists()]:
         CACHE.mkdir(parents=True, exist_ok=True)

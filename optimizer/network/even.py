@@ -30,6 +30,3 @@ class Even(SharingPolicy):
 
     def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
         return even_rates(usable)
-
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
-        return even_rates(usable)

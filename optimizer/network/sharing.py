@@ -118,7 +118,9 @@ class SharingPolicy:
     def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray | None:
         """float64[S, S, R]: the rates for a job that places itself and sends in proportion to
         traffic float64[S, S]; None where pairs have none."""
-        return concurrent_rates(usable, traffic) if self.decides_rates else None
+        if self.decides_rates:
+            return concurrent_rates(usable, traffic)
+        return self.recorded_rates(usable, None)
 
     def reserved_rates(self, cluster: Cluster, floor: float) -> FloatArray:
         """float64[S, R]: the part of each NIC that no queue but the job's is promised."""

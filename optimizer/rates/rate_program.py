@@ -16,7 +16,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,39 +59,23 @@ def best_rates(
 
 
 @dataclass
-class _Rows:
-    """The rows of A x <= b: entries of A as coordinates, and b as `limit`."""
-
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    limit: list[float] = field(default_factory=list)
-
-    def add(self, terms: Terms, limit: float) -> None:
-        for column, value in terms:
-            self.row.append(len(self.limit))
-            self.column.append(column)
-            self.value.append(value)
-        self.limit.append(limit)
-
-
 class _Program:
-    def __init__(
-        self,
-        problem: Problem,
-        device: IntArray,
-        timeline: Timeline,
-        rates: FloatArray,
-        least: FloatArray,
-    ) -> None:
-        self.problem, self.device, self.timeline = problem, device, timeline
-        self.current, self.least = rates, least
+    """current: the rates under which the timeline was simulated."""
+
+    problem: Problem
+    device: IntArray
+    timeline: Timeline
+    current: FloatArray
+    least: FloatArray
+
+    def __post_init__(self) -> None:
+        problem, step = self.problem, self.timeline.step_seconds
         self.server = problem.cluster.server_of_device
-        step = timeline.step_seconds
         self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
         self.rate_unit = float(problem.usable_nic_rates.max())
         self.paths = problem.paths
-        self.rows = _Rows()
+        # The rows of A x <= b: the terms of A, and b.
+        self.rows: list[tuple[Terms, float]] = []
         self.variables = STEP + 1
         self.rate: dict[tuple[int, int, int], int] = {}
         self.slowness: dict[tuple[tuple[int, int, int], ...], int] = {}
@@ -106,7 +90,7 @@ class _Program:
         return self.variables - 1
 
     def _after(self, later: int, earlier: Terms, seconds: float) -> None:
-        self.rows.add([*earlier, (later, -1.0)], -seconds / self.time_unit)
+        self.rows.append(([*earlier, (later, -1.0)], -seconds / self.time_unit))
 
     def _rates(self) -> None:
         """Adds one variable per used pair and rail, and a row per limit with what it has left for
@@ -131,7 +115,7 @@ class _Program:
             fixed[key] = 0.0
         left = limits.capacity - limits.load(fixed)
         for (r, group), terms in members.items():
-            self.rows.add(terms, float(left[r, group]) / self.rate_unit)
+            self.rows.append((terms, float(left[r, group]) / self.rate_unit))
 
     def _operators(self) -> None:
         """Adds the starts of operators that send or receive; what a device runs between two of them
@@ -213,7 +197,7 @@ class _Program:
         """Adds the tangent of 1 / x at x = at, which is 2 / at - x / at^2, as a lower bound."""
         terms: Terms = [(self.slowness[rails], -1.0)]
         terms += [(self.rate[key], -1.0 / at**2) for key in rails]
-        self.rows.add(terms, -2.0 / at)
+        self.rows.append((terms, -2.0 / at))
 
     def solve(self, until: float) -> FloatArray | None:
         values: FloatArray | None = None
@@ -239,9 +223,10 @@ class _Program:
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
-        rows = self.rows
-        shape = (len(rows.limit), self.variables)
-        matrix = coo_array((rows.value, (rows.row, rows.column)), shape=shape).tocsr()
+        row = [k for k, (terms, _) in enumerate(self.rows) for _ in terms]
+        column, value = zip(*(term for terms, _ in self.rows for term in terms), strict=True)
+        shape = (len(self.rows), self.variables)
+        matrix = coo_array((value, (row, column)), shape=shape).tocsr()
         objective = np.zeros(self.variables)
         objective[STEP] = 1.0
         low, high = np.zeros(self.variables), np.full(self.variables, np.inf)
@@ -251,11 +236,8 @@ class _Program:
             low[variable] = self.least[key] / self.rate_unit
             high[variable] = min(high[variable], widest[key] / self.rate_unit)
         result: Any = linprog(
-            objective,
-            A_ub=matrix,
-            b_ub=np.array(rows.limit),
-            bounds=np.stack([low, high], axis=1),
-            method="highs",
+            objective, A_ub=matrix, b_ub=np.array([limit for _, limit in self.rows]),
+            bounds=np.stack([low, high], axis=1), method="highs",
             options={"time_limit": left} if math.isfinite(left) else {},
-        )
+        )  # fmt: skip
         return np.asarray(result.x, dtype=np.float64) if result.status == 0 else None

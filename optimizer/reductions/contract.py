@@ -46,22 +46,13 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
     producers, sizes, starts, consumers = _tensors_between(graph, group, count)
     small = replace(
         graph,
-        ids=tuple(graph.ids[i] for i in first.tolist()),
-        types=tuple(graph.types[i] for i in first.tolist()),
-        signatures=("",) * count,
-        modules=tuple(graph.modules[i] for i in first.tolist()),
-        seconds=seconds,
-        weight_bytes=summed(graph.weight_bytes),
-        activation_bytes=summed(graph.activation_bytes),
-        workspace_bytes=workspace,
-        flops=summed(graph.flops),
-        traffic_bytes=summed(graph.traffic_bytes),
-        colocation=keys,
-        tensor_producer=producers,
-        tensor_bytes=sizes,
-        consumers_start=starts,
-        consumers=consumers,
-    )
+        ids=tuple(graph.ids[i] for i in first), types=tuple(graph.types[i] for i in first),
+        signatures=("",) * count, modules=tuple(graph.modules[i] for i in first),
+        seconds=seconds, weight_bytes=summed(graph.weight_bytes),
+        activation_bytes=summed(graph.activation_bytes), workspace_bytes=workspace,
+        flops=summed(graph.flops), traffic_bytes=summed(graph.traffic_bytes), colocation=keys,
+        tensor_producer=producers, tensor_bytes=sizes, consumers_start=starts, consumers=consumers,
+    )  # fmt: skip
     return replace(problem, graph=small), _undo(graph, group)
 
 

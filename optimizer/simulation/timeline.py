@@ -109,18 +109,15 @@ def make_timeline(problem: Problem, device: IntArray, rates: FloatArray, run: Ru
     bounds = device_offsets(device, len(problem.cluster.devices)).tolist()
     order = np.lexsort((run.position, device)).tolist()
     return Timeline(
-        start=run.start,
-        finish=run.finish,
+        start=run.start, finish=run.finish,
         order=tuple(tuple(order[a:b]) for a, b in itertools.pairwise(bounds)),
         messages=_messages(problem, device, source, run, shares),
-        part_start_seconds=run.part_start,
-        part_finish_seconds=run.part_finish,
+        part_start_seconds=run.part_start, part_finish_seconds=run.part_finish,
         step_seconds=float(run.finish.max(initial=0.0)),
         peak_memory_bytes=np.ceil(run.peak).astype(np.int64),
-        transmit_busy_seconds=transmit / full,
-        receive_busy_seconds=receive / full,
+        transmit_busy_seconds=transmit / full, receive_busy_seconds=receive / full,
         background_bits=background[:, : nics.shape[1]],
-    )
+    )  # fmt: skip
 
 
 def _shares(

@@ -75,24 +75,11 @@ def used_channels(tables: Tables, device: IntArray, rates: FloatArray, alone: bo
 
 @compiled
 def anneal_held(
-    tables: Tables,
-    rates: FloatArray,
-    check_memory: bool,
-    reference_seconds: float,
-    hood: Neighbourhood,
-    tails: FloatArray,
-    device: IntArray,
-    priority: FloatArray,
-    best_device: IntArray,
-    best_priority: FloatArray,
-    moves: int,
-    hot: float,
-    cold: float,
-    seed: int,
-    weights: FloatArray,
-    tries: FloatArray,
-    wins: FloatArray,
-) -> tuple[float, float]:
+    tables: Tables, rates: FloatArray, check_memory: bool, reference_seconds: float,
+    hood: Neighbourhood, tails: FloatArray, device: IntArray, priority: FloatArray,
+    best_device: IntArray, best_priority: FloatArray, moves: int, hot: float, cold: float,
+    seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
+) -> tuple[float, float]:  # fmt: skip
     """Anneals as anneal_whole.anneal does, under list scheduling with fixed rates float64[S, S, R].
 
     tails float64[n]: the shortest time from an operator's finish to the step's end.

@@ -21,22 +21,10 @@ _IN_WINDOW = 50
 
 @compiled
 def anneal(
-    tables: Tables,
-    scoring: Scoring,
-    hood: Neighbourhood,
-    guide: Guide,
-    device: IntArray,
-    priority: FloatArray,
-    best_device: IntArray,
-    best_priority: FloatArray,
-    moves: int,
-    hot: float,
-    cold: float,
-    seed: int,
-    weights: FloatArray,
-    tries: FloatArray,
-    wins: FloatArray,
-) -> tuple[float, float]:
+    tables: Tables, scoring: Scoring, hood: Neighbourhood, guide: Guide, device: IntArray,
+    priority: FloatArray, best_device: IntArray, best_priority: FloatArray, moves: int, hot: float,
+    cold: float, seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
+) -> tuple[float, float]:  # fmt: skip
     """Tries `moves` moves while cooling from temperature hot to cold (seconds).
 
     Changes device and priority in place. The caller puts the state given into best_device and

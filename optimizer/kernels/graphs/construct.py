@@ -110,22 +110,11 @@ def take(
 
 @compiled
 def insert_in_order(
-    order: IntArray,
-    unit: IntArray,
-    needed: FloatArray,
-    able: BoolArray,
-    room: FloatArray,
-    seconds: FloatArray,
-    setup: FloatArray,
-    per_byte: FloatArray,
-    tensor_bytes: FloatArray,
-    ahead: FloatArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    producer: IntArray,
-    device: IntArray,
-    start: FloatArray,
-) -> bool:
+    order: IntArray, unit: IntArray, needed: FloatArray, able: BoolArray, room: FloatArray,
+    seconds: FloatArray, setup: FloatArray, per_byte: FloatArray, tensor_bytes: FloatArray,
+    ahead: FloatArray, inputs_start: IntArray, inputs: IntArray, producer: IntArray,
+    device: IntArray, start: FloatArray,
+) -> bool:  # fmt: skip
     """Puts each operator of order int64[n], producers first, into the gap on the device where its
     finish plus ahead float64[n, D] is least; fills device int64[n] and start float64[n].
 

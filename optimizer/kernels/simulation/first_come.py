@@ -103,29 +103,11 @@ def device_offsets(device: IntArray, devices: int) -> IntArray:
 
 @compiled
 def run_first_come(
-    tables: Tables,
-    device: IntArray,
-    priority: FloatArray,
-    channels: FloatArray,
-    in_order_of_arrival: bool,
-    order: Any,  # IntArray | None
-    start: Any,  # FloatArray | None
-    finish: Any,  # FloatArray | None
-    sent: Any,  # FloatArray | None
-    position: Any,  # IntArray | None
-    messages: Any,  # MessageLog | None
-    slots: Any,  # IntArray | None
-    tails: Any,  # FloatArray | None
-    old: Any,  # MarkedSchedule | None
-    new: Any,  # MarkedSchedule | None
-    scratch: Any,  # Scratch | None
-    load: Any,  # FloatArray | None
-    op: Any,  # IntArray | None
-    count: int,
-    first: int,
-    limit: float,
-    turn: int,
-) -> tuple[float, int, int]:
+    tables: Tables, device: IntArray, priority: FloatArray, channels: FloatArray,
+    in_order_of_arrival: bool, order: Any, start: Any, finish: Any, sent: Any, position: Any,
+    messages: Any, slots: Any, tails: Any, old: Any, new: Any, scratch: Any, load: Any, op: Any,
+    count: int, first: int, limit: float, turn: int,
+) -> tuple[float, int, int]:  # fmt: skip
     """List scheduling: a free device runs the ready operator of largest priority.
 
     channels float64[D, D, R]. in_order_of_arrival: a free device runs the operator that became
@@ -147,6 +129,8 @@ def run_first_come(
     from an operator's finish to the step's end; slots: what consumer_slots returns; turn grows with
     every call. Returns (step seconds, first event run, first event not run); the events between are
     in `new`. The step is inf where it exceeds `limit`, or where a message never arrives.
+
+    What one of these ways does not use is None; hence the type Any.
     """
     n, devices = len(device), len(tables.server)
     rails = channels.shape[2]

@@ -27,22 +27,11 @@ _NOTHING = 1e-9
 
 @compiled
 def share_rail(
-    discipline: int,
-    capacity: FloatArray,
-    neighbour_rates: FloatArray,
-    groups: IntArray,
-    minimums: FloatArray,
-    highest: FloatArray,
-    pairs: FloatArray,
-    rail: int,
-    now: float,
-    lanes: IntArray,
-    count: int,
-    sending: BoolArray,
-    state: FloatArray,
-    source: IntArray,
+    discipline: int, capacity: FloatArray, neighbour_rates: FloatArray, groups: IntArray,
+    minimums: FloatArray, highest: FloatArray, pairs: FloatArray, rail: int, now: float,
+    lanes: IntArray, count: int, sending: BoolArray, state: FloatArray, source: IntArray,
     target: IntArray,
-) -> None:
+) -> None:  # fmt: skip
     """Rewrites the rates of the parts that lanes[:count] send on this rail, and when each ends.
 
     capacity float64[R, G]: what the job may have of each group; neighbour_rates float64[R, G]: what

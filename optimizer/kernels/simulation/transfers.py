@@ -88,20 +88,10 @@ def cut(rates: FloatArray, bits: float, cuts_equally: bool, parts: FloatArray) -
 
 @compiled
 def send(
-    path_setup: float,
-    path_rate: float,
-    paths_queue: bool,
-    setup_seconds: float,
-    cuts_equally: bool,
-    channels: FloatArray,
-    free: FloatArray,
-    a: int,
-    b: int,
-    bits: float,
-    queued: float,
-    part_start: FloatArray,
-    part_finish: FloatArray,
-) -> float:
+    path_setup: float, path_rate: float, paths_queue: bool, setup_seconds: float,
+    cuts_equally: bool, channels: FloatArray, free: FloatArray, a: int, b: int, bits: float,
+    queued: float, part_start: FloatArray, part_finish: FloatArray,
+) -> float:  # fmt: skip
     """Puts one message on its first-come channels; returns its arrival, inf where no rail is there.
 
     part_start and part_finish float64[R] get the times of its part on each rail, -1 where it has
