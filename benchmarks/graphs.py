@@ -1,8 +1,8 @@
-"""The graphs that the benchmarks run on: captured, synthetic and published.
+"""The graphs on which the benchmarks run: captured, synthetic and published.
 
-Captured graphs are kept in $PLACEWIRE_BENCH_CACHE, or ~/.cache/placewire/graphs, under the sources
-that they came from; torch runs in a process of its own. The published ones are read from
-$PLACEWIRE_WORKLOADS, or ../shared/workloads beside the project, where that is.
+Captured graphs are kept in $PLACEWIRE_BENCH_CACHE, or ~/.cache/placewire/graphs, under a digest of
+the sources that they came from; torch runs in a process of its own. Published graphs are read from
+$PLACEWIRE_WORKLOADS, or from ../shared/workloads beside the project, where that exists.
 """
 
 from __future__ import annotations
@@ -19,27 +19,21 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.layered import layered_training_graph
+from benchmarks.report import ROOT
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.importer import import_file
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 __all__ = [
-    "CAPTURED",
-    "Published",
-    "captured",
-    "layered_training_graph",
-    "published",
-    "workloads_folder",
-]
+    "CAPTURED", "Published", "captured", "layered_training_graph", "published", "workloads_folder",
+]  # fmt: skip
 
-ROOT = Path(__file__).resolve().parents[1]
-
-# Model function and batch. Batches of AlexNet, VGG16, FNet and BERT are the thesis' (section 5.1).
+# Model function and batch. The batches of AlexNet, VGG16, FNet and BERT are the thesis' (section
+# 5.1).
 CAPTURED: Mapping[str, tuple[str, int]] = {
     "alexnet": ("placewire.examples.models.alexnet:training_step", 512),
     "vgg16": ("placewire.examples.models.vgg16:training_step", 512),
-    "vgg16_batch_norm": ("placewire.examples.models.vgg16:training_step_batch_norm", 512),
     "fnet": ("placewire.examples.models.fnet:training_step", 64),
     "bert": ("placewire.examples.models.bert:training_step", 64),
     "gpt2": ("placewire.examples.models.gpt2:training_step", 64),
@@ -49,14 +43,13 @@ CAPTURED: Mapping[str, tuple[str, int]] = {
     "deep_transformer": ("placewire.examples.models.deep_transformer:training_step", 32),
     "resnet50": ("placewire.examples.models.resnet50:training_step", 32),
     "inception": ("placewire.examples.models.inception:training_step", 32),
-    "mixture": ("placewire.examples.models.mixture:training_step", 64),
     "two_towers": ("placewire.examples.models.two_towers:training_step", 1024),
 }
 
 
 @dataclass(frozen=True)
 class Published:
-    """cluster: the file's own devices, and for Moirai's graphs what joins them."""
+    """cluster: the file's own devices, and for Moirai's graphs their links."""
 
     name: str
     format: str
@@ -65,9 +58,11 @@ class Published:
 
 
 def captured(name: str) -> OperatorGraph:
-    """The training step of that name in CAPTURED, without seconds; captured once."""
+    """The training step of that name in CAPTURED, without seconds; it is captured only once."""
     model, batch = CAPTURED[name]
-    file = _cache_folder() / f"{name}.{_sources_digest()}.json.gz"
+    kept = Path.home() / ".cache" / "placewire" / "graphs"
+    folder = Path(os.environ.get("PLACEWIRE_BENCH_CACHE", kept))
+    file = folder / f"{name}.{_sources_digest()}.json.gz"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         _capture(model, batch, file)
@@ -76,30 +71,21 @@ def captured(name: str) -> OperatorGraph:
 
 def published() -> Iterator[Published]:
     """Every graph of the workloads folder, by format and name; none where there is no folder."""
-    folder = workloads_folder()
-    for file in sorted((folder / "moirai").glob("*.json")):
-        yield _published(file, "moirai")
-    for file in sorted((folder / "msr").glob("*.json")):
-        yield _published(file, "msr")
+    formats: dict[Literal["moirai", "msr"], dict[str, str]]
+    formats = {"moirai": {}, "msr": {"devices": "accelerator"}}
+    for form, options in formats.items():
+        for file in sorted((workloads_folder() / form).glob("*.json")):
+            found = import_file(file, form, options)
+            assert found.cluster is not None
+            yield Published(file.stem, form, found.graph, found.cluster)
 
 
 def workloads_folder() -> Path:
     return Path(os.environ.get("PLACEWIRE_WORKLOADS", ROOT.parent / "shared" / "workloads"))
 
 
-def _published(file: Path, form: Literal["moirai", "msr"]) -> Published:
-    found = import_file(file, form, {"devices": "accelerator"} if form == "msr" else {})
-    assert found.cluster is not None
-    return Published(file.stem, form, found.graph, found.cluster)
-
-
-def _cache_folder() -> Path:
-    kept = Path.home() / ".cache" / "placewire" / "graphs"
-    return Path(os.environ.get("PLACEWIRE_BENCH_CACHE", kept))
-
-
 def _sources_digest() -> str:
-    """Of what a capture depends on."""
+    """The digest of everything on which a capture depends."""
     digest = hashlib.sha256(version("torch").encode())
     for folder in ("examples/models", "optimizer/capture"):
         for file in sorted((ROOT / folder).glob("*.py")):
@@ -108,19 +94,13 @@ def _sources_digest() -> str:
 
 
 def _capture(model: str, batch: int, file: Path) -> None:
-    """Raises RuntimeError, with what the capture said, where it fails."""
+    """Raises RuntimeError with the output of the capture where it fails."""
     command = [
-        sys.executable,
-        "-m",
-        "placewire.optimizer.commands.capture",
-        model,
-        "--batch",
-        str(batch),
-    ]
+        sys.executable, "-m", "placewire.optimizer.commands.capture", model, "--batch", str(batch),
+        "--out", str(file),
+    ]  # fmt: skip
     began = time.monotonic()
-    with subprocess.Popen(
-        [*command, "--out", str(file)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -129,8 +109,5 @@ def _capture(model: str, batch: int, file: Path) -> None:
         raise RuntimeError(f"{' '.join(command)}: {said.strip()}")
     seconds, peak = time.monotonic() - began, usage.ru_maxrss / 1024
     last = said.strip().splitlines()[-1]
-    print(
-        f"captured {model}, batch {batch}, in {seconds:.1f} s and {peak:.0f} MiB: {last}",
-        file=sys.stderr,
-        flush=True,
-    )
+    took = f"{seconds:.1f} s and {peak:.0f} MiB"
+    print(f"captured {model}, batch {batch}, in {took}: {last}", file=sys.stderr, flush=True)

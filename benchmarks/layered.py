@@ -1,5 +1,5 @@
-"""A synthetic training graph of exactly as many operators as asked for: a stack of Transformer
-layers, with its backward pass and updates (benchmarks/tape.py)."""
+"""Makes a synthetic training graph of exactly so many operators: a stack of Transformer layers with
+backward pass and updates (benchmarks/tape.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.tape import Tape, Value
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 HEADS, WORDS = 4, 4096
-# Feed-forward networks are this much wider than the layer; the seed chooses for each layer.
+# How much wider a feed-forward network is than its layer; the seed chooses one for each layer.
 WIDENINGS = (2, 3, 4)
 # One layer in so many also adds the result of an earlier one (a long skip connection).
 LONG_SKIP_EVERY = 6
@@ -30,8 +30,8 @@ class Sizes:
 def layered_training_graph(
     operators: int, seed: int, width: int = 256, batch: int = 4, length: int = 128
 ) -> OperatorGraph:
-    """FLOPs, traffic and bytes, no seconds. As many whole layers as fit; what is left over are
-    norms of weight gradients, as monitoring reads them.
+    """Makes as many whole layers as fit; the operators left over are norms of weight gradients, as
+    monitoring reads them. The graph has FLOPs, traffic and bytes, but no seconds.
 
     50,000 operators of the default sizes hold 4 GiB of weights and optimizer state, and fit on one
     device of 16 GiB. Raises ValueError where not even two layers fit, or where the four heads do
@@ -46,7 +46,7 @@ def layered_training_graph(
         raise ValueError(f"operators is {operators}; two layers have {least}")
     layers = 2 + (operators - least) // layer
     tape = _trained(layers, seed, sizes)
-    while tape.operator_count > operators:  # long skip connections take some more
+    while tape.operator_count > operators:  # long skip connections add some operators
         layers -= 1 + (tape.operator_count - operators - 1) // (layer + 2)
         tape = _trained(layers, seed, sizes)
     watched = [tape.gradients[parameter.operator] for parameter in tape.parameters]
@@ -58,7 +58,7 @@ def layered_training_graph(
 
 
 def _trained(layers: int, seed: int, sizes: Sizes) -> Tape:
-    """One training step of that many layers and a loss."""
+    """A training step of so many layers and a loss."""
     choice, tape = random.Random(seed), Tape()
     tokens = tape.input("input_0", sizes.tokens)
     results = [tape.embedding("words", tokens, WORDS, sizes.width)]
@@ -77,7 +77,7 @@ def _trained(layers: int, seed: int, sizes: Sizes) -> Tape:
 
 
 def _layer(tape: Tape, name: str, x: Value, widening: int, sizes: Sizes) -> Value:
-    """As in examples/models/gpt2.py, attention decomposed, without dropout."""
+    """A layer as in examples/models/gpt2.py, with attention decomposed and without dropout."""
     tokens, width = sizes.tokens, sizes.width
     normal = tape.norm(f"{name}_attention_norm", x, width)
     query, key, value = (

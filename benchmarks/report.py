@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: their options, and where figures were measured."""
+"""The command line of the benchmarks, and the reports to which they write their tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import importlib
 import os
 import platform
 import re
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.table import Table
@@ -17,45 +19,41 @@ from benchmarks.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def options(prog: str, description: str, items: Sequence[int], file: str) -> argparse.Namespace:
-    """items: list[int], all if none are named; report: an existing folder, or None."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--items", type=int, nargs="+", choices=items, default=list(items))
-    parser.add_argument("--report", type=Path, help=f"folder for {file} and pictures")
-    found = parser.parse_args()
-    if found.report is not None:
-        found.report.mkdir(parents=True, exist_ok=True)
-    return found
-
-
 def run(package: str, description: str, items: Mapping[int, Sequence[str]], head: str) -> None:
-    """A benchmark's command line: makes the tables of the items asked for, prints them, and writes
-    them into NAME.md of the package's name.
+    """Runs a benchmark's command line: makes the tables of the items asked for, prints them, and
+    writes them into a report named after the package.
 
-    items: modules of the package by item, each with `tables(pictures: Path | None) ->
-    Iterable[Table]`. A table's title begins with its item: "2. …".
+    items: by item, the functions `MODULE.FUNCTION` of the package that make its tables. Each takes
+    the folder for pictures, or None, and returns an iterable. A table's title begins with its item:
+    "2. …".
     """
+    # As an exception, SIGTERM lets every `with` take down the labs and processes that it made.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     file = f"{package.rpartition('.')[2]}.md"
-    asked = options(f"python -m {package}", description, list(items), file)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {package}", description=description,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--items", type=int, nargs="+", choices=list(items), default=list(items))
+    parser.add_argument("--report", type=Path, help=f"folder for {file} and pictures")
+    asked = parser.parse_args()
+    if asked.report is not None:
+        asked.report.mkdir(parents=True, exist_ok=True)
     for item in asked.items:
-        made = []
-        # Each as it comes: an hour's figures are not lost with the last.
-        for table in _tables(package, items[item], asked.report):
-            made.append(table)
-            print(table.text(), flush=True)
-            if asked.report is not None:
-                write_tables(item, made, asked.report / file, head)
-
-
-def _tables(package: str, modules: Sequence[str], pictures: Path | None) -> Iterable[Table]:
-    for name in modules:
-        yield from importlib.import_module(f"{package}.{name}").tables(pictures)
+        made: list[Table] = []
+        for name in items[item]:
+            module, _, function = name.partition(".")
+            makes = getattr(importlib.import_module(f"{package}.{module}"), function)
+            # Each table is written as it comes: a failure later loses no figures.
+            for table in makes(asked.report):
+                made.append(table)
+                print(table.text(), flush=True)
+                if asked.report is not None:
+                    write_tables(item, made, asked.report / file, head)
 
 
 def write_tables(item: int, tables: Sequence[Table], file: Path, head: str) -> None:
-    """The item's tables in place of those that the file has; items in order."""
+    """Replaces the item's tables in the file; the sections of the items stand in order."""
     sections = _sections(file.read_text()) if file.exists() else {}
     when = f"Measured at commit {commit()} on {time.strftime('%Y-%m-%d')}, {machine()}.\n"
     sections[item] = "\n".join(f"{table.markdown()}\n{when}" for table in tables)
@@ -63,7 +61,7 @@ def write_tables(item: int, tables: Sequence[Table], file: Path, head: str) -> N
 
 
 def _sections(text: str) -> dict[int, str]:
-    """By item, from the first heading of an item to the first of the next."""
+    """The text by item, from the first heading of an item to the first of the next."""
     found: dict[int, str] = {}
     for part in re.split(r"^(?=## \d+\. )", text, flags=re.M)[1:]:
         item = int(part.split(".")[0].removeprefix("## "))
@@ -72,10 +70,17 @@ def _sections(text: str) -> dict[int, str]:
 
 
 def commit() -> str:
-    """The short name of what is checked out."""
+    """The short name of the commit that is checked out."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def machine() -> str:
     return f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
+
+
+def peak_memory_bytes() -> int:
+    """The most resident memory of this program so far. (ru_maxrss would begin with the size of the
+    process that started it.)"""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""Tables as people read them: text of at most 100 columns, and the same as Markdown."""
+"""A table of figures, printed as text or as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """The first column is aligned left, the others right; notes are printed below."""
+    """The first column is aligned left, the others right; the notes stand below."""
 
     title: str
     columns: tuple[str, ...]
@@ -19,9 +19,10 @@ class Table:
         lines = [self.columns, *self.rows]
         widths = [max(len(line[k]) for line in lines) for k in range(len(self.columns))]
         body = [
-            "  ".join(_cell(line[k], widths[k], k) for k in range(len(widths))) for line in lines
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
         ]
-        return "\n".join([self.title, "", *(line.rstrip() for line in body), "", *self.notes, ""])
+        return "\n".join([self.title, "", *body, "", *self.notes, ""])
 
     def markdown(self) -> str:
         def row(cells: Sequence[str]) -> str:
@@ -30,10 +31,6 @@ class Table:
         ruler = row(["---", *["---:"] * (len(self.columns) - 1)])
         body = [row(self.columns), ruler, *map(row, self.rows)]
         return "\n".join([f"## {self.title}", "", *body, "", *(f"{note}\n" for note in self.notes)])
-
-
-def _cell(text: str, width: int, column: int) -> str:
-    return text.ljust(width) if column == 0 else text.rjust(width)
 
 
 def milliseconds(seconds: float) -> str:

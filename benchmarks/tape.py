@@ -1,9 +1,10 @@
-"""Forward operators written down one by one; the backward pass and the updates follow from them.
+"""The Tape, on which forward operators are written down one by one, and which then makes the
+backward pass and the updates.
 
-What capture gives of a real model holds here too: a weight's gradient and an input's gradient are
-operators of their own, gradients that meet are added, a parameter shares a device with its update
-and is overwritten only after its last reader. FLOPs, memory traffic and bytes are those of the
-shapes, in float32; an operator's storage counts once, and a view has none.
+The graph is like a captured one: a weight's gradient and an input's gradient are operators of their
+own, gradients that meet are added, and a parameter shares a device with its update and is
+overwritten only after its last reader. FLOPs, memory traffic and bytes follow from the shapes, in
+float32; an operator's storage counts once, and a view has none.
 """
 
 from __future__ import annotations
@@ -20,21 +21,25 @@ from placewire.optimizer.graph.operator_graph import (
 )
 
 FLOAT_BYTES = 4
-# AdamW keeps two values beside each weight; a step reads and writes all three, and reads the
+# AdamW keeps two values beside each weight; an update reads and writes all three, and reads the
 # gradient.
 STATE_VALUES, UPDATE_TRAFFIC, UPDATE_FLOPS = 2, 7, 12
 
 
 @dataclass(frozen=True)
 class Value:
-    """The tensor that an operator gives."""
+    """The tensor that an operator writes."""
 
     operator: str
     elements: int
 
 
+# An input of an operator, and what makes its gradient of that of the operator's output.
+Back = tuple[Value, Callable[[Value], Value]]
+
+
 class Tape:
-    """Operators in the order in which they are written down, which is a topological one."""
+    """Operators in the order in which they were written down, which is a topological one."""
 
     def __init__(self) -> None:
         self.parameters: list[Value] = []
@@ -43,7 +48,7 @@ class Tape:
         self._size: dict[str, int] = {}
         self._readers: dict[str, list[str]] = defaultdict(list)
         self._updates_after: dict[str, list[str]] = defaultdict(list)
-        self._backward: list[Callable[[], None]] = []
+        self._backward: list[tuple[Value, tuple[Back, ...]]] = []
         self._forward: frozenset[str] = frozenset()
 
     @property
@@ -53,14 +58,11 @@ class Tape:
     def operator(
         self, name: str, kind: str, inputs: list[Value], elements: int, flops: int
     ) -> Value:
-        """An operator that reads its inputs and writes a tensor of that many elements."""
+        """Adds an operator that reads its inputs and writes a tensor of so many elements."""
         size = elements * FLOAT_BYTES
         traffic = size + sum(value.elements for value in inputs) * FLOAT_BYTES
         row = OperatorRow(name, kind, {}, activation_bytes=size, flops=flops, traffic_bytes=traffic)
         return self._write(row, inputs, elements)
-
-    def view(self, name: str, of: Value) -> Value:
-        return self._write(OperatorRow(name, "aten.view.default", {}), [of], of.elements)
 
     def input(self, name: str, elements: int) -> Value:
         row = OperatorRow(name, "input", {}, activation_bytes=elements * FLOAT_BYTES)
@@ -75,100 +77,73 @@ class Tape:
 
     def embedding(self, name: str, tokens: Value, words: int, width: int) -> Value:
         table = self.parameter(f"{name}_weight", words * width)
-        y = self.operator(
-            name, "aten.embedding.default", [table, tokens], tokens.elements * width, 0
-        )
-
-        def backward() -> None:
-            inputs, kind = [self.gradients[y.operator], tokens], "aten.embedding_dense_backward"
-            whole = f"{kind}.default", inputs, table.elements, y.elements
-            self.arrives(table, self.operator(f"{name}_dw", *whole))
-
-        self._backward.append(backward)
-        return y
+        kind, elements = "aten.embedding.default", tokens.elements * width
+        y = self.operator(name, kind, [table, tokens], elements, 0)
+        back = "aten.embedding_dense_backward.default"
+        return self._passes_back(y, self._to(table, f"{name}_dw", back, [tokens], y.elements))
 
     def linear(self, name: str, x: Value, rows: int, outputs: int) -> Value:
-        """x of rows x inputs elements -> rows x outputs, with a bias."""
+        """Turns x of rows x inputs elements into rows x outputs elements, with a bias."""
         inputs = x.elements // rows
         weight = self.parameter(f"{name}_weight", inputs * outputs)
         bias = self.parameter(f"{name}_bias", outputs)
-        flops = 2 * rows * inputs * outputs
-        product = self.operator(
-            name, "aten.addmm.default", [bias, x, weight], rows * outputs, flops
+        flops, kind = 2 * rows * inputs * outputs, "aten.mm.default"
+        y = self.operator(name, "aten.addmm.default", [bias, x, weight], rows * outputs, flops)
+        self._passes_back(
+            y,
+            self._to(x, f"{name}_dx", kind, [weight], flops),
+            self._to(weight, f"{name}_dw", kind, [x], flops),
+            self._to(bias, f"{name}_db", "aten.sum.dim_IntList", [], y.elements),
         )
-        y = self.view(f"{name}_view", product)
-
-        def backward() -> None:
-            gradient = self.view(f"{name}_view_backward", self.gradients[y.operator])
-            kind = "aten.mm.default"
-            self.arrives(
-                x, self.operator(f"{name}_dx", kind, [gradient, weight], x.elements, flops)
-            )
-            self.arrives(
-                weight, self.operator(f"{name}_dw", kind, [gradient, x], weight.elements, flops)
-            )
-            total = [gradient], outputs, gradient.elements
-            self.arrives(bias, self.operator(f"{name}_db", "aten.sum.dim_IntList", *total))
-
-        self._backward.append(backward)
-        return y
+        return self._passes_back(
+            self._view(f"{name}_view", y), (y, lambda g: self._view(f"{name}_view_backward", g))
+        )
 
     def product(self, name: str, a: Value, b: Value, elements: int, flops: int) -> Value:
         """A batched matrix product of two activations."""
         kind = "aten.bmm.default"
-        y = self.operator(name, kind, [a, b], elements, flops)
-
-        def backward() -> None:
-            gradient = self.gradients[y.operator]
-            self.arrives(a, self.operator(f"{name}_da", kind, [gradient, b], a.elements, flops))
-            self.arrives(b, self.operator(f"{name}_db", kind, [gradient, a], b.elements, flops))
-
-        self._backward.append(backward)
-        return y
+        return self._passes_back(
+            self.operator(name, kind, [a, b], elements, flops),
+            self._to(a, f"{name}_da", kind, [b], flops),
+            self._to(b, f"{name}_db", kind, [a], flops),
+        )
 
     def elementwise(self, name: str, kind: str, x: Value, flops_each: int) -> Value:
         """Its backward reads the gradient and x."""
         flops = flops_each * x.elements
         y = self.operator(name, f"aten.{kind}.default", [x], x.elements, flops)
-
-        def backward() -> None:
-            inputs = [self.gradients[y.operator], x]
-            back = f"aten.{kind}_backward.default"
-            self.arrives(x, self.operator(f"{name}_backward", back, inputs, x.elements, flops))
-
-        self._backward.append(backward)
-        return y
+        back = f"aten.{kind}_backward.default"
+        return self._passes_back(y, self._to(x, f"{name}_backward", back, [x], flops))
 
     def norm(self, name: str, x: Value, width: int) -> Value:
         scale, shift = (self.parameter(f"{name}_{part}", width) for part in ("scale", "shift"))
-        kind, flops = "aten.native_layer_norm", 8 * x.elements
-        y = self.operator(name, f"{kind}.default", [x, scale, shift], x.elements, flops)
-
-        def backward() -> None:
-            gradient = self.gradients[y.operator]
-            inputs = [gradient, x, scale]
-            back = f"{kind}_backward.default"
-            self.arrives(x, self.operator(f"{name}_dx", back, inputs, x.elements, flops))
-            total, half = "aten.sum.dim_IntList", [gradient, x]
-            self.arrives(scale, self.operator(f"{name}_ds", total, half, width, 2 * x.elements))
-            self.arrives(shift, self.operator(f"{name}_dh", total, [gradient], width, x.elements))
-
-        self._backward.append(backward)
-        return y
+        kind, total, flops = "aten.native_layer_norm", "aten.sum.dim_IntList", 8 * x.elements
+        return self._passes_back(
+            self.operator(name, f"{kind}.default", [x, scale, shift], x.elements, flops),
+            self._to(x, f"{name}_dx", f"{kind}_backward.default", [x, scale], flops),
+            self._to(scale, f"{name}_ds", total, [x], 2 * x.elements),
+            self._to(shift, f"{name}_dh", total, [], x.elements),
+        )
 
     def add(self, name: str, a: Value, b: Value) -> Value:
-        """Its gradient is that of both; no operator is needed for it."""
+        """The gradient of the sum is that of both inputs, so the backward pass adds no operator."""
         y = self.operator(name, "aten.add.Tensor", [a, b], a.elements, a.elements)
+        return self._passes_back(y, (a, lambda gradient: gradient), (b, lambda gradient: gradient))
 
-        def backward() -> None:
-            for x in (a, b):
-                self.arrives(x, self.gradients[y.operator])
+    def _view(self, name: str, of: Value) -> Value:
+        return self._write(OperatorRow(name, "aten.view.default", {}), [of], of.elements)
 
-        self._backward.append(backward)
+    def _to(self, x: Value, name: str, kind: str, inputs: list[Value], flops: int) -> Back:
+        """An operator of the backward pass that reads a gradient and the inputs, for that of x."""
+        return x, lambda g: self.operator(name, kind, [g, *inputs], x.elements, flops)
+
+    def _passes_back(self, y: Value, *backs: Back) -> Value:
+        """Takes note of how y's gradient becomes those of its inputs; returns y."""
+        self._backward.append((y, backs))
         return y
 
     def arrives(self, at: Value, gradient: Value) -> None:
-        """A gradient of a value; with those that came before it is added."""
+        """Takes note of a gradient of a value; adds it to the gradients that came before."""
         known = self.gradients.get(at.operator)
         if known is not None:
             name = f"{at.operator}_gradient_{gradient.operator}"
@@ -177,27 +152,26 @@ class Tape:
         self.gradients[at.operator] = gradient
 
     def backward(self) -> None:
-        """From the gradients that are known, last operator first."""
+        """Makes the backward pass from the gradients that are known, last operator first."""
         self._forward = frozenset(self._size)
-        for step in reversed(self._backward):
-            step()
+        for y, backs in reversed(self._backward):
+            for x, gradient_of_x in backs:
+                self.arrives(x, gradient_of_x(self.gradients[y.operator]))
 
     def updates(self) -> None:
-        """One for each parameter, in place."""
+        """Adds an in-place update for each parameter."""
         for parameter in self.parameters:
             self._update(parameter, self.gradients[parameter.operator])
 
     def _update(self, parameter: Value, gradient: Value) -> None:
         name = parameter.operator.removeprefix("parameter_")
+        traffic = UPDATE_TRAFFIC * parameter.elements * FLOAT_BYTES
         row = OperatorRow(
-            id=f"update_{name}",
-            type="update",
-            seconds={},
-            flops=UPDATE_FLOPS * parameter.elements,
-            traffic_bytes=UPDATE_TRAFFIC * parameter.elements * FLOAT_BYTES,
-            colocation=name,
-        )
-        # What reads it on the way forward comes before every gradient as it is.
+            f"update_{name}", "update", {}, flops=UPDATE_FLOPS * parameter.elements,
+            traffic_bytes=traffic, colocation=name,
+        )  # fmt: skip
+        # The update must follow readers in the backward pass; forward readers come before every
+        # gradient anyway.
         for reader in self._readers[parameter.operator]:
             if reader not in self._forward and reader != gradient.operator:
                 self._updates_after[reader].append(row.id)

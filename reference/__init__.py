@@ -1,7 +1,7 @@
-"""docs/reference, made from the code: `make reference` writes it, a test compares it.
+"""Makes docs/reference from the code: `make reference` writes it, and a test compares it.
 
 models     the keys of a file, from its frozen types
-commands   a command's arguments, from its parser
+commands   the arguments of a command, from its parser
 text       Markdown within 100 columns
-pages      which page has what
+pages      the text of each page
 """

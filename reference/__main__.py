@@ -10,7 +10,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 
 def write(folder: Path) -> None:
-    """What is there and was not made now is removed."""
+    """Writes all pages into the folder, and removes every other file there."""
     folder.mkdir(parents=True, exist_ok=True)
     made = pages()
     for left in {file.name for file in folder.iterdir()} - set(made):

@@ -1,9 +1,9 @@
-"""What a command takes, from its parser."""
+"""Describes the arguments of a command, from its parser."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from reference.text import item, paragraph
@@ -22,7 +22,7 @@ def command_lines(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Those that do something: a parser without subcommands is one itself."""
+    """The commands of a parser that do something: those without subcommands of their own."""
     subcommands = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not subcommands:
         yield parser
@@ -32,7 +32,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def _description(parser: argparse.ArgumentParser) -> list[str]:
-    """As it is laid out, where its writer did that."""
+    """The command's description; its layout is kept where the parser keeps it."""
     text = parser.description or ""
     if parser.formatter_class is argparse.RawDescriptionHelpFormatter:
         first, *rest = text.rstrip().splitlines()
@@ -43,17 +43,15 @@ def _description(parser: argparse.ArgumentParser) -> list[str]:
 def _groups(
     parser: argparse.ArgumentParser,
 ) -> Iterator[tuple[str | None, Sequence[argparse.Action]]]:
-    """(a title, where it is one of the command's own, its arguments)"""
+    """Yields (title, arguments) of each group; the title is None for argparse's own groups."""
     for group in parser._action_groups:
-        actions = [action for action in group._group_actions if not _is_help(action)]
-        if actions:
+        if actions := _without_help(group._group_actions):
             own = group.title not in ("positional arguments", "options")
             yield group.title if own else None, actions
 
 
 def _synopsis(parser: argparse.ArgumentParser) -> list[str]:
-    words = [parser.prog]
-    actions = [action for action in parser._actions if not _is_help(action)]
+    words, actions = [parser.prog], _without_help(parser._actions)
     words += [_name(action) for action in actions if not action.option_strings]
     words += [_name(action) for action in actions if action.option_strings and action.required]
     optional = any(action.option_strings and not action.required for action in actions)
@@ -62,7 +60,7 @@ def _synopsis(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _of_action(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    assert action.help, f"{parser.prog} {action.dest} says nothing of itself"
+    assert action.help, f"{parser.prog} {action.dest} has no help text"
     told = parser._get_formatter()._expand_help(action)
     if action.choices is not None:
         told = f"one of {', '.join(f'`{choice}`' for choice in action.choices)}; {told}"
@@ -72,7 +70,7 @@ def _of_action(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _name(action: argparse.Action) -> str:
-    """With its value, as it is typed."""
+    """The argument with its value, as a user types it."""
     value = action.metavar or action.dest.upper()
     assert isinstance(value, str)
     several: Mapping[str | int | None, str]
@@ -83,8 +81,8 @@ def _name(action: argparse.Action) -> str:
     return flag if action.nargs == 0 else f"{flag} {several[action.nargs]}"
 
 
-def _is_help(action: argparse.Action) -> bool:
-    return isinstance(action, argparse._HelpAction)
+def _without_help(actions: Iterable[argparse.Action]) -> list[argparse.Action]:
+    return [action for action in actions if not isinstance(action, argparse._HelpAction)]
 
 
 def _capital(text: str) -> str:

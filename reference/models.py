@@ -1,4 +1,4 @@
-"""The keys of a file, from the frozen types that it is parsed into."""
+"""Describes the keys of a file, from the frozen types into which it is parsed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = {str: "a text", int: "a whole number"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One key, as the file has it. default: in the file's own form; or that it is required."""
+    """One key of a file. default: its default as a file has it, or "required"."""
 
     key: str
     accepted: str
@@ -28,8 +28,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping of the file. path: where it is, like `cluster.servers[]`; kind: which of several it
-    is, where its `kind` tells them apart."""
+    """A mapping of a file. path: its place, like `cluster.servers[]`; kind: the value of its key
+    `kind`, where several mappings may stand there."""
 
     path: str
     kind: str | None
@@ -38,18 +38,14 @@ class Section:
 
 
 def sections(model: type[BaseModel], path: str = "") -> Iterator[Section]:
-    """Of a model and all that it holds, each mapping before those in it."""
+    """The sections of a model and of all mappings in it, each before those that it holds."""
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     entries = tuple(_entry(name, field) for name, field in model.model_fields.items())
-    yield Section(path, _kind(model), _about(model), entries)
+    # Not __doc__: a model without a docstring would have that of its base.
+    yield Section(path, _kind(model), vars(model).get("__doc__") or "", entries)
     for key, field in fields.items():
         for inner, brackets in _models_in(field.annotation):
             yield from sections(inner, f"{path}.{key}{brackets}".removeprefix("."))
-
-
-def _about(model: type[BaseModel]) -> str:
-    """Not that of its base."""
-    return vars(model).get("__doc__") or ""
 
 
 def _kind(model: type[BaseModel]) -> str | None:
@@ -65,13 +61,13 @@ def _models_in(annotation: Any, brackets: str = "") -> list[tuple[type[BaseModel
 
 
 def _entry(name: str, field: FieldInfo) -> Entry:
-    assert field.description, f"{name} says nothing of itself"
+    assert field.description, f"{name} has no description"
     accepted = _accepted(field.annotation, field.metadata)
     return Entry(field.alias or name, accepted, _default(name, field, accepted), field.description)
 
 
 def _accepted(annotation: Any, metadata: Sequence[Any]) -> str:
-    """What the last check says of itself; else what the type is."""
+    """What the last check of a key says that it accepts, or else the type in words."""
     for one in reversed(metadata):
         if isinstance(one, BeforeValidator | AfterValidator) and isinstance(one.func, Check):
             return one.func.accepted
@@ -83,7 +79,7 @@ def _accepted(annotation: Any, metadata: Sequence[Any]) -> str:
 
 
 def _flat(metadata: Sequence[Any]) -> list[Any]:
-    """A Field within an Annotated keeps its bounds to itself."""
+    """The metadata, with that of each Field inside an Annotated in place of the Field."""
     return [
         inner
         for one in metadata
@@ -103,7 +99,7 @@ def _of_type(annotation: Any) -> str:
         return "a mapping of names to texts"
     if kinds := [_kind(model) for part in parts for model, _ in _models_in(part)][1:]:
         return f"a mapping, one of {len(kinds) + 1} kinds"
-    if parts:  # or nothing
+    if parts:  # an optional value
         return _of_type(next(part for part in parts if part is not NoneType))
     return "a mapping" if _models_in(annotation) else _PLAIN[annotation]
 
@@ -122,7 +118,7 @@ def _default(name: str, field: FieldInfo, accepted: str) -> str:
 
 
 def _written(name: str, value: Any, accepted: str) -> str:
-    """As people write it, with the unit that its name has."""
+    """The value as people write it, with the unit that the key's name has."""
     if isinstance(value, bool):
         return str(value).lower()
     if "%" in accepted:

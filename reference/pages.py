@@ -1,4 +1,4 @@
-"""Which page of docs/reference has what."""
+"""The pages of docs/reference, put together from what commands and models describe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reference.models import Entry, Section, sections
 from reference.text import item, paragraph
 
 _MADE = "Made from the code by `make reference`; change it there."
-# Where what a key does is explained, by its section's path.
+# By the path of a section: where the effects of its keys are explained.
 _EXPLAINED = {
     "cluster": "[plan.md](../plan.md#cluster)",
     "cluster.servers[].devices[]": "[model.md](../model.md#profiles)",
@@ -32,7 +32,7 @@ _EXPLAINED = {
 
 
 def pages() -> Mapping[str, str]:
-    """Markdown by file name."""
+    """The Markdown of each page, by file name."""
     return {
         "plan-yaml.md": _plan_page(),
         "agent-json.md": _agent_page(),
@@ -49,15 +49,15 @@ def _plan_page() -> str:
     lines = [
         "# plan.yaml, key by key", "", _MADE, "",
         paragraph(
-            "What the file is for, how quantities are written, and what belongs together is in "
-            "[plan.md](../plan.md). Each key says what is accepted there, and what holds where it "
-            "is left out. `[]` stands for each entry of a list."
+            "[plan.md](../plan.md) says what the file is for, how quantities are written, and "
+            "which keys belong together. For each key, this page says which values it accepts and "
+            "what its default is. `[]` stands for each entry of a list."
         ), "",
     ]  # fmt: skip
     told: set[str] = set()
     for section in sections(Plan):
         text = _section(section)
-        if text not in told:  # what several kinds of job have
+        if text not in told:  # kinds of jobs have sections in common
             lines += [text, ""]
         told.add(text)
     return _joined(lines)
@@ -83,9 +83,9 @@ def _agent_page() -> str:
         [
             "# agent.json, key by key", "", _MADE, "",
             paragraph(
-                "The configuration of one server's agent, `/etc/placewire/agent.json` unless "
-                f"`--config` names another: JSON or YAML, unknown keys refused. {section.about} "
-                "[cluster.md](../cluster.md) has an example."
+                "The configuration of one server's agent is `/etc/placewire/agent.json` unless "
+                "`--config` names another file: JSON or YAML, unknown keys refused. "
+                f"{section.about} [cluster.md](../cluster.md) has an example."
             ), "",
             *map(_item, section.entries),
         ]
@@ -96,7 +96,7 @@ def _command_page(name: str, parser: argparse.ArgumentParser) -> str:
     return _joined(
         [
             f"# The command {name}", "", _MADE, "", paragraph(parser.description or ""), "",
-            "What each ends with is in [exit-codes.md](exit-codes.md).", "",
+            "[exit-codes.md](exit-codes.md) lists the exit codes.", "",
             *command_lines(parser),
         ]
     )  # fmt: skip
@@ -109,7 +109,7 @@ def _codes_page() -> str:
         ("optimizer", CODES),
         ("agent", placewire.agent.main.EXIT_CODES),
     ):
-        lines += [f"## {name}", "", "| code | says |", "|---|---|"]
+        lines += [f"## {name}", "", "| code | meaning |", "|---|---|"]
         lines += [f"| {code} | {words} |" for code, words in codes.items()]
         lines.append("")
     return _joined(lines)

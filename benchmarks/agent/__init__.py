@@ -1,1 +1,1 @@
-"""The agent's figures, on the servers and labs that its tests are made of."""
+"""The agent's figures, measured on the servers and labs of its tests."""

@@ -1,6 +1,6 @@
-"""Item 4: what four servers with two NICs each carry at once, and what they were promised.
+"""Item 4: the rates that four servers with two NICs each reach at once, against those promised.
 
-Rates are payload. Every queue's transfer is greedy, and all of a row's run at the same time.
+Rates are payload. All transfers of a row run at the same time, each as fast as it can.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ from benchmarks.table import Table
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import build_graph
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Message, Placement, save_placement
+from tests.placements import placement_of
 
 SERVERS, RAILS = 4, 2
-# Two cores carry all NICs of this lab both ways at these, and at MTU 1500 hardly half of it.
+# At this rate and MTU two cores carry all NICs of this lab in both directions; at MTU 1500 they
+# carry hardly half of that.
 NIC_RATE, MTU_BYTES = "16Mbit", 9000
 SECONDS = 4
-# What a server sends to the next, the one after, and the third: as parts of its NIC. Every receiver
-# has the same sum.
+# The parts of its NIC that a server promises to the next server, to the one after, and to the
+# third. The sum is the same at every receiver.
 UNEQUAL = (3, 2, 1)
-# Of a NIC, where something is left to lend and to borrow.
+# The part of a NIC that is promised where the rest can be lent and borrowed.
 FLOOR = 0.5
 Pair = tuple[str, str, str]  # source, destination, rail
 
 
 @dataclass(frozen=True)
 class Round:
-    """only: transfers that run, all where None; neighbour: eight greedy flows out of s1's NIC on
-    rail a to a host that is not the job's."""
+    """Transfers measured at once. only: those that run, or None for all. neighbour: whether eight
+    greedy flows run out of s1's NIC on rail a to a host that is not part of the job."""
 
     name: str
     only: tuple[Pair, ...] | None = None
@@ -47,7 +50,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Measured:
-    """neighbour_bits_per_second: None where it did not run."""
+    """neighbour_bits_per_second: None where no neighbour ran."""
 
     round: Round
     links: tuple[LinkMeasurement, ...]
@@ -86,7 +89,7 @@ def tables(_: Path | None) -> Iterable[Table]:
 
 
 def measured() -> dict[SharingName, list[Measured]]:
-    """Of each sharing, its rounds; each network is made and restored in one lab."""
+    """The rounds of each sharing. One lab holds all networks: each is made and then restored."""
     requests = {sharing: _request(sharing) for sharing in NETWORKS}
     with lab_of(_plan(host=True)) as lab:
         done = subprocess.run(
@@ -106,11 +109,7 @@ def measured() -> dict[SharingName, list[Measured]]:
 
 
 def _plan(*, host: bool = False) -> dict[str, Any]:
-    document = plan_document(SERVERS, RAILS, host=host)
-    for server in document["cluster"]["servers"]:
-        for nic in server["nics"]:
-            nic |= {"rate": NIC_RATE, "mtu": MTU_BYTES}
-    return document
+    return plan_document(SERVERS, RAILS, host=host, rate=NIC_RATE, mtu=MTU_BYTES)
 
 
 def _request(sharing: SharingName) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _request(sharing: SharingName) -> dict[str, Any]:
 
 
 def _placement(sharing: SharingName, part: float, cluster: Cluster) -> Placement:
-    """No operators: only rates, or under `job` only who talks to whom."""
+    """A placement without operators: only rates, or under `job` only messages."""
     names = [server.name for server in cluster.servers]
     rates, messages = [], []
     for at, server in enumerate(cluster.servers):
@@ -153,13 +152,12 @@ def _placement(sharing: SharingName, part: float, cluster: Cluster) -> Placement
                         bytes=1, send_order=0, rails={nic.rail: 1.0},
                     )
                 )  # fmt: skip
-    return Placement(
-        structure_hash="none", profile_digest="none", cluster=cluster, model="contended",
-        sharing=sharing, floor=part if sharing == "job" else 1.0, operators={}, order={},
-        rates_bits_per_second=() if sharing == "job" else tuple(rates), messages=tuple(messages),
-        step_seconds=0, bound_seconds=0, gap=0, single_device_seconds=None, engine="by hand",
-        reduction="none", seed=0, wall_seconds={},
-    )  # fmt: skip
+    made = placement_of(build_graph([], []), cluster, {})
+    return made.model_copy(update={
+        "sharing": sharing, "floor": part if sharing == "job" else 1.0,
+        "rates_bits_per_second": () if sharing == "job" else tuple(rates),
+        "messages": tuple(messages),
+    })  # fmt: skip
 
 
 def _summary(found: Mapping[SharingName, Sequence[Measured]]) -> Table:
@@ -184,6 +182,7 @@ def _summary(found: Mapping[SharingName, Sequence[Measured]]) -> Table:
 
 
 def _extremes(links: Sequence[LinkMeasurement]) -> tuple[str, str, str]:
+    """The least and the most that links got of their promise, and the most of their cap."""
     of_promise = [link.measured_bits_per_second / link.promised_bits_per_second for link in links]
     of_cap = [link.measured_bits_per_second / link.at_most_bits_per_second for link in links]
     return f"{min(of_promise):.1%}", f"{max(of_promise):.1%}", f"{max(of_cap):.1%}"
@@ -213,22 +212,16 @@ def _neighbour(found: Sequence[Measured]) -> Table:
         got = [link.measured_bits_per_second for link in one.links]
         beside = one.neighbour_bits_per_second
         rows.append((
-            one.round.name,
-            _mega(sum(got)) if got else "",
-            "" if beside is None else _mega(beside),
-            _mega(sum(got) + (beside or 0.0)),
+            one.round.name, _mega(sum(got)) if got else "",
+            "" if beside is None else _mega(beside), _mega(sum(got) + (beside or 0.0)),
         ))  # fmt: skip
+    floor = FLOOR * parse_plan(_plan(), "lab", ROOT).payload_cluster.nic_rates[0, 0]
     return Table(
         f"4. job: one NIC of {NIC_RATE}/s, of which the job's floor is {FLOOR:.0%}",
         ("what sends through s1's NIC", "the job, Mbit/s", "the neighbour", "together"),
         rows,
-        notes=(f"The floor as payload: {_mega(_floor_bits_per_second())} Mbit/s.",),
+        notes=(f"The floor as payload: {_mega(floor)} Mbit/s.",),
     )
-
-
-def _floor_bits_per_second() -> float:
-    cluster = parse_plan(_plan(), "lab", ROOT).payload_cluster
-    return FLOOR * cluster.servers[0].nics[0].rate_bits_per_second
 
 
 def _mega(bits_per_second: float) -> str:

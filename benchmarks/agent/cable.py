@@ -1,4 +1,4 @@
-"""A way to the controller that can be cut: every connection over it ends at once."""
+"""A proxy between agents and the controller that can be cut, which ends every connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class Cable:
-    """listen() first; `url` is then what an agent dials."""
+    """After listen(), agents dial `url`."""
 
     def __init__(self, host: str, tcp_port: int) -> None:
         self._far = host, tcp_port
@@ -20,7 +20,7 @@ class Cable:
         self.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def cut(self, seconds: float) -> None:
-        """Nobody comes through for so long."""
+        """Ends all connections, and lets nobody through for so many seconds."""
         self._whole = False
         for end in self._ends:
             end.transport.abort()

@@ -1,4 +1,4 @@
-"""Item 2: changes of a real server with a fault at a random step each, and how they ended."""
+"""Item 2: changes of a real server, each with a fault at a random step, and how each ended."""
 
 from __future__ import annotations
 
@@ -22,29 +22,9 @@ RUNS = 200
 
 
 def tables(_: Path | None) -> Iterable[Table]:
-    yield faults_table(list(runs(range(RUNS))))
-
-
-def runs(seeds: Iterable[int]) -> Iterator[Told]:
-    """Each kind of fault in turn. A run that broke leaves a server that the next cannot begin
-    with: that one gets another."""
-    waiting = list(seeds)
-    faults = list(RealFault)
-    while waiting:
-        with real_lab() as lab:
-            on_this = RealFaultRun(lab)
-            while waiting:
-                seed = waiting.pop(0)
-                told = on_this.run(seed, faults[seed % len(faults)])
-                yield told
-                if told.broken:
-                    print(f"  seed {seed}, {told.fault.value}: {told.broken}", file=sys.stderr)
-                    break
-
-
-def faults_table(told: list[Told]) -> Table:
+    told = list(runs(range(RUNS)))
     columns, rows = table(told)
-    return Table(
+    yield Table(
         f"2. {len(told)} changes of one real server, each with a fault at a random step",
         columns,
         rows,
@@ -59,3 +39,20 @@ def faults_table(told: list[Told]) -> Table:
             f"the NIC plugged in, the disk emptied) up to {REPAIR_WITHIN_SECONDS:g} s later.",
         ),
     )
+
+
+def runs(seeds: Iterable[int]) -> Iterator[Told]:
+    """Runs one change per seed, with each kind of fault in turn. A broken run leaves a server that
+    the next run cannot use, so a new lab is made for that run."""
+    waiting = list(seeds)
+    faults = list(RealFault)
+    while waiting:
+        with real_lab() as lab:
+            on_this = RealFaultRun(lab)
+            while waiting:
+                seed = waiting.pop(0)
+                told = on_this.run(seed, faults[seed % len(faults)])
+                yield told
+                if told.broken:
+                    print(f"  seed {seed}, {told.fault.value}: {told.broken}", file=sys.stderr)
+                    break

@@ -1,50 +1,41 @@
-"""Bandwidth on networks of a lab, one after the other; runs on the lab's controller, started by
-bandwidth.py.
+"""Measures bandwidth in a lab, one network after the other; bandwidth.py starts it on the lab's
+controller.
 
     python -m benchmarks.agent.in_lab LAB < NETWORKS > MEASURED
 
-NETWORKS and MEASURED are JSON, one line each. Each network is staged, measured in its rounds, and
-restored.
+NETWORKS and MEASURED are JSON, one line per network. Each network is staged, measured in its
+rounds, and restored.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, compiled, on_controller
+from benchmarks.job.in_lab import SETTLE_SECONDS, Neighbour, answer_lines, staged
 from placewire.agent.contract.measurement import Transfer
 from placewire.controller.agents.agents import Agents
-from placewire.controller.change.change import NetworkChange
 from placewire.controller.compile.queues import job_queues
 from placewire.controller.compile.transfers import FIRST_TCP_PORT, Promise, promises
 from placewire.controller.lab import Lab
 from placewire.controller.plan.plan import Plan
-from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.verify.bandwidth_check import measure
-from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.placement import Placement
 
-# Of a neighbour that nobody is measured beside.
+# How long a neighbour runs where no transfer is measured beside it.
 ALONE_SECONDS = 6.0
-# From the end of measured transfers to that of their measurement.
+# From the end of the measured transfers to the end of their measurement.
 ENDING_SECONDS = 0.5
 
 
 async def rounds(
     asked: Mapping[str, Any], lab: Lab, agents: Agents, journal: Journal
 ) -> list[dict[str, Any]]:
-    plan = parse_plan(asked["plan"], "plan", Path.cwd())
-    placement = load_placement(Path(asked["placement"]))
-    desired = await compiled(plan, placement, agents, journal)
     found = []
-    async with NetworkChange(agents, journal, desired) as change:
-        await change.stage()
+    async with staged(asked, agents, journal) as (plan, placement, change):
         for one in asked["rounds"]:
             chosen = _chosen(plan, placement, one["only"])
             beside = Neighbour(lab, **one["neighbour"]) if one["neighbour"] else None
@@ -64,7 +55,7 @@ async def _measured(
         links = await measure(agents, plan, chosen)
     finally:
         if neighbour is not None:
-            # While the job's transfers were measured, which had just ended.
+            # The neighbour's rate counts while the job's transfers ran, which have just ended.
             ended = time.monotonic() - ENDING_SECONDS
             got = (await neighbour.stop(ended, ended - plan.network.verify_settings.seconds))["out"]
     return {"links": [link.model_dump() for link in links], "neighbour": got}
@@ -73,12 +64,17 @@ async def _measured(
 def _chosen(
     plan: Plan, placement: Placement, only: Sequence[Sequence[str]] | None
 ) -> list[Promise]:
-    """A queue that is for the whole job has no destination of its own: what is asked for is its
-    transfer."""
+    """The promises to measure. A queue for the whole job has no destination of its own: a transfer
+    through it is made for each pair asked for."""
     queues = {(one.queue.source, one.queue.rail): one for one in job_queues(plan, placement)}
     if not any(one.queue.for_the_job for one in queues.values()):
         wanted = None if only is None else {tuple(pair) for pair in only}
-        return [p for p in promises(plan, placement) if wanted is None or _pair(p) in wanted]
+        return [
+            one
+            for one in promises(plan, placement)
+            if wanted is None
+            or (one.transfer.source, one.transfer.destination, one.transfer.rail) in wanted
+        ]
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
     found = []
     for source, destination, rail in only or ():
@@ -92,22 +88,5 @@ def _chosen(
     return found
 
 
-def _pair(promise: Promise) -> tuple[str, str, str]:
-    transfer = promise.transfer
-    return transfer.source, transfer.destination, transfer.rail
-
-
-async def main(name: str, asked: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
-    async with on_controller(name) as (lab, agents, journal):
-        for network in asked:
-            say(json.dumps(await rounds(network, lab, agents, journal)))
-
-
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            sys.argv[1],
-            [json.loads(line) for line in sys.stdin],
-            lambda line: print(line, flush=True),
-        )
-    )
+    answer_lines(rounds)

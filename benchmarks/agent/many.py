@@ -1,9 +1,8 @@
-"""Item 6: one controller and 500 agents: its link, its changes, its journal; networks in memory."""
+"""Item 6: one controller with 500 agents, of which only the networks are not real."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.report import ROOT
+from benchmarks.report import ROOT, peak_memory_bytes
 from benchmarks.table import Table
 from placewire.agent.contract.messages import Observation, Observe
 from placewire.agent.contract.state import DesiredState
@@ -22,6 +21,7 @@ from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.records.journal import Journal
 from tests.agent.states import desired_state
 from tests.agent.world import plan as state_of
+from tests.job.ranks import free_port
 
 COUNT, PROCESSES, DROPPING = 500, 4, 100
 IDLE_SECONDS, DIAL_SECONDS = 20.0, 180.0
@@ -36,7 +36,7 @@ def tables(_: Path | None) -> Iterable[Table]:
         authority = Authority.load(folder / "ca")
         for server in NAMES:
             authority.issue(server, "agent", folder / server, lifetime_seconds=86_400)
-        port = _free_port()
+        port = free_port()
         with _agents(folder, f"https://127.0.0.1:{port}") as processes:
             rows = asyncio.run(_measured(folder, authority, port, processes))
     yield Table(
@@ -77,14 +77,15 @@ async def _measured(
         ("applied to all, s", f"{max(applied):.2f}", f"≤ {MOST_SECONDS:g}"),
         (f"the same while {DROPPING} drop and return, s", f"{max(dropping):.2f}", "-"),
         ("then on the last decision", f"{right} of {COUNT}", f"{COUNT} of {COUNT}"),
-        ("the controller's memory, MB", f"{_peak_megabytes():.0f}", f"≤ {MOST_MEMORY_MB:g}"),
+        ("the controller's memory, MB", f"{peak_memory_bytes() / 2**20:.0f}",
+         f"≤ {MOST_MEMORY_MB:g}"),
         ("the controller at rest, of a core", f"{idle:.1%}", f"≤ {MOST_IDLE:.0%}"),
-    ]
+    ]  # fmt: skip
 
 
 async def apply(agents: Agents, journal: Journal, number: int) -> float:
-    """To all; seconds, from the first question to the last confirmation. Raises where one is
-    lost."""
+    """Applies a decision to all agents; returns the seconds from the first request to the last
+    confirmation. Raises where an agent is lost."""
     began = time.monotonic()
     desired = _desired(agents, journal, number)
     await preview(agents, desired)
@@ -109,7 +110,7 @@ def _desired(agents: Agents, journal: Journal, number: int) -> dict[str, Desired
 
 
 async def on_decision(agents: Agents, number: int) -> int:
-    """How many servers have this decision in force, kept."""
+    """How many servers have this decision in force and kept."""
     found: Mapping[str, Observation] = await agents.ask_all(
         {server: Observe() for server in agents.hello}, Observation, timeout_seconds=30
     )
@@ -122,16 +123,11 @@ async def on_decision(agents: Agents, number: int) -> int:
 
 
 async def _idle() -> float:
-    """Of a core, while the agents only poll."""
+    """The part of a core that the controller takes while the agents only poll."""
     await asyncio.sleep(2.0)
     before, began = time.process_time(), time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
     return (time.process_time() - before) / (time.monotonic() - began)
-
-
-def _peak_megabytes() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def _tell(processes: list[subprocess.Popen[str]], line: str) -> None:
@@ -158,10 +154,3 @@ def _agents(folder: Path, url: str) -> Iterator[list[subprocess.Popen[str]]]:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

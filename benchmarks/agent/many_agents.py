@@ -1,9 +1,9 @@
-"""Many agents in one process: the real link, service, keeper and store; networks in memory.
+"""Runs many agents in one process: link, service, keeper and store are real, networks in memory.
 
     python -m benchmarks.agent.many_agents FOLDER URL FIRST COUNT DROPPABLE
 
-On standard input `drop`: the first DROPPABLE lose their connection again and again; `steady`: no
-more.
+From the line `drop` on standard input on, the first DROPPABLE agents lose their connection again
+and again; from `steady` on, no longer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.service import Service
 from tests.agent.world import World
 
-# So many of a process dial at once: all of them would share its time for their handshakes, and on a
-# busy machine none would be done before it is given up.
+# So many agents of a process dial at once. If all did, their handshakes would share the process's
+# time, and on a busy machine none would end before its limit.
 DIALLING = 25
-# An agent has a few threads of its own where it is alone in its process. Hundreds that compute here
-# would keep the one that polls for all of them waiting.
+# An agent alone in its process has a few threads of its own. Hundreds of computing threads here
+# would keep the one thread waiting that polls for all agents.
 THREADS = 8
-# Seconds for which an agent stays linked, and for which nothing comes through to it then.
+# Seconds for which an agent stays linked, and for which its link is then cut.
 LINKED, GONE = (0.5, 4.0), (0.05, 1.5)
 
 
 class Agent:
-    """cable: its own, where it has one that can be cut. cuts: how often it was."""
+    """cable: this agent's own connection, where that can be cut. cuts: how often it was cut."""
 
     def __init__(self, folder: Path, url: str, number: int, cable: Cable | None) -> None:
         self.name = f"s{number}"
@@ -73,14 +73,10 @@ class Agent:
             lambda: hello.model_copy(update={"lease": keeper.lease}),
             tls_context(config),
         )
-        self.drops, self.cuts = False, 0
-
-    @property
-    def linked(self) -> asyncio.Event:
-        return self._link.linked
+        self.linked, self.drops, self.cuts = self._link.linked, False, 0
 
     async def run(self) -> None:
-        """Its requests go on while it is gone; its link remembers what it has answered."""
+        """Runs the link. Requests go on while it is cut, and the link remembers their answers."""
         linked = asyncio.create_task(self._link.run())
         try:
             await self._drop_now_and_then()

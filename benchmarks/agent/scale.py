@@ -42,7 +42,8 @@ def tables(_: Path | None) -> Iterable[Table]:
 
 
 def large_state(generation: int, bits_per_second: int = BITS_PER_SECOND) -> DesiredState:
-    """Two NICs, each with a queue, a flow and a classifier to each of so many destinations."""
+    """Two NICs, each with QUEUES_PER_NIC destinations: a queue, a flow and a classifier for
+    each."""
     base = desired_state(generation)
     queues = [q for q in base.queues if q.queue_id < FIRST_PAIR_QUEUE]
     classifiers = [c for c in base.classifiers if c.destination is None]
@@ -98,20 +99,22 @@ def _at_rest(lab: RealLab) -> list[tuple[str, str, str]]:
     pid = lab.agent.pid
     mebibytes = _proportional_bytes(pid) / 2**20
     time.sleep(SETTLED_SECONDS)
-    before = _processor_seconds(pid)
-    time.sleep(IDLE_SECONDS)
-    linked = (_processor_seconds(pid) - before) / IDLE_SECONDS
+    linked = _idle_part(pid)
     lab.controller.kill()
     log = lab.server.directory / "agent.log"
     wait_for(lambda: "no controller" in log.read_text(), "the agent alone", 20)
-    before = _processor_seconds(pid)
-    time.sleep(IDLE_SECONDS)
-    alone = (_processor_seconds(pid) - before) / IDLE_SECONDS
     return [
         ("memory of the agent", f"{mebibytes:.0f} MiB", "120 MB"),
         ("idle, linked to a controller", f"{linked:.2%} of a core", "0.5 %"),
-        ("idle, no controller there", f"{alone:.2%} of a core", "0.5 %"),
+        ("idle, no controller there", f"{_idle_part(pid):.2%} of a core", "0.5 %"),
     ]
+
+
+def _idle_part(pid: int) -> float:
+    """The part of a core that a process takes while it has nothing to do."""
+    before = _processor_seconds(pid)
+    time.sleep(IDLE_SECONDS)
+    return (_processor_seconds(pid) - before) / IDLE_SECONDS
 
 
 def _proportional_bytes(pid: int) -> int:
@@ -121,6 +124,6 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Its own and that of its children that ended."""
+    """Processor time of a process and of its children that ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -1,5 +1,5 @@
-"""Item 8: the learned engines against as many random placements and one device; their ablations,
-curves, and what their policies do on graphs that they were not trained on.
+"""Item 8: the learned engines against one device and as many random placements; their ablations and
+curves, and their policies on graphs on which they were not trained.
 
 A training is kept with its curve and policy under what decides it, so that a run can be taken up.
 """
@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.engine.measured import CACHE, sources_digest
-from benchmarks.engine.methods import GIGABITS, Case
-from benchmarks.engine.setting import captured_file, cluster, graph_file, graph_of
-from benchmarks.graphs import published
+from benchmarks.engine.setting import GIGABITS, Case, captured_file, cluster, published_cases
 from benchmarks.table import Table, milliseconds
 from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.learned import hsdag, placeto
@@ -33,18 +32,19 @@ from placewire.optimizer.reductions.chain import reduce_by_name
 CAPTURES = ("alexnet",)
 PUBLISHED = ("GoogLeNet", "throughput_LayerGraphs_bert24_training")
 ABLATIONS: tuple[tuple[Feature, ...], ...] = ((), ("structure",), ("shape",), ("position",))
-# Placements to train with: HSDAG's 100 episodes of 20.
+# The placements of a training: HSDAG's 100 episodes of 20.
 MOVES = 2_000
-# Without patience: so that it tries as many.
+# With so much patience it never ends early, and tries all of them.
 NEVER_UPDATED = HsdagSettings(k_epochs=0, patience=MOVES)
-# The clock is not to decide anything here.
+# So long that no training ends by the clock.
 LIMIT_SECONDS = 7_200.0
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """step_seconds: of the best placement, on the graph as given; tried: how many there were."""
+    """step_seconds: that of the best placement, on the graph as given; tried: the number of
+    placements tried."""
 
     step_seconds: float
     tried: int
@@ -53,43 +53,31 @@ class Trained:
 
 
 def tables(pictures: Path | None) -> Iterator[Table]:
-    chosen = list(_cases())
+    chosen = [Case(name, captured_file(name), cluster(GIGABITS)) for name in CAPTURES]
+    chosen += [case for case in published_cases() if case.name in PUBLISHED]
     yield _trained_table(chosen, pictures)
     yield _unseen_table(chosen)
 
 
-def _cases() -> Iterator[Case]:
-    """As in item 1: our capture, and msr graphs, on its cluster; Moirai's on its own links."""
-    for name in CAPTURES:
-        yield Case(name, captured_file(name), cluster(GIGABITS))
-    for found in published():
-        if found.name in PUBLISHED:
-            memory, on = int(found.cluster.memory_bytes.max()), found.cluster
-            if found.format == "msr":
-                on = cluster(GIGABITS, device="accelerator", memory_bytes=memory)
-            yield Case(found.name, graph_file(found.graph), on)
-
-
 def _trained_table(chosen: Sequence[Case], pictures: Path | None) -> Table:
     rows: list[list[str]] = []
+    drawn_curves = []
     for case in chosen:
-        problem = Problem(graph_of(case.file), case.cluster)
+        problem, one = _alone(case)
         found = dict(_trainings(case, problem))
-        alone = best_single(problem)
-        one = math.inf if alone is None else alone[1]
         most = max(trained.tried for trained in found.values())
         drawn = best_of_random(problem, most)
         rows.append([f"{_short(case)} ({problem.graph.operator_count})", *[""] * 6])
-        rows.append(["  one device", _ms(one), "-", "-", "-", "-", "-"])
+        rows.append(["  one device", _ms(one), *["-"] * 5])
         rows.append(
             ["  random, the best", _ms(drawn), _ratio(drawn, one), "-", str(most), "-", "-"]
         )
         rows += [_row(name, trained, one, drawn) for name, trained in found.items()]
         if pictures is not None:
-            draw_curve(
-                {name: found[name].curve for name in ("hsdag", "placeto")},
-                pictures / f"engine-learned-{_short(case)}.png",
-            )
+            name = f"engine-learned-{_short(case)}"
+            curves = {engine: found[engine].curve for engine in ("hsdag", "placeto")}
+            draw_curve(curves, pictures / f"{name}.png")
+            drawn_curves.append(f"![{name}]({name}.png)")
     return Table(
         title="8. Learned engines, trained on the graph that they place",
         columns=("graph, method", "step ms", "/one", "/random", "placements", "means ms", "s"),
@@ -101,6 +89,7 @@ def _trained_table(chosen: Sequence[Case], pictures: Path | None) -> Table:
             "placements of the first and of the last episode. never updated: the policy as it was "
             "drawn, to the end, so that only its groups differ from random. s: training, its "
             "simulations included, on one core in the idle class of a busy machine.",
+            *drawn_curves,
         ),
     )
 
@@ -116,26 +105,28 @@ def _trainings(case: Case, problem: Problem) -> Iterator[tuple[str, Trained]]:
 def _row(name: str, trained: Trained, one: float, drawn: float) -> list[str]:
     step, curve = trained.step_seconds, trained.curve
     return [
-        f"  {name}",
-        _ms(step),
-        _ratio(step, one),
-        _ratio(step, drawn),
-        str(trained.tried),
+        f"  {name}", _ms(step), _ratio(step, one), _ratio(step, drawn), str(trained.tried),
         f"{_ms(curve[0].mean_step_seconds)} -> {_ms(curve[-1].mean_step_seconds)}",
         f"{curve[-1].wall_seconds:.0f}",
-    ]
+    ]  # fmt: skip
+
+
+def _alone(case: Case) -> tuple[Problem, float]:
+    """The case's problem, and the step on its best single device, inf where none holds the
+    graph."""
+    problem = Problem(load_graph(case.file), case.cluster)
+    alone = best_single(problem)
+    return problem, math.inf if alone is None else alone[1]
 
 
 def _unseen_table(chosen: Sequence[Case]) -> Table:
-    """Only where both clusters have as many devices."""
+    """Needs cases whose clusters have equally many devices."""
     rows = []
     for engine in ("hsdag", "placeto"):
         for case in chosen:
-            problem = Problem(graph_of(case.file), case.cluster)
-            alone = best_single(problem)
-            one = math.inf if alone is None else alone[1]
+            problem, one = _alone(case)
             for source in chosen:
-                begun = trained_on(source, Problem(graph_of(source.file), source.cluster), engine)
+                begun = trained_on(source, Problem(load_graph(source.file), source.cluster), engine)
                 settings = SolveSettings(moves=0, options={"policy": begun.policy})
                 trials, step = _run(engine, problem, settings)
                 drawn = best_of_random(problem, trials.count)
@@ -145,7 +136,7 @@ def _unseen_table(chosen: Sequence[Case]) -> Table:
                      _ratio(step, drawn), str(trials.count)]
                 )  # fmt: skip
     return Table(
-        title="8b. The policies of item 8 applied to graphs without training",
+        title="8. The policies applied to graphs without training",
         columns=("graph, policy", "step ms", "/one", "/random", "placements"),
         rows=rows,
         notes=(
@@ -156,7 +147,7 @@ def _unseen_table(chosen: Sequence[Case]) -> Table:
 
 
 def best_of_random(problem: Problem, count: int) -> float:
-    """Seconds of the shortest step of so many placements that fit; inf where none does."""
+    """Seconds of the shortest step among so many random placements; inf where none fits."""
     search, generator = Reassignment(problem, by_remaining_path), np.random.default_rng(SEED)
     found = (search.cost(search.random(generator)) for _ in range(count))
     return min((one.cost for one in found if one.excess == 0.0), default=math.inf)
@@ -170,7 +161,8 @@ def trained_on(
     *,
     updates: bool = True,
 ) -> Trained:
-    """updates: False for a policy that only proposes: what grouping does without learning."""
+    """The training of an engine, as kept or made now. updates: False for a policy that is never
+    trained, which shows what grouping does without learning."""
     also = [] if updates else [str(NEVER_UPDATED)]
     decides = [case.file.name, case.cluster.model_dump_json(), engine, *without, str(MOVES)]
     text = "\n".join([*decides, sources_digest(), *also])
@@ -183,22 +175,19 @@ def trained_on(
             options={"save_policy": policy, "without": without},
         )  # fmt: skip
         trials, step = _run(engine, problem, settings, updates=updates)
-        row = {
-            "step_seconds": step,
-            "tried": trials.count,
-            "curve": [asdict(episode) for episode in trials.curve],
-        }
+        curve = [asdict(episode) for episode in trials.curve]
+        row = {"step_seconds": step, "tried": trials.count, "curve": curve}
         kept.write_text(json.dumps(row))
     row = json.loads(kept.read_text())
-    curve = tuple(Episode(**episode) for episode in row["curve"])
-    return Trained(row["step_seconds"], row["tried"], curve, policy)
+    episodes = tuple(Episode(**episode) for episode in row["curve"])
+    return Trained(row["step_seconds"], row["tried"], episodes, policy)
 
 
 def _run(
     engine: str, problem: Problem, settings: SolveSettings, *, updates: bool = True
 ) -> tuple[Trials, float]:
-    """As the engine would be run, its own reduction first; and the step of the best placement on
-    the graph as given, inf where it does not fit."""
+    """Runs an engine after its own reduction; returns its trials, and the step of the best
+    placement on the graph as given, inf where it does not fit."""
     if engine == "hsdag":
         table_4 = HsdagSettings() if updates else NEVER_UPDATED
         trials, undo = hsdag.train(problem, settings, None, table_4), None

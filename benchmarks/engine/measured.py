@@ -1,4 +1,4 @@
-"""Timed solves: each in its own process, with its peak memory, kept so that a run can go on.
+"""Timed solves, each in a process of its own; results are kept, so that a run can be taken up.
 
 A result is kept under what decides it: the request, the graph's content, the optimizer's sources.
 """
@@ -12,15 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import ROOT
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import Model
 from placewire.optimizer.placement import Placement, load_placement
 
-ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(
     os.environ.get("PLACEWIRE_BENCH_CACHE", Path.home() / ".cache" / "placewire" / "bench")
 )
@@ -28,7 +28,7 @@ CACHE = Path(
 
 @dataclass(frozen=True)
 class Ask:
-    """sharing: one of them, or `auto`. moves instead of a time limit makes a solve repeatable."""
+    """A solve. sharing: a name, or `auto`. moves, instead of a time limit, make it repeatable."""
 
     graph: Path
     cluster: Cluster
@@ -43,12 +43,10 @@ class Ask:
 
     @property
     def command(self) -> str:
-        """What a user would type for it, the cluster in a file."""
-        limit = (
-            f"--moves {self.moves}"
-            if self.moves is not None
-            else f"--time-limit {self.time_limit:g}"
-        )
+        """The command that a user would type, with the cluster in a file."""
+        limit = f"--time-limit {self.time_limit:g}"
+        if self.moves is not None:
+            limit = f"--moves {self.moves}"
         return (
             f"optimizer solve {self.graph.name} --cluster CLUSTER --engine {self.engine} --sharing "
             f"{self.sharing} --model {self.model} --reduction {self.reduction} --gap {self.gap:g} "
@@ -56,19 +54,20 @@ class Ask:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """trace: (seconds, incumbent, bound) as they improved, from the engine's start on.
-    engine_seconds leaves out what comes before that, startup_seconds: the start of the process,
-    its imports and the reading of the graph; wall_seconds has them."""
+    """trace: (seconds from the engine's start, incumbent, bound) whenever one of them improved.
+    startup_seconds: the start of the process, its imports and the reading of the graph.
+    wall_seconds: the whole process. considered: the step under each sharing that was tried. file:
+    the placement."""
 
-    refusal: str
+    refusal: str = ""
     startup_seconds: float
-    trace: tuple[tuple[float, float, float], ...]
+    trace: tuple[tuple[float, float, float], ...] = ()
     engine_seconds: float
     wall_seconds: float
     peak_memory_bytes: int
-    considered: Mapping[str, float]
+    considered: Mapping[str, float] = field(default_factory=dict)
     file: str
 
     @property
@@ -81,39 +80,30 @@ class Result:
 
 def solve(ask: Ask) -> Result:
     CACHE.mkdir(parents=True, exist_ok=True)
-    request = asdict(ask) | {
-        "graph": str(ask.graph),
-        "cluster": ask.cluster.model_dump(mode="json"),
-    }
-    parts = [json.dumps(request, sort_keys=True), _digest(ask.graph), sources_digest()]
+    cluster = ask.cluster.model_dump(mode="json")
+    request = {**asdict(ask), "graph": str(ask.graph), "cluster": cluster}
+    graph = hashlib.sha256(ask.graph.read_bytes()).hexdigest()
+    parts = [json.dumps(request, sort_keys=True), graph, sources_digest()]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
     kept, out = CACHE / f"{key}.result.json", CACHE / f"{key}.placement.json.gz"
     if not kept.exists():
         print(f"  … {ask.command}", file=sys.stderr, flush=True)
         kept.write_text(json.dumps(asdict(_run(request, out))))
     stored = json.loads(kept.read_text())
-    return Result(**{**stored, "trace": tuple(tuple(row) for row in stored["trace"])})
+    return Result(**{**stored, "trace": tuple(map(tuple, stored["trace"]))})
 
 
 def _run(request: dict[str, Any], out: Path) -> Result:
     answer, wall = timed(
         [sys.executable, "-m", "benchmarks.engine.traced"], json.dumps({**request, "out": str(out)})
     )
-    found = json.loads(answer)
-    return Result(
-        refusal=found.get("refusal", ""),
-        startup_seconds=found.get("startup_seconds", wall),
-        trace=tuple(found.get("trace", ())),
-        engine_seconds=found.get("engine_seconds", wall),
-        wall_seconds=wall,
-        peak_memory_bytes=found["peak_memory_bytes"],
-        considered=found.get("considered", {}),
-        file=str(out),
-    )
+    found = {"startup_seconds": wall, "engine_seconds": wall, **json.loads(answer)}
+    return Result(**found, wall_seconds=wall, file=str(out))
 
 
 def timed(argv: list[str], text: str = "") -> tuple[str, float]:
-    """(what it printed, wall seconds). Raises RuntimeError where it fails."""
+    """Runs a command; returns (what it printed, wall seconds). Raises RuntimeError where it
+    fails."""
     began = time.monotonic()
     done = subprocess.run(
         argv, input=text, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False
@@ -123,12 +113,8 @@ def timed(argv: list[str], text: str = "") -> tuple[str, float]:
     return done.stdout, time.monotonic() - began
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def sources_digest() -> str:
-    """Of everything that a solve, and how it is measured, depends on."""
+    """The digest of all sources on which a solve, and its measurement, depends."""
     here = Path(__file__).parent
     files = [*sorted((ROOT / "optimizer").rglob("*.py")), here / "traced.py", here / "measured.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,4 +1,4 @@
-"""Item 1: every method's placement on the same NICs, under what it deploys and under `job`."""
+"""Item 1: the placement of every method on the same NICs, under what it deploys and under `job`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from pathlib import Path
 from benchmarks.engine.measured import Ask, Result, solve
 from benchmarks.engine.setting import (
     CAPTURED,
+    GIGABITS,
+    Case,
     captured_file,
     cluster,
-    graph_file,
-    graph_of,
+    published_cases,
 )
-from benchmarks.graphs import published
 from benchmarks.table import Table, mebibytes, milliseconds
-from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.published.comparison.rescoring import step_under
 
-GIGABITS = 20.0
-# (engine, the sharing that it deploys): P1 and HEFT decide no rates, so that nothing is shaped.
+# (engine, the sharing that it deploys). P1 and HEFT decide no rates, so that nothing is shaped.
 METHODS = (
     ("auto", "auto"),
     ("single", "strict"),
@@ -37,15 +36,9 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Case:
-    name: str
-    file: Path
-    cluster: Cluster
-
-
-@dataclass(frozen=True)
 class Scored:
-    """deployed, job: step seconds under the two sharings; None where there is no placement."""
+    """deployed, job: step seconds under the sharing that is deployed, and under `job`; None where
+    there is no placement."""
 
     engine: str
     result: Result
@@ -53,23 +46,12 @@ class Scored:
     job: float | None
 
 
-def cases() -> Iterator[Case]:
-    """msr graphs run on four of their accelerators behind our NICs, Moirai's on their own links."""
-    for name in CAPTURED:
-        yield Case(name, captured_file(name), cluster(GIGABITS))
-    for found in published():
-        on = found.cluster
-        if found.format == "msr":
-            memory = int(found.cluster.memory_bytes.max())
-            on = cluster(GIGABITS, device="accelerator", memory_bytes=memory)
-        yield Case(found.name, graph_file(found.graph), on)
-
-
-def table() -> Table:
+def tables(_: Path | None) -> Iterator[Table]:
     rows: list[list[str]] = []
     best = contests = 0
-    for case in cases():
-        graph = graph_of(case.file)
+    own = [Case(name, captured_file(name), cluster(GIGABITS)) for name in CAPTURED]
+    for case in [*own, *published_cases()]:
+        graph = load_graph(case.file)
         scored = [_scored(case, graph, engine, sharing) for engine, sharing in METHODS]
         _refuse_false_bounds(case.name, scored)
         name = case.name.removeprefix("throughput_").removeprefix("latency_")
@@ -77,18 +59,9 @@ def table() -> Table:
         rows += [_row(entry, scored) for entry in scored]
         won, held = _auto_wins(scored)
         best, contests = best + won, contests + held
-    return Table(
+    yield Table(
         title=f"1. Methods on the same NICs: 4 servers x 3 NICs x {GIGABITS:g} Gbit/s",
-        columns=(
-            "graph (operators)",
-            "deploys",
-            "step ms",
-            "/auto",
-            "job ms",
-            "gap",
-            "s",
-            "MiB",
-        ),
+        columns=("graph (operators)", "deploys", "step ms", "/auto", "job ms", "gap", "s", "MiB"),
         rows=rows,
         notes=(
             f"auto: {AUTO_LIMIT_SECONDS:g} s for all sharings together; thesis P1, P2, P3: own "
@@ -102,24 +75,16 @@ def table() -> Table:
 
 
 def _scored(case: Case, graph: OperatorGraph, engine: str, sharing: str) -> Scored:
-    own = engine.startswith("thesis")
-    limit = PUBLISHED_LIMIT_SECONDS if own else AUTO_LIMIT_SECONDS
-    ask = Ask(
-        case.file,
-        case.cluster,
-        engine,
-        sharing,
-        time_limit=limit,
-        gap=PUBLISHED_GAP if own else 0.0,
-    )
-    result = solve(ask)
+    limit, gap = AUTO_LIMIT_SECONDS, 0.0
+    if engine.startswith("thesis"):
+        limit, gap = PUBLISHED_LIMIT_SECONDS, PUBLISHED_GAP
+    result = solve(Ask(case.file, case.cluster, engine, sharing, time_limit=limit, gap=gap))
     if result.refusal:
         return Scored(engine, result, None, None)
     if engine == "auto":
         return Scored(engine, result, result.placement.step_seconds, result.considered["job"])
-    placement = result.placement
-    under_job, _ = step_under(graph, placement, "contended", "job")
-    return Scored(engine, result, placement.step_seconds, under_job)
+    under_job, _ = step_under(graph, result.placement, "contended", "job")
+    return Scored(engine, result, result.placement.step_seconds, under_job)
 
 
 def _row(entry: Scored, scored: list[Scored]) -> list[str]:
@@ -131,19 +96,15 @@ def _row(entry: Scored, scored: list[Scored]) -> list[str]:
     auto = scored[0].deployed
     placement = result.placement
     return [
-        f"  {entry.engine}",
-        placement.sharing,
-        milliseconds(entry.deployed),
-        f"{entry.deployed / auto:.3f}" if auto else "-",
-        milliseconds(entry.job),
-        f"{placement.gap:.1%}",
-        wall,
-        peak,
-    ]
+        f"  {entry.engine}", placement.sharing, milliseconds(entry.deployed),
+        f"{entry.deployed / auto:.3f}" if auto else "-", milliseconds(entry.job),
+        f"{placement.gap:.1%}", wall, peak,
+    ]  # fmt: skip
 
 
 def _refuse_false_bounds(name: str, scored: list[Scored]) -> None:
-    """A bound is of the graph and the NICs, whatever the sharing: no step here may be shorter."""
+    """Raises RuntimeError where a step is shorter than a bound: a bound holds for the graph and the
+    NICs, whatever the sharing."""
     placed = [entry for entry in scored if entry.deployed is not None and entry.job is not None]
     for proven in placed:
         bound = proven.result.placement.bound_seconds
@@ -157,7 +118,7 @@ def _refuse_false_bounds(name: str, scored: list[Scored]) -> None:
 
 
 def _auto_wins(scored: list[Scored]) -> tuple[int, int]:
-    """(columns in which auto is the best or within 1 % of it, columns)."""
+    """Returns (columns in which auto is the best or within 1 % of it, columns)."""
     auto, others = scored[0], scored[1:]
     if all(entry.deployed is None for entry in scored):
         return 0, 0

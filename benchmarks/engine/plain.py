@@ -1,4 +1,4 @@
-"""A list scheduler as one writes it in plain Python: the yardstick for the compiled one."""
+"""A list scheduler in plain Python: the yardstick for the compiled one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from placewire.optimizer.problem import Problem
 def list_schedule(
     problem: Problem, device: np.ndarray, priority: np.ndarray, rates: np.ndarray
 ) -> float:
-    """Step seconds under `contended`, strict rates, one device a server: by events in time; a free
-    device runs its ready operator of largest priority."""
+    """Step seconds under `contended` with strict rates and one device per server; a free device
+    runs its ready operator of largest priority."""
     graph, setup = problem.graph, problem.cluster.setup_latency_seconds
     seconds, where, urgency = problem.seconds.tolist(), device.tolist(), priority.tolist()
     outputs = [graph.output_tensors(i).tolist() for i in range(graph.operator_count)]
@@ -25,9 +25,8 @@ def list_schedule(
     ready: list[list[tuple[float, int]]] = [[] for _ in problem.cluster.devices]
     idle = [True] * len(ready)
     channel: dict[tuple[int, int, int], float] = defaultdict(float)
-    events: list[
-        tuple[float, int, int, int]
-    ] = []  # (time, kind: 0 finished, 1 arrived, who, device)
+    # (time, 0: an operator finished or 1: a tensor arrived, which one, device)
+    events: list[tuple[float, int, int, int]] = []
     now = step = 0.0
 
     def satisfied(i: int) -> None:
@@ -72,11 +71,10 @@ def _send(
     setup: float,
     now: float,
 ) -> float:
-    """First come, first served on each rail; a small message takes the fastest rail alone."""
-    fastest = max(range(len(pair)), key=pair.__getitem__)
-    rails = (
-        [fastest] if size < CUT_THRESHOLD_BYTES else [r for r, rate in enumerate(pair) if rate > 0]
-    )
+    """Sends first come, first served on each rail; a small message takes only the fastest rail."""
+    rails = [r for r, rate in enumerate(pair) if rate > 0]
+    if size < CUT_THRESHOLD_BYTES:
+        rails = [max(range(len(pair)), key=pair.__getitem__)]
     total = sum(pair[r] for r in rails)
     arrival = 0.0
     for r in rails:

@@ -1,10 +1,14 @@
-"""Item 6: what each reduction makes of our captures, beside the thesis' and Celeritas' figures for
-their own."""
+"""Item 6: what each reduction makes of our captures, beside the figures of the thesis and Celeritas
+for their own graphs."""
 
 from __future__ import annotations
 
-from benchmarks.engine.setting import CAPTURED, captured_file, cluster, graph_of
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.engine.setting import CAPTURED, GIGABITS, captured_file, cluster
 from benchmarks.table import Table, milliseconds
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
 from placewire.optimizer.reductions.reduction import REDUCTIONS
@@ -19,10 +23,10 @@ PUBLISHED = {
 }
 
 
-def table() -> Table:
+def tables(_: Path | None) -> Iterator[Table]:
     rows = []
     for name in CAPTURED:
-        problem = Problem(graph_of(captured_file(name)), cluster(20.0))
+        problem = Problem(load_graph(captured_file(name)), cluster(GIGABITS))
         for reduction in REDUCTIONS.names:
             if reduction == "none":
                 continue
@@ -32,22 +36,17 @@ def table() -> Table:
                 rows.append([f"{name}, {reduction}", "refused", "-", "-", "-", "-", "-"])
                 continue
             longer = found.critical_path_after_seconds / found.critical_path_before_seconds - 1
-            rows.append(
-                [
-                    f"{name}, {reduction}",
-                    f"{found.operators_before} -> {found.operators_after}",
-                    str(found.groups),
-                    milliseconds(found.critical_path_before_seconds),
-                    f"{longer:+.1%}",
-                    f"{found.ccr_before:.2f} -> {found.ccr_after:.2f}",
-                    f"{found.wall_seconds:.2f}",
-                ]
-            )
+            rows.append([
+                f"{name}, {reduction}", f"{found.operators_before} -> {found.operators_after}",
+                str(found.groups), milliseconds(found.critical_path_before_seconds),
+                f"{longer:+.1%}", f"{found.ccr_before:.2f} -> {found.ccr_after:.2f}",
+                f"{found.wall_seconds:.2f}",
+            ])  # fmt: skip
         if name in PUBLISHED:
             before, after, groups, seconds = PUBLISHED[name]
             published = [f"{before} -> {after}", str(groups), "-", "+10..12 %", "-", f"{seconds}"]
             rows.append([f"{name}, as published", *published])
-    return Table(
+    yield Table(
         title="6. Reductions of our captures",
         columns=("graph, reduction", "operators", "groups", "path ms", "path after", "CCR", "s"),
         rows=rows,

@@ -1,21 +1,32 @@
-"""The clusters and graphs that the benchmarks share."""
+"""The clusters, graph files and cases that the benchmarks share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.engine.measured import CACHE, sources_digest
-from benchmarks.graphs import Published, captured, layered_training_graph
+from benchmarks.graphs import captured, layered_training_graph, published
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.modelled import with_modelled_seconds
 
 DEVICE = "rtx4080s"
-GIGABIT = 1e9
-# What the thesis trains, in its batch sizes, and GPT-2.
+# Gbit/s of payload per NIC, where a benchmark has one rate only.
+GIGABITS = 20.0
+# The models that the thesis trains, in its batch sizes, and GPT-2.
 CAPTURED = ("alexnet", "vgg16", "fnet", "bert", "gpt2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, in a file, and the cluster on which it is placed."""
+
+    name: str
+    file: Path
+    cluster: Cluster
 
 
 def cluster(
@@ -27,9 +38,9 @@ def cluster(
     memory_bytes: int = 16 * 2**30,
     background: float = 0.0,
 ) -> Cluster:
-    """Equal servers of one device; gigabits of payload per second and NIC. background: what a
-    neighbour on the first server wants of each of its NICs, as a part of their rate."""
-    rate = gigabits * GIGABIT
+    """Equal servers of one device, with NICs of so many Gbit/s of payload. background: what a
+    neighbour wants of each NIC of the first server, as a part of its rate."""
+    rate = gigabits * 1e9
     return Cluster(
         servers=tuple(
             Server(
@@ -47,34 +58,35 @@ def cluster(
             for k in range(servers)
         ),
         setup_latency_seconds=50e-6,
-        intra_server_bits_per_second=400 * GIGABIT,
+        intra_server_bits_per_second=400e9,
     )
 
 
 def captured_file(name: str) -> Path:
-    """Our own example's graph with modelled times."""
+    """The graph of one of our own examples, with modelled times."""
     return _kept(f"{name}.{DEVICE}", lambda: with_modelled_seconds(captured(name), (DEVICE,)))
 
 
 def layered_file(operators: int) -> Path:
-    """A synthetic deep training graph of exactly that many operators, with modelled times."""
+    """A synthetic training graph of exactly so many operators, with modelled times."""
     return _kept(
         f"layered-{operators}.{DEVICE}",
         lambda: with_modelled_seconds(layered_training_graph(operators, seed=0), (DEVICE,)),
     )
 
 
-def published_file(found: Published) -> Path:
-    """With the times that the file states."""
-    return _kept(f"{found.format}-{found.name}", lambda: found.graph)
-
-
 def graph_file(graph: OperatorGraph) -> Path:
     return _kept(graph.name, lambda: graph)
 
 
-def graph_of(file: Path) -> OperatorGraph:
-    return load_graph(file)
+def published_cases() -> Iterator[Case]:
+    """msr's graphs on four of their accelerators behind our NICs, Moirai's on their own links."""
+    for found in published():
+        on = found.cluster
+        if found.format == "msr":
+            memory = int(on.memory_bytes.max())
+            on = cluster(GIGABITS, device="accelerator", memory_bytes=memory)
+        yield Case(found.name, graph_file(found.graph), on)
 
 
 def _kept(name: str, make: Callable[[], OperatorGraph]) -> Path:

@@ -1,8 +1,8 @@
-"""One solve in a process of its own, told and answered in JSON: what `measured` times.
+"""Solves one request in a process of its own, which measured.py times.
 
 stdin: {graph, cluster, engine, sharing, model, reduction, time_limit, gap, seed, moves, out}.
-stdout: {startup_seconds, trace: [[seconds, incumbent, bound], …], engine_seconds, considered:
-{sharing: step}}, or {refusal}.
+stdout: {peak_memory_bytes} and {startup_seconds, trace: [[seconds, incumbent, bound], …],
+engine_seconds, considered: {sharing: step}}, or else {refusal}.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.report import peak_memory_bytes
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 from placewire.optimizer.engines.place import place
@@ -30,17 +31,11 @@ def main() -> None:
         answer = _solve(ask)
     except ValueError as refusal:  # infeasible, too large, or no incumbent in time: an answer
         answer = {"refusal": f"{type(refusal).__name__}: {refusal}"}
-    print(json.dumps({**answer, "peak_memory_bytes": _peak_memory_bytes()}))
-
-
-def _peak_memory_bytes() -> int:
-    """Of this program: what the parent's accounting says begins with the parent's own size."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    print(json.dumps({**answer, "peak_memory_bytes": peak_memory_bytes()}))
 
 
 def _seconds_since_start() -> float:
-    """Of this process, to a hundredth."""
+    """The age of this process, to a hundredth of a second."""
     ticks = int(Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
@@ -56,13 +51,9 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
 
     def progress(report: Progress) -> None:
-        if (
-            not trace
-            or report.incumbent_seconds < trace[-1][1]
-            or report.bound_seconds > trace[-1][2]
-        ):
-            at = time.monotonic() - began
-            trace.append((at, report.incumbent_seconds, report.bound_seconds))
+        incumbent, bound = report.incumbent_seconds, report.bound_seconds
+        if not trace or incumbent < trace[-1][1] or bound > trace[-1][2]:
+            trace.append((time.monotonic() - began, incumbent, bound))
 
     if ask["sharing"] == "auto":
         problem = Problem(graph, cluster, model=ask["model"])

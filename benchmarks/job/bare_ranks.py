@@ -1,4 +1,4 @@
-"""Replays between namespaces: ranks as they are launched, without a plan, agents or queues."""
+"""Replays between namespaces: ranks run as in a job, but without a plan, agents or queues."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.placement import Message, Placement, save_placement
+from tests.placements import placement_of
 
-# Of a full frame: 1448 bytes of payload in 1514.
+# The payload's part of a full frame: 1448 of 1514 bytes.
 PAYLOAD = 1448 / 1514
 _LIMIT_SECONDS = 90
 _TCP_PORT = 29500
@@ -39,8 +40,8 @@ _TCP_PORT = 29500
 
 @dataclass(frozen=True)
 class Sent:
-    """One tensor: from an operator that takes `after` seconds on s1, to one on `to` that takes
-    `then` seconds. urgency: smaller is more urgent."""
+    """A tensor sent from an operator on s1 that takes `after` seconds to one on server `to` that
+    takes `then` seconds. urgency: the send order, 0 first."""
 
     name: str
     bytes: int
@@ -52,15 +53,15 @@ class Sent:
 
 @dataclass(frozen=True)
 class Told:
-    """step_seconds: by server. traffic: bytes of all steps by (destination device, rail), as the
-    sender counted them."""
+    """What ranks reported. step_seconds: by server. traffic: bytes of all steps by (destination
+    device, rail), as the sender counted them."""
 
     step_seconds: Mapping[str, tuple[float, ...]]
     traffic: Mapping[tuple[str, str], int]
 
 
 def cluster_of(rates_bits_per_second: Mapping[str, Mapping[str, float]]) -> Cluster:
-    """rates: wire rates, by rail and server, as a Namespaces has them."""
+    """The cluster of Namespaces with these wire rates, by rail and server."""
     names = dict.fromkeys(server for rail in rates_bits_per_second.values() for server in rail)
     servers = tuple(
         Server(
@@ -79,16 +80,17 @@ def cluster_of(rates_bits_per_second: Mapping[str, Mapping[str, float]]) -> Clus
 def job_of(
     cluster: Cluster, sent: Sequence[Sent], shares: Mapping[str, float], sharing: str
 ) -> tuple[OperatorGraph, Placement]:
-    """Operators run in the order of sent, on s1 and at their receivers in order of urgency."""
+    """The graph and placement that send these tensors: operators on s1 run in the order of `sent`,
+    those of a receiver in send order."""
     rows = [OperatorRow(id=one.name, type="x", seconds={"any": one.after}) for one in sent]
     rows += [OperatorRow(id=f"{o.name}'", type="x", seconds={"any": o.then}) for o in sent]
     graph = build_graph(rows, [TensorRow(o.name, (f"{o.name}'",), o.bytes) for o in sent])
-    operators = {one.name: "s1/0" for one in sent}
-    operators |= {f"{one.name}'": f"{one.to}/0" for one in sent}
-    order: dict[str, list[str]] = {name: [] for name in cluster.device_names}
-    order["s1/0"] = [one.name for one in sent]
+    devices = {one.name: "s1/0" for one in sent}
+    devices |= {f"{one.name}'": f"{one.to}/0" for one in sent}
+    order = dict.fromkeys(cluster.device_names, ())
+    order["s1/0"] = tuple(one.name for one in sent)
     for one in sorted(sent, key=lambda o: o.urgency):
-        order[f"{one.to}/0"].append(f"{one.name}'")
+        order[f"{one.to}/0"] += (f"{one.name}'",)
     messages = tuple(
         Message(
             producer=one.name, source="s1/0", destination=f"{one.to}/0", bytes=one.bytes,
@@ -96,16 +98,8 @@ def job_of(
         )
         for one in sent
     )  # fmt: skip
-    placement = Placement.model_validate(
-        {
-            "structure_hash": graph.structure_hash, "profile_digest": graph.profile_digest,
-            "cluster": cluster, "model": "contended", "sharing": sharing, "operators": operators,
-            "order": order, "rates_bits_per_second": (), "messages": messages,
-            "step_seconds": 1.0, "bound_seconds": 0.0, "gap": 1.0, "single_device_seconds": None,
-            "engine": "by hand", "reduction": "none", "seed": 0, "wall_seconds": {},
-        }
-    )  # fmt: skip
-    return graph, placement
+    made = {"sharing": sharing, "order": order, "messages": messages}
+    return graph, placement_of(graph, cluster, devices).model_copy(update=made)
 
 
 def replay(
@@ -117,7 +111,8 @@ def replay(
     limit_seconds: float = _LIMIT_SECONDS,
     **spec: Any,
 ) -> Told:
-    """Raises RuntimeError where a rank fails. spec: fields of RankSpec that differ."""
+    """Runs the placement's ranks. spec: fields of RankSpec that differ from those of a replay.
+    Raises RuntimeError where a rank fails."""
     with tempfile.TemporaryDirectory() as folder:
         files = _specs(network, graph, placement, Path(folder), steps, spec)
         ranks = [
@@ -155,7 +150,7 @@ def _specs(
     steps: int,
     different: Mapping[str, Any],
 ) -> dict[str, Path]:
-    """By server, in rank order."""
+    """Writes the specifications of the ranks; returns their files by server, in rank order."""
     save_graph(graph, folder / "graph.json")
     save_placement(placement, folder / "placement.json")
     rails = placement.cluster.rails
@@ -181,7 +176,7 @@ def _specs(
 
 
 def greedy_flows(network: Namespaces, count: int, seconds: int) -> list[subprocess.Popen[str]]:
-    """iperf3 from s1 to s3 on the first rail; the last process tells what its flows got."""
+    """Starts iperf3 from s1 to s3 on rail a; the last process tells what its flows got."""
     server = subprocess.Popen(
         [*network.prefix("s3"), "iperf3", "--server", "--one-off"],
         stdout=subprocess.DEVNULL, text=True,
@@ -198,6 +193,6 @@ def greedy_flows(network: Namespaces, count: int, seconds: int) -> list[subproce
 
 
 def flows_got(client: subprocess.Popen[str]) -> float:
-    """Bits per second that greedy_flows() received in all; waits for their end."""
+    """The bits per second that all flows of greedy_flows() received; waits for their end."""
     out, _ = client.communicate(timeout=_LIMIT_SECONDS)
     return float(json.loads(out)["end"]["sum_received"]["bits_per_second"])

@@ -1,8 +1,7 @@
-"""Item 7: profile and one rank on a CUDA device, where there is one; else nothing is said of it."""
+"""Item 7: a profile and one rank on a CUDA device; without such a device there is no table."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -11,9 +10,8 @@ from statistics import median
 
 import torch
 
-from benchmarks.report import ROOT
+from benchmarks.job.memory import profiled
 from benchmarks.table import Table, milliseconds
-from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from tests.job.ranks import run_ranks
@@ -26,7 +24,7 @@ STEPS = 50
 
 def tables(pictures: Path | None) -> Iterable[Table]:
     if not torch.cuda.is_available():
-        print("7: skipped, no CUDA device and CUDA build of torch here", file=sys.stderr)
+        print("item 7 is skipped: torch finds no CUDA device", file=sys.stderr)
         return
     yield Table(
         title="7. One rank on a CUDA device",
@@ -41,7 +39,7 @@ def tables(pictures: Path | None) -> Iterable[Table]:
 
 
 def alone(graph: OperatorGraph, device_type: str) -> Placement:
-    """On one device of that type, under NCCL."""
+    """The graph on one device of this type, under NCCL."""
     cluster = cluster_of(1)
     (server,) = cluster.servers
     device = server.devices[0].model_copy(update={"type": device_type, "memory_bytes": 1 << 40})
@@ -54,18 +52,7 @@ def alone(graph: OperatorGraph, device_type: str) -> Placement:
 def _row(name: str, batch: int) -> Sequence[str]:
     model = f"placewire.examples.models.{name}:training_step"
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "graph.json.gz"
-        command = [
-            sys.executable,
-            "-m",
-            "placewire.optimizer.commands.profile",
-            model,
-            "--batch",
-            str(batch),
-        ]
-        options = ["--device-type", DEVICE_TYPE, "--out", str(out)]
-        subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
-        graph = load_graph(out)
+        graph = profiled(model, batch, Path(folder), ("--device-type", DEVICE_TYPE))
         fields = {"kind": "placed", "model": model, "batch": batch, "steps": STEPS}
         placement = alone(graph, DEVICE_TYPE)
         (rank,) = run_ranks(

@@ -1,4 +1,4 @@
-"""The same step in plain PyTorch: what a captured one must equal where nothing is dropped."""
+"""A training step in plain PyTorch, which a captured step without dropout must equal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 
 
 def whole(step: TrainingStep) -> torch.nn.Module:
-    """A module that returns the loss."""
+    """The step's model as a module that returns the loss."""
     return step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
 
 
 def torch_optimizer(module: torch.nn.Module, choice: OptimizerChoice) -> torch.optim.Optimizer:
-    """With the kernels that updates use."""
+    """PyTorch's optimizer, with the fused kernels that captured updates use."""
     kind = torch.optim.AdamW if choice.name == "adamw" else torch.optim.SGD
     return kind(module.parameters(), fused=True, **dict[str, Any](choice.torch_options))
 
@@ -46,7 +46,7 @@ class EagerStep:
         return loss.detach()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers under all their names, optimizer state as `NAME.exp_avg`."""
+        """Parameters and buffers under all their names, and optimizer state as `NAME.exp_avg`."""
         parameters = dict(self.module.named_parameters())
         state = {
             f"{name}.{key}": value
@@ -67,10 +67,10 @@ def differences_from_eager(
     optimizer: OptimizerSpec,
     seed: int,
 ) -> tuple[str, ...]:
-    """What PyTorch has otherwise after as many steps, on one thread, by PyTorch's names.
+    """The names in PyTorch of all tensors that differ after as many steps on one thread.
 
-    one: of one rank. names: of parameters and buffers in PyTorch, by operator id. What no operator
-    holds is to be as it was before the first step.
+    one: the outcome of one rank. names: those of parameters and buffers in PyTorch, by operator id.
+    Tensors that no operator holds must be as they were before the first step.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

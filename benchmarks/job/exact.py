@@ -1,6 +1,6 @@
 """Item 1: random placements of the example models against one rank, and one rank against PyTorch.
 
-Equal means torch.equal of every parameter, buffer and tensor of optimizer state after STEPS steps,
+Equal means torch.equal for every parameter, buffer and tensor of optimizer state after STEPS steps,
 and the same losses.
 """
 
@@ -20,7 +20,7 @@ from placewire.job.contract.specification import OptimizerSpec, ScheduleSpec
 STEPS = 20
 BATCH = 4
 RANKS = (2, 3, 4)
-# With their dropout.
+# These keep their dropout.
 MODELS = {
     "mlp": "placewire.examples.models.mlp:training_step",
     **{
@@ -32,7 +32,7 @@ MODELS = {
     },
     "hard": "tests.models.hard:training_step",
 }  # fmt: skip
-# With dropout that drops nothing, comparable with PyTorch; all that are there.
+# These have a dropout that drops nothing, so that they can be compared with PyTorch.
 WITHOUT_DROPOUT = (
     "mlp", "alexnet", "vgg", "vgg_batch_norm", "resnet50", "inception_v3", "bert", "fnet", "gpt2",
     "gpt2_fused", "mixture", "two_towers",
@@ -42,15 +42,13 @@ OPTIMIZERS = {
     "SGD, momentum": OptimizerSpec(name="sgd", lr=0.05, options={"momentum": 0.9}),
     "AdamW": OptimizerSpec(name="adamw", lr=1e-2),
     CLIPPED: OptimizerSpec(
-        name="adamw",
-        lr=1e-2,
-        clip_norm=0.5,
+        name="adamw", lr=1e-2, clip_norm=0.5,
         schedule=ScheduleSpec(name="cosine", warmup_steps=5, total_steps=STEPS),
     ),
-}
-# Of each rank, where it is not one.
+}  # fmt: skip
+# The threads of each rank, where it has more than one.
 THREADS = {"alexnet": 2, "fnet": 2}
-# These have the third optimizer, too: its norm is over the parameters of all ranks.
+# Only these run with the third optimizer, whose norm is over the parameters of all ranks.
 WITH_CLIPPING = ("alexnet", "gpt2", "mixture", "hard")
 
 
@@ -84,15 +82,15 @@ def placements_table() -> Table:
 
 
 def _combinations(models: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Of models and titles of optimizers."""
+    """The pairs of a model and the title of an optimizer."""
     for name in models:
-        yield from (
-            (name, title) for title in OPTIMIZERS if title != CLIPPED or name in WITH_CLIPPING
-        )
+        for title in OPTIMIZERS:
+            if title != CLIPPED or name in WITH_CLIPPING:
+                yield name, title
 
 
 def _placed(name: str, title: str, seed: int) -> tuple[list[str], int]:
-    """A row, and how many of its placements are equal."""
+    """Returns a row, and how many of its placements are equal."""
     threads = THREADS.get(name, 1)
     with RankPool(MODELS[name], BATCH, OPTIMIZERS[title], seed) as pool:
         one = pool.run(on_one_device(pool.graph), STEPS, threads=threads)

@@ -1,24 +1,24 @@
-"""Replays in a lab, one after the other; runs on the lab's controller, started by replays.py.
+"""Replays jobs in a lab, one after the other; replays.py starts it on the lab's controller.
 
     python -m benchmarks.job.in_lab LAB < JOBS > OUTCOMES
 
-JOBS and OUTCOMES are JSON, one line each. Each job's network is staged, kept while its ranks run,
-and restored; nothing is measured beforehand. A neighbour's flows run beside a job from the end of
-its first step.
+JOBS and OUTCOMES are JSON, one line per job. Each job's network is staged without a measurement,
+held while its ranks run, and restored. A neighbour's flows run beside a job from the end of its
+first step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from placewire.agent.contract.state import DesiredState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
 from placewire.controller.change.change import NetworkChange
@@ -35,15 +35,15 @@ from placewire.job.contract.specification import RankEvent, RankSpec, StepDone
 from placewire.optimizer.placement import Placement, load_placement
 
 CONTROLLER_TCP_PORT = 7440
-# What the neighbour runs in each direction on each rail: more than any fair share can hold back.
+# The flows of the neighbour on each rail, in each direction: more than any fair share holds back.
 FLOWS = 8
 FIRST_TCP_PORT = 43000
-# Until a neighbour's flows have left slow start.
+# The time in which a neighbour's flows leave slow start.
 SETTLE_SECONDS = 1.0
 
 
 class Neighbour:
-    """Greedy flows between a server of the job and a host that is not the job's, counted by what
+    """Greedy flows between a server of the job and a host that is not part of it, counted by what
     arrives. directions: "out" of the job's server, "in" to it."""
 
     def __init__(
@@ -69,8 +69,8 @@ class Neighbour:
         self._began = time.monotonic()
 
     async def stop(self, until: float, since: float | None = None) -> dict[str, float]:
-        """Bits per second by direction, over all rails; since None: from when the flows had
-        settled. Both as time.monotonic() counts."""
+        """Ends the flows; returns their bits per second by direction, over all rails, between two
+        times of time.monotonic(). since: None for when the flows had settled."""
         begin = SETTLE_SECONDS if since is None else since - self._began
         found: dict[str, float] = {}
         for (_, direction), client in self._clients.items():
@@ -86,18 +86,15 @@ class Neighbour:
 
     async def _run(self, server: str, argv: Sequence[str]) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *self._lab.inside_server(server, argv),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=self._lab.environment,
-        )
+            *self._lab.inside_server(server, argv), env=self._lab.environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         self._processes.append(process)
         return process
 
 
 def _mean_rate(report: Mapping[str, Any], begin: float, end: float) -> float:
-    """Of the intervals that lie between these seconds of the client's run."""
+    """The mean rate over the intervals between these seconds of the client's run."""
     sums = [interval["sum"] for interval in report["intervals"]]
     within = [one["bits_per_second"] for one in sums if one["start"] >= begin and one["end"] <= end]
     return sum(within) / len(within) if within else 0.0
@@ -106,17 +103,13 @@ def _mean_rate(report: Mapping[str, Any], begin: float, end: float) -> float:
 async def replay(
     job: Mapping[str, Any], lab: Lab, agents: Agents, journal: Journal
 ) -> dict[str, Any]:
-    plan = parse_plan(job["plan"], "plan", Path.cwd())
-    placement_file = Path(job["placement"])
-    placement = load_placement(placement_file)
-    desired = await compiled(plan, placement, agents, journal)
-    specs = [
-        RankSpec.model_validate(spec.model_dump() | job["spec"])
-        for spec in rank_specs(plan, placement, placement_file, Path(job["graph"]))
-    ]
     neighbour = Neighbour(lab, **job["neighbour"]) if job["neighbour"] else None
-    async with NetworkChange(agents, journal, desired) as change:
-        await change.stage()
+    async with staged(job, agents, journal) as (plan, placement, change):
+        files = Path(job["placement"]), Path(job["graph"])
+        specs = [
+            RankSpec.model_validate(spec.model_dump() | job["spec"])
+            for spec in rank_specs(plan, placement, *files)
+        ]
         return await change.while_held(_run(lab, specs, neighbour))
 
 
@@ -143,44 +136,48 @@ async def _run(lab: Lab, specs: Sequence[RankSpec], neighbour: Neighbour | None)
 
 
 @asynccontextmanager
-async def on_controller(name: str) -> AsyncIterator[tuple[Lab, Agents, Journal]]:
-    """The lab, with its agents linked to this process."""
-    lab = find_lab(name)
-    if lab is None:
-        raise SystemExit(f"there is no lab {name}")
-    state = lab.state_directory
-    authority = Authority.load(state / "ca")
-    with Journal.open(state) as journal:
-        async with Agents.listening("0.0.0.0", CONTROLLER_TCP_PORT, authority) as agents:
-            yield lab, agents, journal
-
-
-async def compiled(
-    plan: Plan, placement: Placement, agents: Agents, journal: Journal
-) -> dict[str, DesiredState]:
-    """By server, for what its agent says that it can; each with a generation of its own."""
+async def staged(
+    asked: Mapping[str, Any], agents: Agents, journal: Journal
+) -> AsyncIterator[tuple[Plan, Placement, NetworkChange]]:
+    """Stages the network of a request, compiled for what each server's agent can do."""
+    plan = parse_plan(asked["plan"], "plan", Path.cwd())
+    placement = load_placement(Path(asked["placement"]))
     servers = [server.name for server in plan.cluster.servers]
     await agents.wait_for(servers, timeout_seconds=20)
     hello = {server: agents.hello[server] for server in servers}
-    return compile_network(
+    desired = compile_network(
         plan,
         placement,
         {server: h.capabilities for server, h in hello.items()},
         {s: journal.next_generation(s, h.lease.highest_generation) for s, h in hello.items()},
     )
+    async with NetworkChange(agents, journal, desired) as change:
+        await change.stage()
+        yield plan, placement, change
 
 
-async def main(name: str, jobs: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
-    async with on_controller(name) as (lab, agents, journal):
-        for job in jobs:
-            say(json.dumps(await replay(job, lab, agents, journal)))
+def answer_lines(
+    measure: Callable[[Mapping[str, Any], Lab, Agents, Journal], Awaitable[Any]],
+) -> None:
+    """Measures each request that a line of standard input holds, and prints the outcome on a line.
+
+    The lab named on the command line has its agents linked to this process.
+    """
+    lab = find_lab(sys.argv[1])
+    if lab is None:
+        raise SystemExit(f"there is no lab {sys.argv[1]}")
+    requests = [json.loads(line) for line in sys.stdin]
+
+    async def answer() -> None:
+        authority = Authority.load(lab.state_directory / "ca")
+        with Journal.open(lab.state_directory) as journal:
+            async with Agents.listening("0.0.0.0", CONTROLLER_TCP_PORT, authority) as agents:
+                for request in requests:
+                    outcome = await measure(request, lab, agents, journal)
+                    print(json.dumps(outcome), flush=True)
+
+    asyncio.run(answer())
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(
-            sys.argv[1],
-            [json.loads(line) for line in sys.stdin],
-            lambda line: print(line, flush=True),
-        )
-    )
+    answer_lines(replay)

@@ -1,8 +1,9 @@
-"""Item 5, memory: what a rank takes, against what its placement and the profile predict.
+"""Item 5, memory: the memory of a rank, against that which its placement and the profile predict.
 
-Each model is profiled once, in a process of its own: workspace is measured then, and what the
-program holds. It is placed on one device, and on two by one cut along the model; then real ranks
-train on loopback. Predicted of the tensors is what `optimizer check` recomputes from the placement.
+Each model is profiled once, in a process of its own, which measures its workspace and the memory of
+the program. It is placed on one device, and on two by one cut along the model; then real ranks
+train on loopback. The prediction for tensors is what `optimizer check` recomputes from the
+placement.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from placewire.optimizer.published.reductions.topological import dfs_topo
 from tests.job.ranks import run_ranks
 from tests.placements import cluster_of, placement_of
 
-# (model, batch) under AdamW; the last two have so few tensors that a process's own pages show.
+# (model, batch), under AdamW. The last two have so few tensors that a process's own pages matter.
 CASES = (
     ("alexnet:training_step", 128),
     ("vgg16:training_step", 32),
@@ -37,13 +38,14 @@ CASES = (
 )
 STEPS = 5
 LIMIT_SECONDS = 1200.0
-# About what loopback carries: sends are over as soon as they are here.
+# About what loopback carries.
 RATE_BITS_PER_SECOND = 2e10
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Of tensors and of the program, in bytes; process: at any time, the capture included."""
+    """Bytes of the tensors (predicted, and measured in the steps) and of the program (both again);
+    process: the most at any time, the capture included."""
 
     predicted: int
     steps: int
@@ -96,25 +98,22 @@ def _rows(model: str, batch: int) -> Iterator[tuple[str, ...]]:
                 )  # fmt: skip
 
 
-def profiled(model: str, batch: int, folder: Path) -> OperatorGraph:
-    """In a process of its own: a capture leaves its traces in memory."""
+def profiled(
+    model: str, batch: int, folder: Path, options: Sequence[str] = ("--samples", "3")
+) -> OperatorGraph:
+    """The profile of a model, made in a process of its own: a capture leaves traces in memory."""
     out = folder / "graph.json.gz"
     command = [
-        sys.executable,
-        "-m",
-        "placewire.optimizer.commands.profile",
-        model,
-        "--batch",
-        str(batch),
-    ]
-    sampling = ["--samples", "3", "--out", str(out)]
-    subprocess.run([*command, *sampling], cwd=ROOT, check=True, capture_output=True)
+        sys.executable, "-m", "placewire.optimizer.commands.profile", model, "--batch", str(batch),
+        "--out", str(out), *options,
+    ]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return load_graph(out)
 
 
 def cut(graph: OperatorGraph, devices: int) -> Placement:
-    """Into as many stretches along the model, with as many bytes each; what must be together goes
-    with the first of it."""
+    """Cuts the model into so many stretches of equally many bytes. A co-location group goes with
+    the first of its operators."""
     cluster = cluster_of(devices, rate=RATE_BITS_PER_SECOND)
     size = graph.weight_bytes + graph.activation_bytes
     of_group: dict[int, str] = {}
@@ -130,7 +129,7 @@ def cut(graph: OperatorGraph, devices: int) -> Placement:
 
 
 def peaks(graph: OperatorGraph, placement: Placement) -> dict[str, int]:
-    """Predicted bytes of tensors by device."""
+    """The predicted bytes of tensors on each device."""
     facts = Facts(graph, placement)
     times = recompute_times(facts)
     assert times is not None
@@ -148,15 +147,11 @@ def measured(
     for rank in ranks:
         said = rank.finished
         assert said.step_memory_bytes is not None and said.program_memory_bytes is not None
-        found.append(
-            RankMemory(
-                predicted=predicted[rank.spec.device],
-                steps=said.step_memory_bytes,
-                predicted_program=int(graph.notes["program_bytes"]),
-                program=said.program_memory_bytes,
-                process=said.peak_memory_bytes,
-            )
-        )
+        found.append(RankMemory(
+            predicted=predicted[rank.spec.device], steps=said.step_memory_bytes,
+            predicted_program=int(graph.notes["program_bytes"]),
+            program=said.program_memory_bytes, process=said.peak_memory_bytes,
+        ))  # fmt: skip
     return found
 
 

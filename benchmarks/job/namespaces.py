@@ -1,7 +1,7 @@
-"""Servers as network namespaces, joined by one switch per rail; needs root, no Open vSwitch.
+"""Servers as network namespaces, joined by one switch per rail; needs root, but no Open vSwitch.
 
-Each NIC is a veth whose rate HTB keeps in both directions: where the server sends, and where the
-switch sends to it. Nothing classifies: this shows what ranks do with bare NICs.
+Each NIC is a veth whose rate HTB limits in both directions: where the server sends, and where the
+switch sends to it. Nothing classifies packets: ranks run on bare NICs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 _BURST_SECONDS = 0.005
@@ -25,12 +24,13 @@ def run(*command: str) -> str:
 
 
 class Namespaces:
-    """rates_bits_per_second: by rail and server, wire rates; None for a NIC that nothing limits.
+    """rates_bits_per_second: wire rates by rail and server; None for a NIC without a limit.
 
-    offloads: whether segments are left to the NIC, as real ones do it: HTB then sees large ones,
-    and the processor does a tenth of the work. Without, frames are of a real NIC's size.
+    offloads: whether the NIC cuts segments, as real NICs do: HTB then sees large ones, and the
+    processor does a tenth of the work. Without offloads, frames have the size of a real NIC's.
 
-    Server number k (from 1, in order) has address 10.77.R.k on NIC `nicRAIL`, R the rail's number.
+    Server number k (from 1, in order) has address 10.77.R.k on NIC `nicRAIL`; R is the rail's
+    number.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Namespaces:
         *,
         offloads: bool = False,
     ) -> None:
-        self._rates, self._offloads = rates_bits_per_second, offloads
+        self.rates, self._offloads = rates_bits_per_second, offloads
         self.servers = tuple(
             dict.fromkeys(s for rail in rates_bits_per_second.values() for s in rail)
         )
@@ -51,11 +51,11 @@ class Namespaces:
         return f"{self._prefix}{server}"
 
     def prefix(self, server: str) -> tuple[str, ...]:
-        """What a command is run by to run on that server."""
+        """The words before a command that make it run on this server."""
         return ("ip", "netns", "exec", self.name(server))
 
     def address(self, server: str, rail: str) -> str:
-        return f"10.77.{list(self._rates).index(rail)}.{self.servers.index(server) + 1}"
+        return f"10.77.{list(self.rates).index(rail)}.{self.servers.index(server) + 1}"
 
     def nic(self, rail: str) -> str:
         return f"nic{rail}"
@@ -66,7 +66,7 @@ class Namespaces:
                 run("ip", "netns", "add", name)
                 self._made.append(name)
                 run("ip", "-n", name, "link", "set", "lo", "up")
-            for rail, rates in self._rates.items():
+            for rail, rates in self.rates.items():
                 bridge = f"rail{rail}"
                 run("ip", "-n", self._switch, "link", "add", bridge, "type", "bridge")
                 run("ip", "-n", self._switch, "link", "set", bridge, "up")
@@ -77,16 +77,11 @@ class Namespaces:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._remove()
 
     def transmitted_bytes(self, server: str, rail: str) -> int:
-        """Frames with their headers, since the NIC was made."""
+        """The bytes of frames, headers included, that the NIC has sent since it was made."""
         shown = run("ip", "-n", self.name(server), "-s", "-j", "link", "show", self.nic(rail))
         (link,) = json.loads(shown)
         return int(link["stats64"]["tx"]["bytes"])
@@ -103,7 +98,7 @@ class Namespaces:
             "type", "veth", "peer", port, "netns", self._switch,
         )  # fmt: skip
         for namespace, end in () if self._offloads else ends:
-            # Frames of a real NIC's size, which the counters count and HTB shapes.
+            # Counters and HTB then see frames of a real NIC's size.
             run(
                 "ip", "netns", "exec", namespace,
                 "ethtool", "-K", end, "tx", "off", "tso", "off", "gso", "off", "gro", "off",

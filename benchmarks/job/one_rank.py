@@ -1,7 +1,7 @@
-"""Item 5: what the straight-line step of one rank costs beside eager PyTorch, and a capture's time.
+"""Item 5: the time of one rank's straight-line step beside eager PyTorch, and that of a capture.
 
-Each runs in a process of its own, as it would be run, on the same batch; they take turns step by
-step, so that a round's ratio is free of what else the machine does for longer than a step.
+Both steps run on the same batch, each in a process of its own as users run it. They take turns step
+by step, so that other work of the machine that lasts longer than a step slows both of a round.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 
 MODEL, BATCH, THREADS = "placewire.examples.models.alexnet:training_step", 128, 2
-# For as long and longer a process's idle threads keep looking for work, on cores of the other.
+# Before a turn: a process's idle threads look for work for a while, on cores that the other needs.
 PAUSE_SECONDS = 0.4
-# A rank's heap grows until it has a place for whatever a step asks for.
+# During the warm-up a rank's heap grows until it has a place for all that a step allocates.
 WARM_UP, ROUNDS = 20, 101
 OPTIMIZERS = {
     "SGD, momentum": OptimizerSpec(name="sgd", lr=0.01, options={"momentum": 0.9}),
@@ -67,8 +67,9 @@ def _speed() -> Table:
 
 
 def intervals(values: Sequence[float]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Where their distribution's median is with a probability of 95 %, whatever the distribution
-    (binomial, by its normal approximation); and the middle half of them."""
+    """Returns the interval that holds the median of the values' distribution with a probability of
+    95 %, whatever the distribution (binomial, by its normal approximation), and the interval of the
+    middle half of the values."""
     ordered, count = sorted(values), len(values)
     away = 1.96 * math.sqrt(count) / 2
     low = max(0, math.floor(count / 2 - away))
@@ -101,19 +102,17 @@ def _captures() -> Table:
 
 
 def _alone(function: Callable[..., Result], *arguments: object) -> Result:
-    """In a process of its own."""
+    """Runs a function in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def with_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float, float]:
-    """(seconds, processor seconds) of a capture."""
     return _timed(lambda: capture(model, batch, choice, seed=0))
 
 
 def without_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float, float]:
-    """(seconds, processor seconds) of a capture."""
     return _timed(lambda: capture_part(model, batch, choice, seed=0, wanted=(), others=False))
 
 
@@ -121,6 +120,7 @@ WAYS = {"with values": with_values, "without": without_values}
 
 
 def _timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Returns (seconds, processor seconds)."""
     began, worked = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - began, time.process_time() - worked
@@ -129,7 +129,7 @@ def _timed(work: Callable[[], object]) -> tuple[float, float]:
 def timed_rounds(
     model: str, batch: int, threads: int, optimizer: OptimizerSpec, rounds: int
 ) -> list[tuple[float, float]]:
-    """(eager seconds, one rank's seconds) of each round."""
+    """The (eager seconds, one rank's seconds) of each round."""
     asked = (model, str(batch), str(threads), optimizer.model_dump_json())
     with _Runner("eager", *asked) as eager, _Runner("placed", *asked) as placed:
         runners, found = (eager, placed), []
@@ -142,7 +142,7 @@ def timed_rounds(
 
 
 class _Runner:
-    """A process that takes turns."""
+    """A process of taking_turns.py."""
 
     def __init__(self, *words: str) -> None:
         self._process = subprocess.Popen(

@@ -1,13 +1,13 @@
-"""Item 3: predicted against measured steps, by replay over shaped links in a lab.
+"""Item 3: predicted steps against steps measured by replay over shaped links in a lab.
 
-Placements of every sharing, the best that a short search finds and random ones: the prediction must
-hold for bad placements too, or it could not tell good from bad.
+There are placements under every sharing: the best that a short search finds, and random ones. The
+prediction must hold for bad placements as well, or it could not tell good ones from bad ones.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from placewire.optimizer.profile.scale import with_total_seconds
 
 DEVICE = "rtx4080s"
 SETUP_LATENCY_SECONDS = 2e-3
-# What one device would take: long beside what two busy cores do late.
+# The step on one device: long beside the delays of two busy cores.
 STEP_SECONDS = 2.2
 MOVES = 4000
 STEPS = 5
@@ -81,13 +81,9 @@ CASES = (
 
 
 def tables(pictures: Path | None) -> Iterable[Table]:
-    yield table()
-
-
-def table() -> Table:
     placed = [placement(case) for case in CASES]
     jobs = [
-        Replay(case.name, GRAPHS[case.graph](), found, steps=STEPS)
+        Replay(case.name, graph_of(case.graph), found, steps=STEPS)
         for case, found in zip(CASES, placed, strict=True)
     ]
     rows, both = [], []
@@ -98,15 +94,13 @@ def table() -> Table:
         both.append((found.step_seconds, run.step_seconds))
         sent = sum(message.bytes for message in found.messages) / 1e6
         single = found.single_device_seconds or 0.0
-        rows.append(
-            [
-                case.name, str(len(found.operators)), str(len(found.messages)), f"{sent:.1f}",
-                f"{single:.3f}", f"{found.step_seconds:.3f}", f"{run.step_seconds:.3f}",
-                f"{error:+.1%}",
-            ]
-        )  # fmt: skip
+        rows.append([
+            case.name, str(len(found.operators)), str(len(found.messages)), f"{sent:.1f}",
+            f"{single:.3f}", f"{found.step_seconds:.3f}", f"{run.step_seconds:.3f}",
+            f"{error:+.1%}",
+        ])  # fmt: skip
     right, pairs = ordered(both)
-    return Table(
+    yield Table(
         title="3. Predicted and measured steps: replay over shaped links in a lab",
         columns=(
             "graph, servers x NICs, sharing, placement", "operators", "messages", "MB a step",
@@ -127,13 +121,13 @@ def table() -> Table:
 
 
 def ordered(both: list[tuple[float, float]]) -> tuple[int, int]:
-    """(pairs measured in the predicted order, pairs predicted more than APART apart)."""
+    """Returns (pairs measured in the predicted order, pairs predicted more than APART apart)."""
     apart = [(a, b) for a in both for b in both if b[0] > a[0] * (1 + APART)]
     return sum(b[1] > a[1] for a, b in apart), len(apart)
 
 
 def placement(case: Case) -> Placement:
-    graph = GRAPHS[case.graph]()
+    graph = graph_of(case.graph)
     cluster = lab_cluster(case.servers, case.nics, SETUP_LATENCY_SECONDS, DEVICE)
     problem = Problem(graph, cluster, case.sharing)
     if case.how == "best":
@@ -143,17 +137,14 @@ def placement(case: Case) -> Placement:
 
 
 def random_placement(problem: Problem, seed: int) -> Placement:
-    """A device for each operator, one per co-location key, and a random admissible order; rates by
-    the allocator."""
+    """A random device for each operator, one per co-location key, and a random admissible order;
+    the allocator gives the rates."""
     graph, choose = problem.graph, random.Random(seed)
     devices = len(problem.cluster.devices)
     of_key = [choose.randrange(devices) for _ in range(graph.operator_count)]
-    device = np.array(
-        [
-            of_key[key] if key >= 0 else choose.randrange(devices)
-            for key in graph.colocation.tolist()
-        ]
-    )
+    device = np.array([
+        of_key[key] if key >= 0 else choose.randrange(devices) for key in graph.colocation.tolist()
+    ])  # fmt: skip
     priority = np.array([choose.random() for _ in graph.ids])
     best = score(problem, Solution(device, priority, None))
     return assemble(
@@ -163,29 +154,21 @@ def random_placement(problem: Problem, seed: int) -> Placement:
 
 
 @cache
-def layered() -> OperatorGraph:
-    """A Transformer's training step, synthetic."""
-    graph = layered_training_graph(300, seed=0, width=32, batch=4, length=64)
-    return with_total_seconds(with_modelled_seconds(graph, (DEVICE,)), STEP_SECONDS)
+def graph_of(name: str) -> OperatorGraph:
+    """layered: a synthetic Transformer; gpt2: our small example, captured; random: random_graph."""
+    if name == "random":
+        return with_total_seconds(random_graph(), STEP_SECONDS)
+    made = captured("gpt2_small")
+    if name == "layered":
+        made = layered_training_graph(300, seed=0, width=32, batch=4, length=64)
+    return with_total_seconds(with_modelled_seconds(made, (DEVICE,)), STEP_SECONDS)
 
 
-@cache
-def gpt2() -> OperatorGraph:
-    """Our own example, small, as captured."""
-    return with_total_seconds(
-        with_modelled_seconds(captured("gpt2_small"), (DEVICE,)), STEP_SECONDS
-    )
-
-
-@cache
 def random_graph() -> OperatorGraph:
-    """60 operators in layers, each reading one to three earlier ones; 5 to 400 kB tensors."""
+    """60 operators, each reading one to three of the twelve before it; tensors of 5 to 400 kB."""
     choose = random.Random(1)
     names = [f"op{k}" for k in range(60)]
-    rows = [
-        OperatorRow(id=name, type="any", seconds={DEVICE: choose.uniform(0.2, 1.8)})
-        for name in names
-    ]
+    rows = [OperatorRow(name, "any", {DEVICE: choose.uniform(0.2, 1.8)}) for name in names]
     readers: dict[str, list[str]] = {name: [] for name in names}
     for k, name in enumerate(names[1:], start=1):
         earlier = names[max(0, k - 12) : k]
@@ -196,11 +179,4 @@ def random_graph() -> OperatorGraph:
         for name, found in readers.items()
         if found
     ]
-    return with_total_seconds(build_graph(rows, tensors), STEP_SECONDS)
-
-
-GRAPHS: dict[str, Callable[[], OperatorGraph]] = {
-    "layered": layered,
-    "random": random_graph,
-    "gpt2": gpt2,
-}
+    return build_graph(rows, tensors)

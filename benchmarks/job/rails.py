@@ -1,25 +1,34 @@
-"""2. Bytes sent against the plan, NIC counters, several NICs, send order, sockets.
+"""Item 2: bytes sent against the plan, NIC counters, several NICs, send order, sockets.
 
-Real ranks between namespaces whose NICs are limited by HTB in both directions, with nothing else on
-the machine. Needs root.
+Real ranks run between namespaces whose NICs HTB limits in both directions, with nothing else on the
+machine. This needs root.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job.bare_ranks import Sent, cluster_of, flows_got, greedy_flows, job_of, replay
+from benchmarks.job.bare_ranks import (
+    PAYLOAD,
+    Sent,
+    Told,
+    cluster_of,
+    flows_got,
+    greedy_flows,
+    job_of,
+    replay,
+)
 from benchmarks.job.namespaces import Namespaces
 from benchmarks.table import Table
 
 MBIT = 1e6
 BULK_BYTES = 6_000_000
 URGENT_AFTER_SECONDS = 0.05
-# Long enough that the urgent message decides when the step ends, whatever the bulk does.
+# So long that the urgent message decides when the step ends, however long the bulk takes.
 URGENT_THEN_SECONDS = 1.0
 NEIGHBOUR_SECONDS = 25
 
@@ -39,12 +48,12 @@ def nics(rates_mbit: Mapping[str, float], servers: int = 2) -> dict[str, dict[st
 
 
 def splits() -> Table:
-    rows = []
-    rates = nics({"a": 100, "b": 100})
-    with Namespaces(rates) as network:
-        for sharing in ("strict", "job"):
-            for a in (1.0, 0.5, 0.7):
-                rows.append(_split(network, rates, sharing, {"a": a, "b": 1 - a}))
+    with Namespaces(nics({"a": 100, "b": 100})) as network:
+        rows = [
+            _split(network, sharing, {"a": a, "b": 1 - a})
+            for sharing in ("strict", "job")
+            for a in (1.0, 0.5, 0.7)
+        ]
     return Table(
         "2. Bytes sent, by the plan, by the ranks and by the NICs' counters",
         ("sharing, split", "planned", "sent", "NIC a", "NIC b", "a off", "b off"),
@@ -56,20 +65,15 @@ def splits() -> Table:
     )
 
 
-def _split(
-    network: Namespaces,
-    rates: Mapping[str, Mapping[str, float]],
-    sharing: str,
-    shares: Mapping[str, float],
-) -> list[str]:
+def _split(network: Namespaces, sharing: str, shares: Mapping[str, float]) -> list[str]:
     steps = 3
-    graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
-    before = {rail: network.transmitted_bytes("s1", rail) for rail in rates}
-    told = replay(network, graph, placement, steps)
-    frames = {rail: network.transmitted_bytes("s1", rail) - before[rail] for rail in rates}
+    before = {rail: network.transmitted_bytes("s1", rail) for rail in network.rates}
+    told = _replayed(network, [Sent("x", BULK_BYTES)], shares, sharing, steps)
     planned, sent = steps * BULK_BYTES, sum(told.traffic.values())
     assert sent == planned, f"{sent} bytes were sent, {planned} planned"
-    payload = {rail: frames[rail] * 1448 / 1514 for rail in rates}
+    payload = {
+        rail: (network.transmitted_bytes("s1", rail) - before[rail]) * PAYLOAD for rail in before
+    }
     off = [
         f"{payload[rail] / (planned * share) - 1:+.1%}" if share else "-"
         for rail, share in shares.items()
@@ -87,13 +91,12 @@ def speed() -> Table:
     )
     rows, got = [], {}
     for name, rates_mbit, shares in cases:
-        rates = nics(rates_mbit)
-        with Namespaces(rates) as network:
+        with Namespaces(nics(rates_mbit)) as network:
             for sharing in ("strict", "job"):
-                got[name, sharing] = carried_mbit(network, rates, shares, sharing)
+                got[name, sharing] = carried_mbit(network, shares, sharing)
     for name, rates_mbit, _ in cases:
         both = [got[name, sharing] for sharing in ("strict", "job")]
-        limit = sum(rates_mbit.values()) * 1448 / 1514
+        limit = sum(rates_mbit.values()) * PAYLOAD
         rows.append([name, f"{limit:.1f}", *(f"{one:.1f}" for one in both)])
     ratios = [
         f"{sharing}: two NICs carry {got[cases[1][0], sharing] / got[cases[0][0], sharing]:.2f} "
@@ -109,6 +112,14 @@ def speed() -> Table:
     )
 
 
+def _replayed(
+    network: Namespaces, sent: Sequence[Sent], shares: Mapping[str, float], sharing: str,
+    steps: int, **spec: object,
+) -> Told:  # fmt: skip
+    graph, placement = job_of(cluster_of(network.rates), sent, shares, sharing)
+    return replay(network, graph, placement, steps, **spec)
+
+
 def carried_mbit(
     network: Namespaces,
     rates: Mapping[str, Mapping[str, float]],
@@ -116,27 +127,19 @@ def carried_mbit(
     sharing: str,
     **spec: Any,
 ) -> float:
-    graph, placement = job_of(cluster_of(rates), [Sent("x", BULK_BYTES)], shares, sharing)
-    told = replay(network, graph, placement, 5, **spec)
+    told = _replayed(network, [Sent("x", BULK_BYTES)], shares, sharing, 5, **spec)
     return BULK_BYTES * 8 / MBIT / statistics.median(told.step_seconds["s2"][1:])
 
 
 def send_order() -> Table:
     rows = []
-    rates = nics({"a": 100}, servers=3)
-    with Namespaces(rates) as network:
+    with Namespaces(nics({"a": 100}, servers=3)) as network:
         for to, where in (("s2", "the same receiver"), ("s3", "another receiver")):
             for size in (1_000, 1_000_000):
-                on, off = (
-                    delay_seconds(network, rates, to, size, order) for order in (True, False)
-                )
-                alone = size * 8 / (rates["a"]["s1"] * 1448 / 1514)
-                rows.append(
-                    [
-                        f"{size / 1e3:.0f} kB to {where}",
-                        *(f"{1e3 * x:.0f}" for x in (alone, off, on)),
-                    ]
-                )
+                on, off = (delay_seconds(network, to, size, order) for order in (True, False))
+                alone = size * 8 / (100 * MBIT * PAYLOAD)
+                times = (f"{1e3 * x:.0f}" for x in (alone, off, on))
+                rows.append([f"{size / 1e3:.0f} kB to {where}", *times])
     return Table(
         "2. Milliseconds until an urgent message behind a bulk of 6 MB has arrived",
         ("urgent message", "its bytes alone", "order off", "order on"),
@@ -145,31 +148,23 @@ def send_order() -> Table:
     )
 
 
-def delay_seconds(
-    network: Namespaces,
-    rates: Mapping[str, Mapping[str, float]],
-    to: str,
-    size_bytes: int,
-    urgent_first: bool,
-) -> float:
-    """How long after it was sent the urgent message was there."""
+def delay_seconds(network: Namespaces, to: str, size_bytes: int, urgent_first: bool) -> float:
+    """Seconds from when the urgent message was sent to its arrival."""
     sent = [
         Sent("bulk", BULK_BYTES, "s2", urgency=1),
         Sent("urgent", size_bytes, to, URGENT_AFTER_SECONDS, URGENT_THEN_SECONDS),
     ]
-    graph, placement = job_of(cluster_of(rates), sent, {"a": 1.0}, "job")
-    told = replay(network, graph, placement, 5, urgent_first=urgent_first)
+    told = _replayed(network, sent, {"a": 1.0}, "job", 5, urgent_first=urgent_first)
     step = statistics.median(told.step_seconds[to][1:])
     return step - URGENT_AFTER_SECONDS - URGENT_THEN_SECONDS
 
 
 def sockets() -> Table:
     rows = []
-    rates = nics({"a": 100}, servers=3)
     for count in (1, 2, 4, 8):
-        with Namespaces(rates) as network:
-            alone = carried_mbit(network, rates, {"a": 1.0}, "unshaped", sockets_per_rail=count)
-            beside, neighbour = _beside_a_neighbour(network, rates, count)
+        with Namespaces(nics({"a": 100}, servers=3)) as network:
+            alone = carried_mbit(network, {"a": 1.0}, "unshaped", sockets_per_rail=count)
+            beside, neighbour = _beside_a_neighbour(network, count)
         rows.append([str(count), f"{alone:.1f}", f"{beside:.1f}", f"{neighbour:.1f}"])
     return Table(
         "2. Connections of a pair on one NIC of 100 Mbit/s, unshaped: Mbit/s of payload",
@@ -179,18 +174,15 @@ def sockets() -> Table:
     )
 
 
-def _beside_a_neighbour(
-    network: Namespaces, rates: Mapping[str, Mapping[str, float]], count: int
-) -> tuple[float, float]:
-    """Mbit/s of (the job, the neighbour), both from s1, to s2 and s3."""
+def _beside_a_neighbour(network: Namespaces, count: int) -> tuple[float, float]:
+    """Mbit/s of (the job, from s1 to s2; the neighbour, from s1 to s3)."""
     size, flows = 1_000_000, greedy_flows(network, 8, NEIGHBOUR_SECONDS)
     try:
         time.sleep(2)
-        graph, placement = job_of(cluster_of(rates), [Sent("x", size)], {"a": 1.0}, "unshaped")
-        told = replay(network, graph, placement, 3, sockets_per_rail=count)
-        return size * 8 / MBIT / statistics.median(told.step_seconds["s2"]), (
-            flows_got(flows[-1]) / MBIT
-        )
+        sent = [Sent("x", size)]
+        told = _replayed(network, sent, {"a": 1.0}, "unshaped", 3, sockets_per_rail=count)
+        own = size * 8 / statistics.median(told.step_seconds["s2"])
+        return own / MBIT, flows_got(flows[-1]) / MBIT
     finally:
         for process in flows:
             process.kill()

@@ -1,9 +1,9 @@
-"""Random placements that keep the rules of one and no sense of speed: any of them must train alike.
+"""Random placements that keep all rules and make no sense: the training must be the same on each.
 
-Operators that share a device stay together. Everything else is drawn from the seed: the device of
-each operator (even seeds) or of each stretch of them (odd seeds), how devices lie in servers, the
-order of operators, the cut of each message over the rails, which messages are urgent, and whether
-the urgent leave first, in small chunks (`job` sharing), or in the order of the program.
+Operators that must share a device stay together. The seed decides everything else: the device of
+each operator (even seeds) or of each stretch of operators (odd seeds), how devices lie in servers,
+the order of operators, the cut of each message over the rails, the send order, and whether urgent
+messages leave first, in small chunks (`job` sharing), or in the order of the program.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from placewire.optimizer.placement import Message, Placement
 from tests.placements import DEVICE_TYPE, placement_of, random_devices
 
 MEMORY_BYTES = 1 << 33
-# So slow that chunks are as small as they ever are; nothing here waits for it.
+# So slow that chunks are as small as they can be; ranks on loopback do not wait for it.
 RATE_BITS_PER_SECOND = 2e7
 
 
 def random_placement(
     graph: OperatorGraph, devices: int, rails: Sequence[str], seed: int
 ) -> Placement:
-    """On so many devices, each with something to do."""
+    """A placement on so many devices, each with something to do."""
     choose = random.Random(seed)
     cluster = _cluster(choose, devices, rails)
     where = _stretches(graph, cluster, choose) if seed % 2 else random_devices(graph, cluster, seed)
     placement = placement_of(graph, cluster, where, order_seed=seed)
-    ranks = list(range(len(placement.messages)))
-    choose.shuffle(ranks)
+    orders = list(range(len(placement.messages)))
+    choose.shuffle(orders)
     messages = [
-        message.model_copy(update={"send_order": rank, "rails": _cut(choose, message, rails)})
-        for message, rank in zip(placement.messages, ranks, strict=True)
+        message.model_copy(update={"send_order": order, "rails": _cut(choose, message, rails)})
+        for message, order in zip(placement.messages, orders, strict=True)
     ]
     sharing = choose.choice(("strict", "job"))
     return placement.model_copy(update={"messages": tuple(messages), "sharing": sharing})
@@ -61,7 +61,7 @@ def _cluster(choose: random.Random, devices: int, rails: Sequence[str]) -> Clust
 
 
 def _stretches(graph: OperatorGraph, cluster: Cluster, choose: random.Random) -> dict[str, str]:
-    """Neighbours in the graph's order mostly together, as in a placement that is any good."""
+    """The devices of operators, most neighbours in the graph's order together, as is usual."""
     of_group: dict[int, str] = {}
     where: dict[str, str] = {}
     names = list(cluster.device_names)

@@ -1,9 +1,9 @@
 """Ranks on loopback, forked from a process that captured their step once.
 
-Each rank is a process of its own that runs `run_rank` (job/placed/runtime.py) once, over gloo, as a
-launched one does; only the capture is its parent's: its part of the model it makes itself.
-Afterwards it hands over every tensor that it holds. A run ends within its limit, whatever the ranks
-do.
+Each rank is a process of its own that runs `run_rank` (job/placed/runtime.py) once, over gloo, like
+a rank that was launched. It takes the capture from its parent, but makes its part of the model
+itself, and in the end hands over every tensor that it holds. A run ends within its limit, whatever
+the ranks do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -41,26 +40,25 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement, save_placement
 from tests.job.ranks import specs_on_loopback
 
-# Of a capture on a machine that does much else.
+# The limit of a capture on a machine that does much else.
 CAPTURE_SECONDS = 400.0
-# After one rank failed, the others need not wait for their own limits.
+# After a rank failed, the others get so long instead of their own limits.
 GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What is left of a job. failures: what ranks said, empty if all went well.
-
-    losses: of each step. tensors: parameters and buffers by operator id; optimizer state as the
-    update's id and torch's name, `update_x.exp_avg`.
-    """
+    """The outcome of a job. losses: of each step. tensors: parameters and buffers by operator id,
+    and optimizer state by the update's id and torch's name, `update_x.exp_avg`. failures: what
+    failed ranks said."""
 
     losses: tuple[float, ...]
     tensors: Mapping[str, torch.Tensor]
     failures: tuple[str, ...] = ()
 
     def differences(self, other: Trained) -> tuple[str, ...]:
-        """Names of what is not torch.equal, `loss` first; failures of either count."""
+        """The failures of either, `loss` if losses differ, and the names of tensors that are not
+        torch.equal."""
         found = [*self.failures, *other.failures]
         if self.losses != other.losses or not self.losses:
             found.append("loss")
@@ -74,9 +72,9 @@ class Trained:
 class RankPool:
     """One captured step; run() trains it under any placement. Close it, or use `with`.
 
-    graph: its operators. names: parameters' and buffers' in PyTorch, by operator id.
-    mutation: called in the capturing process before it captures; a function of a module.
-    Raises RuntimeError where the step cannot be captured.
+    graph: its operators. names: the names of parameters and buffers in PyTorch, by operator id.
+    mutation: a function of a module, called in the capturing process before it captures. Raises
+    RuntimeError where the step cannot be captured.
     """
 
     def __init__(
@@ -113,10 +111,8 @@ class RankPool:
         limit_seconds: float = 120.0,
         **options: Any,
     ) -> Trained:
-        """Fresh ranks from the initial parameters; options as in RankSpec.
-
-        mutation: called in every rank before it begins.
-        """
+        """Trains with new ranks from the initial parameters. mutation: called in every rank before
+        it begins. options: fields of RankSpec."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "placement.json"
             save_placement(placement, file)
@@ -136,12 +132,12 @@ class RankPool:
                 return self._connection.recv()
         except EOFError:
             self.close()
-            raise RuntimeError("the process that captured the step is gone") from None
+            raise RuntimeError("the process that captured the step has ended") from None
         self.close()
-        raise RuntimeError(f"no answer within {seconds:g} s")
+        raise RuntimeError(f"the capturing process gave no answer within {seconds:g} s")
 
     def close(self) -> None:
-        """Ends the capturing process and whatever ranks are left."""
+        """Ends the capturing process and all ranks that still run."""
         if self._process.pid is not None and self._process.is_alive():
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.join()
@@ -149,12 +145,7 @@ class RankPool:
     def __enter__(self) -> RankPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -162,21 +153,13 @@ def _collected(folder: Path, ranks: int, failures: tuple[str, ...]) -> Trained:
     losses: list[float] = []
     tensors: dict[str, torch.Tensor] = {}
     for rank in range(ranks):
-        if (file := _results(folder, rank)).exists():
+        if (file := folder / f"rank{rank}.pt").exists():
             found = torch.load(file)
             losses += found["losses"]
             if twice := tensors.keys() & found["tensors"].keys():
                 failures = (*failures, f"{min(twice)} is held by two ranks")
             tensors |= found["tensors"]
     return Trained(tuple(losses), tensors, failures)
-
-
-def _results(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.pt"
-
-
-def _said(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.err"
 
 
 def _serve(
@@ -187,7 +170,7 @@ def _serve(
     seed: int,
     mutation: Callable[[], None] | None,
 ) -> None:
-    """The capturing process: answers with the operators, then runs what it is asked for."""
+    """The capturing process: answers with the operators, then runs ranks whenever it is asked."""
     os.setpgrp()
     # Threads of torch would not survive the fork; ranks set their own number.
     torch.set_num_threads(1)
@@ -218,7 +201,7 @@ def _forked(
     seconds: float,
     mutation: Callable[[], None] | None,
 ) -> tuple[str, ...]:
-    """Runs one rank per specification; what went wrong."""
+    """Runs one rank per specification; returns what went wrong."""
     running = {_fork(spec, folder, mutation): spec.rank for spec in specs}
     failures: list[str] = []
     deadline = time.monotonic() + seconds
@@ -229,7 +212,8 @@ def _forked(
             continue
         rank = running.pop(pid)
         if status:
-            failures.append(f"rank {rank}: {_last_line(_said(folder, rank))}")
+            lines = (folder / f"rank{rank}.err").read_text().strip().splitlines()
+            failures.append(f"rank {rank}: {lines[-1] if lines else 'said nothing'}")
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
     for pid, rank in running.items():
         os.kill(pid, signal.SIGKILL)
@@ -238,22 +222,17 @@ def _forked(
     return tuple(failures)
 
 
-def _last_line(file: Path) -> str:
-    lines = file.read_text().strip().splitlines()
-    return lines[-1] if lines else "said nothing"
-
-
 def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> int:
     if pid := os.fork():
         return pid
     code = 1
     try:
-        descriptor = os.open(_said(folder, spec.rank), os.O_CREAT | os.O_WRONLY)
+        descriptor = os.open(folder / f"rank{spec.rank}.err", os.O_CREAT | os.O_WRONLY)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         if mutation is not None:
             mutation()
-        _run(spec, _results(folder, spec.rank))
+        _run(spec, folder / f"rank{spec.rank}.pt")
         code = 0
     except Exception:
         traceback.print_exc()
@@ -263,6 +242,7 @@ def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> 
 
 
 def _run(spec: RankSpec, results: Path) -> None:
+    """Runs a rank and writes its losses and tensors into the file `results`."""
     programs: list[RankProgram] = []
     lower = runtime.lower  # type: ignore[attr-defined]
 
@@ -284,7 +264,7 @@ def _run(spec: RankSpec, results: Path) -> None:
 
 
 def _held(program: RankProgram, steps: int) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by id, and what each update keeps after so many steps."""
+    """Parameters and buffers by id, and the state of each update after so many steps."""
     held = dict(program.held)
     for parameter, update in program.updates.items():
         name = parameter.replace("parameter_", "update_", 1)

@@ -1,7 +1,7 @@
-"""Replayed steps in a lab, kept so that a run can be taken up again.
+"""Replays steps in a lab; results are kept, so that a run can be taken up again.
 
-A result is kept under what decides it: the job, the placement, the graph, and the sources that
-carry it out. Without root, or while another lab of the name is up, nothing can be measured.
+A result is kept under what decides it: the job, the placement, the graph, and the sources that run
+it. Replays need root, and no other lab of this name.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from benchmarks.engine.measured import CACHE
 from benchmarks.report import ROOT
 from placewire.controller.lab import Lab, lab_down, lab_up
 from placewire.controller.plan.plan_file import parse_plan
-from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.cluster import Cluster, Device
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement, save_placement
 
 LAB = "replays"
-# A host that is not the job's, for neighbours.
+# A host for neighbours, which is not part of the job.
 HOST = "other"
-# A lab's switches are processes that take up every packet: two cores carry about 200 Mbit/s of
-# payload at once, and at higher rates steps are as long as the switches take.
+# A lab's switches are processes that handle every packet: two cores carry about 200 Mbit/s of
+# payload at once, and at higher rates steps would be as long as the switches take.
 NIC_RATE = "30Mbit"
-# What decides a measurement beside the job itself.
+# The sources that decide a measurement beside the job itself.
 _SOURCES = ("job", "agent/drivers", "controller/compile", "controller/lab", "benchmarks/job")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """graph has the times that its operators take in the lab, and placement is for it. neighbour:
-    directions of greedy flows at the first server, on each rail of its cluster. warm_up: steps that
-    do not count. spec: fields of RankSpec that differ."""
+    """A placement to replay. graph: with the times that its operators take in the lab. warm_up: the
+    first steps, which do not count. neighbour: the directions of greedy flows at the first server,
+    on each rail of its cluster. spec: fields of RankSpec that differ."""
 
     name: str
     graph: OperatorGraph
@@ -54,7 +54,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Replayed:
-    """neighbour: bits per second that it got, by direction."""
+    """neighbour: the bits per second that the neighbour got, by direction."""
 
     steps: tuple[float, ...]
     warm_up: int
@@ -65,30 +65,33 @@ class Replayed:
         return statistics.median(self.steps[self.warm_up :])
 
 
-def plan_document(servers: int, rails: int, *, host: bool = False) -> dict[str, Any]:
-    """The lab's plan; each job's is the same without the neighbour's host."""
+def plan_document(
+    servers: int, rails: int, *, name: str = LAB, host: bool = False, **nic: object
+) -> dict[str, Any]:
+    """The plan of a lab, or without the neighbours' host that of a job. nic: keys of each NIC that
+    differ."""
     names = [f"s{k + 1}" for k in range(servers)] + ([HOST] if host else [])
     return {
         "version": 1,
-        "name": LAB,
+        "name": name,
         "cluster": {
-            # Of the lab; placements say what they emulate.
+            # The lab's own; placements say what they emulate.
             "setup_latency": "0s",
             "intra_server_bandwidth": "10Gbit",
             "servers": [
                 {
-                    "name": name,
+                    "name": server,
                     "management": f"10.9.0.{k}",
                     "devices": [{"type": "any", "memory": "1GiB"}],
                     "nics": [
                         {
                             "name": f"nic{r}", "rail": chr(ord("a") + r), "rate": NIC_RATE,
-                            "address": f"10.7.{r}.{k}/24", "take_over": True,
+                            "address": f"10.7.{r}.{k}/24", "take_over": True, **nic,
                         }
                         for r in range(rails)
                     ],
                 }
-                for k, name in enumerate(names, start=1)
+                for k, server in enumerate(names, start=1)
             ],
         },
         "job": {"kind": "replay", "graph": "README.md", "steps": 1},
@@ -96,16 +99,14 @@ def plan_document(servers: int, rails: int, *, host: bool = False) -> dict[str, 
 
 
 def replayed(jobs: Sequence[Replay]) -> list[Replayed]:
-    """In their order; those without a kept result are run, in one lab that holds them all."""
-    files = [CACHE / f"replay-{_key(job)}.json" for job in jobs]
-    waiting = [(job, file) for job, file in zip(jobs, files, strict=True) if not file.exists()]
-    if waiting:
+    """The outcomes of these jobs; one lab runs all jobs that have no kept outcome."""
+    kept = [(job, CACHE / f"replay-{_key(job)}.json") for job in jobs]
+    if waiting := [(job, file) for job, file in kept if not file.exists()]:
         CACHE.mkdir(parents=True, exist_ok=True)
         _run(waiting)
-    found = [json.loads(file.read_text()) for file in files]
+    found = [(job, json.loads(file.read_text())) for job, file in kept]
     return [
-        Replayed(tuple(one["step_seconds"]), job.warm_up, one["neighbour"])
-        for job, one in zip(jobs, found, strict=True)
+        Replayed(tuple(one["step_seconds"]), job.warm_up, one["neighbour"]) for job, one in found
     ]
 
 
@@ -117,13 +118,9 @@ def _run(waiting: Sequence[tuple[Replay, Path]]) -> None:
         requests = [json.dumps(_request(job, servers)) for job, _ in waiting]
         command = [sys.executable, "-m", "benchmarks.job.in_lab", LAB]
         with subprocess.Popen(
-            lab.inside_controller(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=lab.environment,
-        ) as process:
+            lab.inside_controller(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, cwd=ROOT, env=lab.environment,
+        ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write("\n".join(requests) + "\n")
             process.stdin.close()
@@ -146,23 +143,19 @@ def _request(job: Replay, servers: int) -> dict[str, Any]:
     document = plan_document(len(cluster.servers), len(cluster.rails))
     document["network"] = {"sharing": job.placement.sharing, "floor": job.placement.floor}
     hosts = [f"10.7.{r}.{servers + 1}" for r in range(len(cluster.rails))]
+    neighbour = {"host": HOST, "server": "s1", "addresses": hosts, "directions": job.neighbour}
     return {
         "plan": document,
         "graph": str(kept_graph(job.graph)),
         "placement": str(placement),
         "spec": {"steps": job.steps, **job.spec},
-        "neighbour": {
-            "host": HOST, "server": "s1", "addresses": hosts, "directions": list(job.neighbour),
-        }
-        if job.neighbour
-        else None,
-    }  # fmt: skip
+        "neighbour": neighbour if job.neighbour else None,
+    }
 
 
 def kept_graph(graph: OperatorGraph) -> Path:
-    """Its file, by content."""
-    name = f"replay-{graph.structure_hash[:12]}-{graph.profile_digest[:12]}.json.gz"
-    file = CACHE / name
+    """The file of a graph, by content."""
+    file = CACHE / f"replay-{graph.structure_hash[:12]}-{graph.profile_digest[:12]}.json.gz"
     if not file.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         save_graph(graph, file)
@@ -171,7 +164,7 @@ def kept_graph(graph: OperatorGraph) -> Path:
 
 @contextmanager
 def lab_of(document: dict[str, Any]) -> Iterator[Lab]:
-    """Goes again however this ends, SIGTERM included."""
+    """A lab of this plan, which goes down however the block ends, SIGTERM included."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     lab = lab_up(parse_plan(document, "lab", ROOT), lambda text: None)
     try:
@@ -184,18 +177,9 @@ def lab_of(document: dict[str, Any]) -> Iterator[Lab]:
 def lab_cluster(servers: int, rails: int, setup_latency_seconds: float, device: str) -> Cluster:
     """The lab as the optimizer sees it, with this set-up latency and devices of this type."""
     cluster = parse_plan(plan_document(servers, rails), "lab", ROOT).payload_cluster
+    changed = {"devices": (Device(type=device, memory_bytes=2**34),)}
     return Cluster(
-        servers=tuple(
-            server.model_copy(
-                update={
-                    "devices": tuple(
-                        one.model_copy(update={"type": device, "memory_bytes": 2**34})
-                        for one in server.devices
-                    )
-                }
-            )
-            for server in cluster.servers
-        ),
+        servers=tuple(server.model_copy(update=changed) for server in cluster.servers),
         setup_latency_seconds=setup_latency_seconds,
         intra_server_bits_per_second=cluster.intra_server_bits_per_second,
     )

@@ -1,7 +1,7 @@
 """Item 8: an ordinary script of DistributedDataParallel, by torchrun and by `controller apply`.
 
-A lab's servers have two NICs. Plain, the script is told one of them, as gloo wants it; applied, it
-is the same script on a network that was shaped and measured.
+The servers of a lab have two NICs. torchrun gives the script one of them, as gloo needs it;
+applied, the same script runs on a network that was shaped and measured.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from benchmarks.report import ROOT
 from benchmarks.table import Table
 from placewire.controller.lab import find_lab
 
-# Large frames: a megabyte of small ones takes these cores three times as long to switch.
+LAB = "scripts"
+# Frames are large: a megabyte in small ones takes these cores three times as long to switch.
 NIC_RATE, MTU_BYTES, RAILS = "40Mbit", 9000, ("a", "b")
 SCRIPT = "examples/ddp.py"
-# Buckets of unequal size, several in a step.
+# With these, a step has several buckets of unequal size.
 ARGUMENTS = ("--steps", "24", "--width", "384", "--bucket-mb", "0.6", "--all-reduce-mb", "4")
 SERVERS = (2, 4)
 PORT = 29600
@@ -34,7 +35,7 @@ LIMIT_SECONDS = 400
 
 @dataclass(frozen=True)
 class Run:
-    """sent_bytes: by server and rail. Seconds: as the script's rank 0 says."""
+    """sent_bytes: by server and rail. Seconds: as rank 0 of the script says."""
 
     sent_bytes: Mapping[tuple[str, str], int]
     one_seconds: float
@@ -42,7 +43,7 @@ class Run:
     step_seconds: float
 
     def share(self, rail: str, *servers: str) -> float:
-        """Of what these servers sent."""
+        """The part on this rail of all that these servers sent."""
         own = {key: sent for key, sent in self.sent_bytes.items() if key[0] in servers}
         return sum(sent for (_, on), sent in own.items() if on == rail) / sum(own.values())
 
@@ -52,7 +53,7 @@ class Run:
 
     @property
     def worst_nic(self) -> float:
-        """How far the NIC that is farthest off is from an equal part of what its server sent."""
+        """The largest deviation of a NIC from an equal part of what its server sent."""
         equal = 1 / len(RAILS)
         return max(
             (self.share(rail, server) / equal - 1 for server in self.servers for rail in RAILS),
@@ -98,7 +99,7 @@ def _row(servers: int, how: str, run: Run) -> Sequence[str]:
 
 
 def _plain(plan: Path, servers: int) -> Run:
-    lab = find_lab(_NAME)
+    lab = find_lab(LAB)
     assert lab is not None
     before = _sent(lab, servers)
     command = [
@@ -109,16 +110,11 @@ def _plain(plan: Path, servers: int) -> Run:
     try:
         for k in range(servers):
             own = [*command, "--node-rank", str(k), SCRIPT, *ARGUMENTS]
-            started.append(
-                subprocess.Popen(
-                    lab.inside_server(f"s{k + 1}", own),
-                    cwd=ROOT,
-                    env={**lab.environment, "GLOO_SOCKET_IFNAME": "nic0", "OMP_NUM_THREADS": "1"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+            started.append(subprocess.Popen(
+                lab.inside_server(f"s{k + 1}", own), cwd=ROOT, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True,
+                env={**lab.environment, "GLOO_SOCKET_IFNAME": "nic0", "OMP_NUM_THREADS": "1"},
+            ))  # fmt: skip
         said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
     finally:
         for process in started:
@@ -131,7 +127,7 @@ def _plain(plan: Path, servers: int) -> Run:
 
 
 def _sent(lab: Any, servers: int) -> dict[tuple[str, str], int]:
-    """Bytes that each NIC has sent, by server and rail."""
+    """The bytes that each NIC has sent, by server and rail."""
     found = {}
     for server in (f"s{k + 1}" for k in range(servers)):
         shown = subprocess.run(
@@ -158,41 +154,20 @@ def _run(said: str, sent_bytes: Mapping[tuple[str, str], int]) -> Run:
     return Run(sent_bytes, float(one), float(several), late[len(late) // 2])
 
 
-_NAME = "scripts"
-
-
 def _written(folder: Path, servers: int) -> Path:
-    document = {
-        "version": 1,
-        "name": _NAME,
-        "cluster": {
-            "setup_latency": "500us",
-            "intra_server_bandwidth": "10Gbit",
-            "servers": [
-                {
-                    "name": f"s{k}",
-                    "management": f"10.9.0.{k}",
-                    "devices": [{"type": "cpu", "memory": "1GiB"}],
-                    "nics": [
-                        {
-                            "name": f"nic{r}", "rail": rail, "address": f"10.7.{r}.{k}/24",
-                            "rate": NIC_RATE, "mtu": MTU_BYTES, "take_over": True,
-                        }
-                        for r, rail in enumerate(RAILS)
-                    ],
-                }
-                for k in range(1, servers + 1)
-            ],
-        },
-        "job": {"kind": "torchrun", "script": SCRIPT, "arguments": list(ARGUMENTS)},
-    }  # fmt: skip
+    document = plan_document(servers, len(RAILS), name=LAB, rate=NIC_RATE, mtu=MTU_BYTES)
+    document["cluster"]["setup_latency"] = "500us"
+    for server in document["cluster"]["servers"]:
+        server["devices"][0]["type"] = "cpu"
+    document["job"] = {"kind": "torchrun", "script": SCRIPT, "arguments": list(ARGUMENTS)}
     file = folder / "scripts.yaml"
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     return file
 
 
 def _controller(*arguments: str) -> str:
-    """What it said. Raises RuntimeError with the last of it where it fails."""
+    """Runs a command of the controller; returns its output. Raises RuntimeError with the end of the
+    output where it fails."""
     command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -1,9 +1,9 @@
 """Item 4: every sharing of the network, each with its own best placement, replayed in a lab.
 
-A cluster of GPU servers in slow motion: the lab's NICs stand for fast ones, and one factor slows
-operators and p0 alike. Quiet, and with a neighbour that has nothing to do with the job: eight
-greedy flows from the first server on each of its NICs, and for some rows eight to it as well, which
-no queue of the job's servers keeps back.
+The lab is a cluster of GPU servers in slow motion: its NICs stand for fast ones, and one factor
+slows operators and p0 alike. Each row is measured quiet, and beside a neighbour that is not part of
+the job: eight greedy flows from the first server on each of its NICs. For some rows eight more flow
+to that server, which no queue of the job's servers holds back.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.engine.measured import Ask, Result, solve
-from benchmarks.engine.setting import DEVICE, captured_file, graph_of, layered_file
+from benchmarks.engine.setting import DEVICE, captured_file, layered_file
 from benchmarks.engine.sharings import neighbour_share
 from benchmarks.job.replays import Replay, Replayed, kept_graph, lab_cluster, replayed
 from benchmarks.table import Table
 from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.scale import with_scaled_seconds
 
 SERVERS, NICS = 4, 2
-# What the lab's NICs stand for, and what a message costs there.
+# The NICs for which the lab's stand, and what a message costs there.
 GIGABITS, SETUP_LATENCY_SECONDS = 10.0, 50e-6
 SHARINGS: tuple[SharingName, ...] = ("job", "guarantee", "strict", "even", "unshaped")
 SOLVE_SECONDS = 5.0
-# The first does not count; beside the neighbour two do not.
+# The first step does not count; beside the neighbour there is one more, and two do not count.
 STEPS = 3
 OUT, BOTH = ("out",), ("out", "in")
-# Of which rows it is measured what flows into the first server do.
+# The rows that are also measured with flows into the first server.
 WITH_FLOWS_IN: tuple[SharingName, ...] = ("job", "unshaped")
-
-
-Run = tuple[str, str]  # a row, or `off` for `job` without its order; how it is run
+# (a row, or `off` for `job` without its send order; how it is run)
+Run = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """quiet, busy: the best placement where the NICs are the job's alone, and beside the neighbour
-    (None: it uses no network)."""
+    """A row. quiet, busy: its best placement where the job has the NICs to itself, and beside the
+    neighbour; busy is None where the placement uses no network."""
 
     name: str
     quiet: Placement
@@ -49,17 +49,14 @@ class Variant:
 
 
 def tables(pictures: Path | None) -> Iterable[Table]:
-    for name, file in (
-        ("layered", layered_file(1500)),
-        ("BERT, batch 4", captured_file("bert_batch_4")),
-    ):
-        yield from graph_tables(name, file)
+    yield from graph_tables("layered", layered_file(1500))
+    yield from graph_tables("BERT, batch 4", captured_file("bert_batch_4"))
 
 
 def graph_tables(name: str, file: Path) -> tuple[Table, ...]:
     rate = lab_cluster(1, 1, 0.0, DEVICE).nic_rates[0, 0]
     scale = GIGABITS * 1e9 / float(rate)
-    slow = with_scaled_seconds(graph_of(file), scale)
+    slow = with_scaled_seconds(load_graph(file), scale)
     variants = _variants(kept_graph(slow), scale)
     jobs = _jobs(name, slow, variants)
     runs = dict(zip(jobs, replayed(list(jobs.values())), strict=True))
@@ -72,25 +69,19 @@ def graph_tables(name: str, file: Path) -> tuple[Table, ...]:
 
 def _variants(file: Path, scale: float) -> list[Variant]:
     """Every sharing, then one NIC unshaped, then one device."""
-    quiet, busy = (_solved(file, _cluster(scale, NICS, busy)) for busy in (False, True))
+
+    def solved(nics: int, busy: bool, sharing: str, seconds: float) -> Result:
+        return solve(Ask(file, _cluster(scale, nics, busy), "auto", sharing, time_limit=seconds))
+
+    quiet, busy = (solved(NICS, b, "auto", SOLVE_SECONDS * len(SHARINGS)) for b in (False, True))
     found = [Variant(s, quiet.placement_under(s), busy.placement_under(s)) for s in SHARINGS]
-    one = [
-        solve(
-            Ask(file, _cluster(scale, 1, busy), "auto", "unshaped", time_limit=SOLVE_SECONDS)
-        ).placement
-        for busy in (False, True)
-    ]
+    one = [solved(1, b, "unshaped", SOLVE_SECONDS).placement for b in (False, True)]
     single = solve(Ask(file, _cluster(scale, NICS, False), "single", "strict")).placement
     return [*found, Variant("one NIC", *one), Variant("one device", single, None)]
 
 
-def _solved(file: Path, cluster: Cluster) -> Result:
-    limit = SOLVE_SECONDS * len(SHARINGS)
-    return solve(Ask(file, cluster, "auto", "auto", time_limit=limit))
-
-
 def _cluster(scale: float, nics: int, busy: bool) -> Cluster:
-    """busy: the neighbour wants all of the first server's NICs."""
+    """busy: whether the neighbour wants all of the first server's NICs."""
     quiet = lab_cluster(SERVERS, nics, SETUP_LATENCY_SECONDS * scale, DEVICE)
     if not busy:
         return quiet
@@ -105,7 +96,7 @@ def _cluster(scale: float, nics: int, busy: bool) -> Cluster:
 
 
 def _jobs(name: str, graph: OperatorGraph, variants: list[Variant]) -> dict[Run, Replay]:
-    """By variant and how it is run; first what is quiet."""
+    """The replays by run; the quiet ones come first."""
     jobs: dict[Run, Replay] = {}
     for v in variants:
         jobs[v.name, "quiet"] = Replay(f"{name}, {v.name}, quiet", graph, v.quiet, STEPS)
@@ -184,12 +175,10 @@ def _order_table(name: str, job: Variant, runs: dict[Run, Replayed]) -> Table:
     for how, placement in (("quiet", job.quiet), ("neighbour", job.busy)):
         on, off = runs["job", how], runs["off", how]
         longer = off.step_seconds / on.step_seconds - 1
-        rows.append(
-            [
-                how, f"{placement.step_seconds:.3f}", f"{on.step_seconds:.3f}",
-                f"{off.step_seconds:.3f}", f"{longer:+.1%}",
-            ]
-        )  # fmt: skip
+        rows.append([
+            how, f"{placement.step_seconds:.3f}", f"{on.step_seconds:.3f}",
+            f"{off.step_seconds:.3f}", f"{longer:+.1%}",
+        ])  # fmt: skip
     return Table(
         title=f"4. Send order of `job`, on against off: {name}",
         columns=("", "predicted, s", "urgent first, s", "as they come, s", "longer by"),

@@ -1,7 +1,8 @@
-"""Item 5, Standard Evaluation: how far a step estimated from small batches is from what then ran.
+"""Item 5, Standard Evaluation: how far an estimate from small batches is from the step that ran.
 
-`controller evaluate` on devices that cannot hold the step alone. The deviations are those of
-Celeritas' Table 5, and of what ran placed against a direct profile of the same batch on one device.
+It runs `controller evaluate` on devices none of which can hold the step. The deviations are those
+of Celeritas' Table 5, and those of the placed step from a direct profile of the same batch on one
+device.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from placewire.optimizer.profile.recorded import Deviation, deviation
 from placewire.optimizer.profile.rough import held_bytes
 
 MIB = 1 << 20
-# Of each the memory is such that one device does not hold the step.
+# With these memories, no device holds its whole step.
 CASES = (
     Evaluation("placewire.examples.models.alexnet:training_step", 128, (16, 32, 64), 3, 300 * MIB),
     Evaluation("placewire.examples.models.vgg16:training_step", 32, (4, 8, 16), 3, 400 * MIB),

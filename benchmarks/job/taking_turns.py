@@ -1,8 +1,9 @@
-"""One training step, run whenever a line with its number comes in; answered with its seconds.
+"""Runs a training step for each line with its number, and answers with the seconds that it took.
 
     python -m benchmarks.job.taking_turns {eager,placed} MODEL BATCH THREADS OPTIMIZER
 
-eager: as plain PyTorch runs it. placed: as a job's only rank does, with the rank's allocator.
+eager: plain PyTorch runs the step. placed: it runs as in a job's only rank, with the rank's
+allocator.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(int(threads))
-    make = {"eager": _eager, "placed": _placed}[kind]
-    step = make(model, int(batch), OptimizerSpec.model_validate_json(optimizer))
+    step = {"eager": _eager, "placed": _placed}[kind](
+        model, int(batch), OptimizerSpec.model_validate_json(optimizer)
+    )
     gc.disable()
     for line in sys.stdin:
         began = time.perf_counter()

@@ -1,9 +1,9 @@
 """Item 3, real training: predicted and measured steps where every rank has a core of its own.
 
-Two namespaces joined by NICs that HTB limits, with the kernel's offloads: a lab's switches, and
-frames of 1500 bytes, would take their part of the two cores. These are profiled at once, as they
-will train. A machine's own speed moves by as much as a prediction may be off, within minutes, so
-profiles and trainings take turns, and their medians are compared.
+The servers are two namespaces joined by NICs that HTB limits, with the kernel's offloads: a lab's
+switches, or frames of 1500 bytes, would take part of the two cores. Both cores are profiled at the
+same time, as they will train. Within minutes a machine's own speed changes by as much as a
+prediction may be off, so profiles and trainings take turns, and their medians are compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORST_AIM = 0.15
 
 @dataclass(frozen=True)
 class Case:
-    """memory: of each device, too little for the whole model."""
+    """memory_bytes: the memory of each device, too little for the whole model."""
 
     model: str
     batch: int
@@ -53,7 +53,8 @@ class Case:
         return f"placewire.examples.models.{self.model}:training_step"
 
 
-# With two servers a NIC leads to one other: under each of these it is that one's.
+# With two servers, each NIC leads to one other server, which under each of these sharings has all
+# of it.
 CASES = (
     Case("alexnet", 128, 300 << 20, "strict"),
     Case("alexnet", 128, 300 << 20, "job"),
@@ -65,8 +66,8 @@ CASES = (
 
 @dataclass(frozen=True)
 class Trained:
-    """Seconds of this placement's step: as each profile predicts it, and as each turn of training
-    took in the median; in turn, from a profile to a profile."""
+    """Seconds of this placement's step: the prediction of each profile, and the median of each turn
+    of training. Profiles and turns alternate, and begin and end with a profile."""
 
     placement: Placement
     predictions: Sequence[float]
@@ -131,7 +132,7 @@ def _trained(case: Case) -> Trained:
         ask = Ask(kept_graph(graph), _cluster(case), "auto", case.sharing, time_limit=SOLVE_SECONDS)
         placement = solve(ask).placement
         if not placement.server_pairs:
-            raise RuntimeError(f"{case}: all on one server: this shows nothing")
+            raise RuntimeError(f"{case}: all operators are on one server, so nothing is sent")
         predictions, turns = [placement.step_seconds], []
         for turn in range(TURNS):
             told = replay(
@@ -146,21 +147,19 @@ def _trained(case: Case) -> Trained:
 
 
 def _profiled(case: Case, folder: Path) -> OperatorGraph:
-    """Every core at once, nothing kept from before."""
+    """Profiles all cores at the same time, with empty caches."""
     started = []
     for core, server in enumerate(SERVERS):
         own = folder / server
         own.mkdir(parents=True)
         words = [
             "taskset", "-c", str(core), sys.executable, "-m",
-            "placewire.optimizer.commands.profile",
-            case.path, "--batch", str(case.batch), "--device-type", _type(server),
-            "--optimizer", OPTIMIZER.model_dump_json(), "--cache", str(own / "cache"),
-            "--out", str(own / "graph.json.gz"),
+            "placewire.optimizer.commands.profile", case.path, "--batch", str(case.batch),
+            "--device-type", _type(server), "--optimizer", OPTIMIZER.model_dump_json(),
+            "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"),
         ]  # fmt: skip
-        started.append(
-            subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        )
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen(words, cwd=ROOT, **silent))
     statuses = [process.wait() for process in started]
     if any(statuses):
         raise RuntimeError(f"{case}: a profile failed")
@@ -173,21 +172,15 @@ def _type(server: str) -> str:
 
 def _cluster(case: Case) -> Cluster:
     nics = tuple(Nic(rail=rail, rate_bits_per_second=NIC_RATE * PAYLOAD) for rail in RAILS)
-    servers = tuple(
-        Server(
-            name=server,
-            devices=(Device(type=_type(server), memory_bytes=case.memory_bytes),),
-            nics=nics,
-        )
-        for server in SERVERS
-    )
+    devices = {s: Device(type=_type(s), memory_bytes=case.memory_bytes) for s in SERVERS}
+    servers = tuple(Server(name=s, devices=(devices[s],), nics=nics) for s in SERVERS)
     return Cluster(
         servers=servers, setup_latency_seconds=SETUP_SECONDS, intra_server_bits_per_second=1e10
     )
 
 
 def _step(graph: OperatorGraph, placement: Placement) -> float:
-    """Of the same placement, by another profile of the same step."""
+    """The step of this placement by another profile of the same model."""
     times = recompute_times(Facts(graph, placement))
     assert times is not None
     return times.step_seconds

@@ -1,18 +1,15 @@
-"""Every method of the catalogue on the same graphs and NICs; a run that was cut off goes on.
+"""Compares every method of the catalogue on the same graphs and NICs.
 
     python -m benchmarks.methods [--items 1 2 3] [--report FOLDER]
 
-1 every engine on every graph, and `auto` against them; 2 what each engine kept of its promises;
-3 what the papers claim, on our graphs. Rows are kept in $PLACEWIRE_BENCH_CACHE, or in
-~/.cache/placewire/bench. Item 1 takes over an hour on two cores that do nothing else, 3 half an
-hour. --report writes the tables into FOLDER/methods.md, with pictures.
+1 every engine on every graph, and `auto` against them; 2 which promises each engine kept; 3 what
+the papers claim, on our graphs. Rows are kept in $PLACEWIRE_BENCH_CACHE, or in
+~/.cache/placewire/bench, so that a run that was cut off goes on. Item 1 takes over an hour on two
+cores that do nothing else, 3 half an hour. --report writes the tables into FOLDER/methods.md, with
+pictures.
 """
 
 from __future__ import annotations
-
-import signal
-import sys
-from collections.abc import Mapping
 
 from benchmarks.report import run
 
@@ -22,11 +19,7 @@ HEAD = (
     "published graphs' own. Compare ratios; seconds\nare a machine's.\n"
 )
 
-# Modules of this package, by item.
-ITEMS: Mapping[int, tuple[str, ...]] = {1: ("grand",), 2: ("promises",), 3: ("claims",)}
-
+ITEMS = {1: ("grand.tables",), 2: ("promises.tables",), 3: ("claims.tables",)}
 
 if __name__ == "__main__":
-    assert __doc__ is not None
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     run("benchmarks.methods", __doc__, ITEMS, HEAD)

@@ -1,4 +1,4 @@
-"""Item 3: what the papers say of their methods, on our graphs, and whether it holds there."""
+"""Item 3: whether what the papers claim of their methods holds on our graphs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.engine.setting import captured_file, cluster, graph_of
+from benchmarks.engine.setting import GIGABITS, captured_file, cluster
 from benchmarks.methods.field import (
     CAPTURED,
-    GIGABITS,
     SERVERS,
     captured_graph,
     grand_cases,
@@ -17,6 +16,7 @@ from benchmarks.methods.field import (
     servers,
 )
 from benchmarks.table import Table, milliseconds
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.cases import Case, Method, meant_method
 from placewire.optimizer.published.comparison.ranking import seconds_until, step_of
@@ -27,9 +27,9 @@ SCHEMES: tuple[str, ...] = ("thesis", "colocrl", "placeto")
 SCHEME_LIMIT_SECONDS, COARSENING_LIMIT_SECONDS = 60.0, 60.0
 MOST_LOSS = 0.07
 METIS_SERVERS = (2, 4, 8)
-# The rules go by the types of captured operators.
+# GCOF's rules need the types of captured operators.
 COARSENED = ("mlp", "two_towers", "alexnet", "vgg16")
-# What takes as much of its time was stopped by it.
+# A search that took this part of its time limit was stopped by it.
 STOPPED = 0.8
 COARSENINGS: tuple[str, ...] = ("none", "gcof-eigen", "gcof-inductor")
 
@@ -43,7 +43,7 @@ def tables(pictures: Path | None) -> Iterator[Table]:
 
 
 def _verdict(claim: str, held: Sequence[bool]) -> str:
-    """held: of what can tell."""
+    """held: whether the claim holds, for each graph that can tell."""
     if not held:
         return f"{claim}: nothing here can tell."
     if all(held):
@@ -52,7 +52,7 @@ def _verdict(claim: str, held: Sequence[bool]) -> str:
 
 
 def _schemes() -> Table:
-    """Under the thesis' own model and on two servers, as its figure 5.4 has it."""
+    """The reductions under the thesis' own model and on two servers, as in its figure 5.4."""
     method = Method("thesis-p1", model="thesis", gap=0.10, time_limit_seconds=SCHEME_LIMIT_SECONDS)
     graphs = [captured_graph(name) for name in ("alexnet", "vgg16", "fnet", "bert")]
     rows, near, sooner = [], [], []
@@ -88,18 +88,14 @@ def _scheme_cell(row: Row) -> str:
 def _fusion() -> Table:
     rows, held = [], []
     for name in CAPTURED:
-        problem = Problem(graph_of(captured_file(name)), cluster(GIGABITS))
+        problem = Problem(load_graph(captured_file(name)), cluster(GIGABITS))
         found = reduction_report(problem, "celeritas")
         held.append(found.ccr_after < found.ccr_before)
-        rows.append(
-            [
-                name,
-                f"{found.operators_before} -> {found.operators_after}",
-                f"{found.ccr_before:.2f}",
-                f"{found.ccr_after:.2f}",
-                f"{found.ccr_before / found.ccr_after:.1f}" if found.ccr_after else "-",
-            ]
-        )
+        rows.append([
+            name, f"{found.operators_before} -> {found.operators_after}",
+            f"{found.ccr_before:.2f}", f"{found.ccr_after:.2f}",
+            f"{found.ccr_before / found.ccr_after:.1f}" if found.ccr_after else "-",
+        ])  # fmt: skip
     return Table(
         title="3. Celeritas, table 2: fusion cuts the communication-to-computing ratio",
         columns=("graph", "operators", "CCR before", "after", "times less"),
@@ -109,7 +105,7 @@ def _fusion() -> Table:
 
 
 def _random_walks() -> Table:
-    """From the rows of item 1."""
+    """auto against mcmc, in the rows of item 1."""
     rows, held = [], []
     found = {(row.graph, row.engine): row for row in rows_of(grand_cases())}
     for graph in dict.fromkeys(name for name, _ in found):
@@ -189,7 +185,7 @@ def _coarsening() -> Table:
 
 
 def _ended(row: Row) -> bool:
-    """By itself: within its gap."""
+    """Whether the search ended by itself, within its gap."""
     return row.outcome == "placed" and row.search_seconds < STOPPED * row.limit_seconds
 
 

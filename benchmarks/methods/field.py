@@ -1,4 +1,4 @@
-"""The graphs and clusters on which all methods are compared, and their rows."""
+"""The graphs and clusters on which all methods are compared, and the rows of their results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.engine.measured import CACHE
-from benchmarks.engine.setting import captured_file, cluster, graph_file
-from benchmarks.graphs import published
+from benchmarks.engine.setting import GIGABITS, captured_file, cluster, published_cases
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.published.comparison.cases import (
     Case,
@@ -21,11 +20,11 @@ from placewire.optimizer.published.comparison.cases import (
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.published.comparison.running import compare
 
-# Our captures, the small ones first; the published graphs come after them.
+# Our captures, the small ones first.
 CAPTURED = (
     "alexnet", "vgg16", "resnet50", "inception", "two_towers", "fnet", "bert", "gpt2",
 )  # fmt: skip
-SERVERS, NICS, GIGABITS = 4, 3, 20.0
+SERVERS, NICS = 4, 3
 LIMIT_SECONDS = 20.0
 
 
@@ -39,25 +38,23 @@ def captured_graph(name: str) -> ComparedGraph:
 
 
 def settings() -> Iterable[tuple[ComparedGraph, ComparedCluster]]:
-    """msr graphs run on four of their accelerators behind our NICs, Moirai's on their own links."""
+    """Our captures on our servers, then the published graphs."""
     for name in CAPTURED:
         yield captured_graph(name), servers(SERVERS)
-    for found in published():
-        name = found.name.removeprefix("throughput_").removeprefix("latency_")
-        on = ComparedCluster("its own devices", found.cluster)
-        if found.format == "msr":
-            memory = int(found.cluster.memory_bytes.max())
-            on = servers(SERVERS, device="accelerator", memory_bytes=memory)
-        yield read_graph(graph_file(found.graph), name), on
+    for case in published_cases():
+        name = case.name.removeprefix("throughput_").removeprefix("latency_")
+        on = _name(SERVERS) if case.cluster.rails else "its own devices"
+        yield read_graph(case.file, name), ComparedCluster(on, case.cluster)
 
 
 def grand_cases() -> list[Case]:
-    """Every engine, graph by graph; gap 0, so that a search takes the time that it has."""
+    """Every engine on every graph, graph by graph; searches take all their time, the gap being
+    0."""
     methods = [Method(engine, time_limit_seconds=LIMIT_SECONDS) for engine in ENGINES.names]
     return [case for graph, on in settings() for case in crossed([graph], [on], methods)]
 
 
 def rows_of(cases: Iterable[Case]) -> list[Row]:
-    """Solves what is not kept yet."""
+    """The rows of these cases; solves those that are not kept yet."""
     with RowsFile(CACHE / "methods" / "rows.jsonl") as file:
         return compare(cases, file, lambda line: print(line, file=sys.stderr, flush=True))

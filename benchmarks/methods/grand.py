@@ -1,4 +1,4 @@
-"""Item 1: every engine on every graph, and whether `auto` is the best and the soonest."""
+"""Item 1: every engine on every graph, and whether `auto` is the best and the first to be so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placewire.optimizer.published.comparison.ranking import (
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.rows import Row
 
-# Below this many operators a simple rule may well be as good, and is sooner.
+# For fewer operators a simple rule may well be as good as a search, and is sooner.
 LARGE = 1_000
 
 
@@ -32,30 +32,38 @@ def tables(pictures: Path | None) -> Iterator[Table]:
 
 
 def _against(found: list[Ranking], drawn: list[str]) -> Table:
-    rows, placed, best, soonest, large = [], 0, 0, 0, 0
-    notes = []
+    rows, notes, placed, best, soonest, large = [], [], 0, 0, 0, 0
     for ranking in found:
         auto = next(one for one in ranking.ranked if one.row.engine == "auto")
-        rivals = _rivals(ranking)
-        wins = auto.over_best is not None and auto.over_best <= 1 + TIE
-        slower = _sooner_than_auto(auto.row, rivals)
-        can = ranking.best_seconds is not None
+        near = [
+            one.row
+            for one in ranking.ranked
+            if one.over_best is not None and one.over_best <= 1 + TIE
+        ]
+        rivals, wins = [row for row in near if row is not auto.row], auto.row in near
+        sooner = [
+            rival
+            for rival in rivals
+            if (took := _until(auto.row, rival)) is None or took > rival.search_seconds
+        ]
+        can, is_large = ranking.best_seconds is not None, ranking.operators > LARGE
         placed += can
         best += wins
-        large += can and ranking.operators > LARGE
-        soonest += can and ranking.operators > LARGE and not slower
-        rows.append(
-            [
-                f"{ranking.graph} ({ranking.operators})",
-                "-" if ranking.best_seconds is None else milliseconds(ranking.best_seconds),
-                "-" if auto.over_best is None else f"{auto.over_best:.3f}",
-                "-" if auto.gap is None else f"{auto.gap:.1%}",
-                _rival(ranking, rivals),
-                _soon(auto.row, rivals),
-                _mark(wins, ranking.operators > LARGE and bool(slower)) if can else "no fit",
-            ]
-        )
-        notes += _why(ranking, wins, slower)
+        large += can and is_large
+        soonest += can and is_large and not sooner
+        first = min(rivals, key=lambda row: row.search_seconds, default=None)
+        took = _until(auto.row, auto.row if first is None else first)
+        late = is_large and bool(sooner)
+        mark = "no fit" if not can else "worse" if not wins else "later" if late else ""
+        rows.append([
+            f"{ranking.graph} ({ranking.operators})",
+            "-" if ranking.best_seconds is None else milliseconds(ranking.best_seconds),
+            "-" if auto.over_best is None else f"{auto.over_best:.3f}",
+            "-" if auto.gap is None else f"{auto.gap:.1%}",
+            "none" if first is None else f"{first.engine} {first.search_seconds:.1f}",
+            "-" if took is None else f"{took:.1f}", mark,
+        ])  # fmt: skip
+        notes += _why(ranking, auto.row, wins, sooner)
     told = (
         f"auto is the best or within {TIE:.0%} of it on {best} of the {placed} graphs that any "
         f"method places ({len(found)} were tried); of the "
@@ -73,55 +81,17 @@ def _against(found: list[Ranking], drawn: list[str]) -> Table:
     )
 
 
-def _rivals(ranking: Ranking) -> list[Row]:
-    """Other methods that end within a tie of the best."""
-    return [
-        one.row
-        for one in ranking.ranked
-        if one.row.engine != "auto" and one.over_best is not None and one.over_best <= 1 + TIE
-    ]
-
-
 def _until(auto: Row, rival: Row) -> float | None:
+    """When auto first knew a step as short as the rival's; None where it never did."""
     step = step_of(rival)
     return None if step is None else seconds_until(auto, step)
 
 
-def _sooner_than_auto(auto: Row, rivals: list[Row]) -> list[Row]:
-    """Of the rivals those that had ended before auto knew anything as short."""
-    return [
-        rival
-        for rival in rivals
-        if (took := _until(auto, rival)) is None or took > rival.search_seconds
-    ]
-
-
-def _rival(ranking: Ranking, rivals: list[Row]) -> str:
-    if not rivals:
-        return "none"
-    first = min(rivals, key=lambda row: row.search_seconds)
-    return f"{first.engine} {first.search_seconds:.1f}"
-
-
-def _soon(auto: Row, rivals: list[Row]) -> str:
-    step = step_of(auto)
-    if rivals:
-        took = _until(auto, min(rivals, key=lambda row: row.search_seconds))
-    else:
-        took = None if step is None else seconds_until(auto, step)
-    return "-" if took is None else f"{took:.1f}"
-
-
-def _mark(wins: bool, late: bool) -> str:
-    return "" if wins and not late else "worse" if not wins else "later"
-
-
-def _why(ranking: Ranking, wins: bool, sooner: list[Row]) -> list[str]:
-    """Of the rows that are marked, what stands behind it."""
+def _why(ranking: Ranking, auto: Row, wins: bool, sooner: list[Row]) -> list[str]:
+    """The reasons for a row's mark."""
     notes = []
     if not wins:
         if ranking.best_seconds is None:
-            auto = next(one.row for one in ranking.ranked if one.row.engine == "auto")
             notes.append(f"{ranking.graph}: no method places it. auto: {auto.why.split('. ')[0]}.")
         else:
             best = next(one.row for one in ranking.ranked if one.over_best == 1.0)
@@ -151,19 +121,15 @@ def _all(found: list[Ranking]) -> Table:
         for one in sorted(placed, key=lambda s: s.over_best or 0.0):
             row, step = one.row, step_of(one.row)
             assert step is not None and one.over_best is not None
-            rows.append(
-                [
-                    f"  {row.engine}",
-                    milliseconds(step),
-                    f"{one.over_best:.3f}",
-                    "-" if one.gap is None else f"{one.gap:.1%}",
-                    f"{'' if row.in_time else '!'}{row.search_seconds:.1f}",
-                    mebibytes(row.peak_memory_bytes),
-                ]
+            rows.append([
+                f"  {row.engine}", milliseconds(step), f"{one.over_best:.3f}",
+                "-" if one.gap is None else f"{one.gap:.1%}", *_cost(row),
+            ])  # fmt: skip
+        for row in (one.row for one in ranking.ranked if one.over_best is None):
+            number = reasons.number(
+                f"{row.engine} {row.why}", f"{row.graph}, {row.engine}: {row.why}"
             )
-        for one in ranking.ranked:
-            if one.over_best is None:
-                rows.append(_unplaced(one.row, reasons))
+            rows.append([f"  {row.engine}", f"{row.outcome} ({number})", "-", "-", *_cost(row)])
     return Table(
         title="1. Every method on every graph",
         columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB"),
@@ -177,10 +143,6 @@ def _all(found: list[Ranking]) -> Table:
     )
 
 
-def _unplaced(row: Row, reasons: Reasons) -> list[str]:
-    number = reasons.number(f"{row.engine} {row.why}", f"{row.graph}, {row.engine}: {row.why}")
+def _cost(row: Row) -> tuple[str, str]:
     late = "" if row.in_time else "!"
-    return [
-        f"  {row.engine}", f"{row.outcome} ({number})", "-", "-",
-        f"{late}{row.search_seconds:.1f}", mebibytes(row.peak_memory_bytes),
-    ]  # fmt: skip
+    return f"{late}{row.search_seconds:.1f}", mebibytes(row.peak_memory_bytes)

@@ -1,5 +1,6 @@
-"""Compiled inner loops of the simulator and of the annealer.
+"""Inner loops of the simulator, the search and the bounds, compiled by numba.
 
-Imported only inside functions: loading numba takes longer than most commands. Compiled code is
-kept beside these files, or in the user's cache folder where they cannot be written (compiled.py).
+Loading numba takes longer than most commands run, so commands import these modules late. Compiled
+code is kept beside these files, or in the user's cache folder where they cannot be written
+(compiled.py).
 """

@@ -1,8 +1,8 @@
-"""The one way a function is compiled here, typed so that callers keep their own types.
+"""The decorator that compiles every kernel; compiled code is kept from one run to the next.
 
-numba keeps compiled code from one run to the next, but looks only at the file of the function
-itself: with a callee changed in another file it would go on with the old one. So the code of each
-state of these sources has a folder of its own.
+numba decides from a function's own file whether its kept code is still good: after a change of a
+callee in another file it would run the old code. So each state of the sources has a folder of its
+own for compiled code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _keep_code_by_sources() -> None:
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    # The network model's constants are compiled in, and its loops run compiled too.
+    # Constants of the network model are compiled in, and one of its functions is compiled as well.
     beside = (*here.parent.glob("*/kernels/*.py"), *here.parent.glob("network/*.py"))
     for path in sorted({*here.rglob("*.py"), *beside}):
         digest.update(path.read_bytes())
@@ -40,8 +40,12 @@ def _keep_code_by_sources() -> None:
 
 
 def _keep_one_at_a_time() -> None:
-    """numba reads which versions of a function are kept, and writes what it read and its own: of
-    two processes that compile at once, one's would be lost, or both get the same file."""
+    """Makes processes that compile at the same time take turns at writing.
+
+    To keep a new version of a function, numba reads the list of kept versions and writes it back
+    with the new one: of two processes that do so at once, one would lose its version, or both would
+    use the same file for theirs.
+    """
     cache_file: Any = IndexDataCacheFile
     keep = cache_file.save
 
@@ -54,21 +58,19 @@ def _keep_one_at_a_time() -> None:
 
 
 def _load_numba_without_blas() -> None:
-    """Before it loads the first function numba looks for the BLAS of scipy.linalg, whose import
-    takes as long as all the rest. No function here multiplies matrices: for as long as numba looks,
-    the module cannot be found, and scipy is imported where it is needed."""
+    """Keeps numba from importing scipy.linalg, which takes as long as all its other imports.
+
+    numba imports that module for its BLAS before it loads the first function, and no function here
+    multiplies matrices. So the module is hidden while numba looks for it.
+    """
     wanted = "scipy.linalg.cython_blas"
     if wanted not in sys.modules:
         sys.modules[wanted] = cast(Any, None)
         try:
-            _refresh()
+            cpu_target.typing_context.refresh()
+            cpu_target.target_context.refresh()
         finally:
             del sys.modules[wanted]
-
-
-def _refresh() -> None:
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
 
 
 _keep_code_by_sources()
@@ -77,6 +79,9 @@ _load_numba_without_blas()
 
 
 def compiled(function: F) -> F:
-    """No fast-math: the same input must give the same bits on every machine. Threads may run at
-    once: no compiled function touches an object of Python."""
+    """Compiles a function and keeps its Python type for callers.
+
+    There is no fast-math: the same input must give the same bits on every machine. The global lock
+    is released, because no compiled function touches a Python object.
+    """
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))

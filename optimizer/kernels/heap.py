@@ -1,4 +1,4 @@
-"""A binary heap of (key, item) in a slice of two flat arrays: smallest key first, ties by item."""
+"""A binary heap of (key, item) in a slice of two flat arrays; smallest key first, then item."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placewire.optimizer.kernels.compiled import compiled
 
 @compiled
 def push(keys: FloatArray, items: IntArray, base: int, size: int, key: float, item: int) -> int:
-    """The slice begins at `base` and holds `size` entries; returns the new size."""
+    """Adds an entry to the slice that begins at `base` and holds `size`; returns the new size."""
     hole = size
     while hole > 0:
         parent = (hole - 1) // 2
@@ -25,7 +25,7 @@ def push(keys: FloatArray, items: IntArray, base: int, size: int, key: float, it
 
 @compiled
 def pop(keys: FloatArray, items: IntArray, base: int, size: int) -> int:
-    """Drops the first entry (read it before); returns the new size."""
+    """Drops the first entry, which the caller has read; returns the new size."""
     size -= 1
     key = keys[base + size]
     item = items[base + size]

@@ -1,4 +1,4 @@
-"""A problem as the compiled loops read it: plain contiguous arrays in one named tuple."""
+"""Turns a problem into what compiled loops can read: contiguous arrays in one named tuple."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
-from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits, widest_rates
+from placewire.optimizer.network.nics import nic_limits, widest_rates
 from placewire.optimizer.network.sharing import Discipline
-from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES, with_a_rail
+from placewire.optimizer.network.transfers import with_a_rail
 from placewire.optimizer.problem import Problem
 
-# How transfers meet, as the loops compare it.
+# Disciplines as integers, which compiled code can compare.
 NEVER_MEET, FIRST_COME = int(Discipline.NEVER_MEET), int(Discipline.FIRST_COME)
 MAX_MIN, LENDING = int(Discipline.MAX_MIN), int(Discipline.LENDING)
 MOST_URGENT = int(Discipline.MOST_URGENT)
-
-
 _KEPT = "_tables"
 
 
 class Tables(NamedTuple):
-    """n operators, m tensors, D devices, S servers, R rails (at least 1: an empty one is added).
+    """A problem of n operators, m tensors, D devices, S servers and R rails. R is at least 1: a
+    cluster without rails gets one that carries nothing.
 
     seconds float64[n, D]; topological int64[n]; bits float64[m] of each tensor; the three CSR pairs
-    of OperatorGraph; memory in bytes as float64; is_view bool[n]: the operator's output is somebody
-    else's storage; allocator int64[n]: at whose start an operator's storage appears; static_bytes
-    float64[n]: the operator's memory in the sum of thesis (3.2).
+    of OperatorGraph; memory in bytes as float64; is_view bool[n]: the operator's output lies in
+    another operator's storage; allocator int64[n]: the operator at whose start this operator's
+    storage appears; static_bytes float64[n]: the operator's memory in the sum of thesis (3.2).
 
-    discipline: one of the above. lends: decided rates are minimums with what may be borrowed on
-    top. nic_rates float64[S, R]: what the job may count on of each NIC. limit_groups int64[R, S, S,
-    K]: the groups of pairs that are limited together (network.nics.RateLimits); of each group,
-    float64[R, G], limit_capacity: what the job may count on, line_rates: what it carries,
-    neighbour_rates: what others want of it. worthwhile float64[S, S, R]: what a pair could have
-    alone on the rails that serve it. path_setup, path_rate float64[D, D]: what joins two devices
-    past the NICs; its messages queue where paths_queue. alone_setup, alone_rate float64[D, D]: a
-    transfer that meets no other, each pair at its widest rate. cuts_equally: a large message's
-    parts are equal. least_pair_fraction: the part of a NIC that each pair in use keeps.
+    discipline: one of the above. lends: decided rates are minimums, and pairs may borrow on top.
+    nic_rates float64[S, R]: what the job may count on of each NIC. limit_groups int64[R, S, S, K]:
+    the groups of pairs that are limited together (network.nics.RateLimits). For each group,
+    float64[R, G]: limit_capacity is what the job may count on, line_rates what the NIC carries,
+    neighbour_rates what others want of it. worthwhile float64[S, S, R]: what a pair could have
+    alone on the rails that serve it. path_setup, path_rate float64[D, D]: the path that joins two
+    devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
+    float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
+    parts of a large message are equal.
     """
 
     seconds: FloatArray
@@ -66,9 +65,7 @@ class Tables(NamedTuple):
     alone_setup: FloatArray
     alone_rate: FloatArray
     setup_seconds: float
-    cut_bits: float
     cuts_equally: bool
-    least_pair_fraction: float
     weight_bytes: FloatArray
     activation_bytes: FloatArray
     workspace_bytes: FloatArray
@@ -79,8 +76,11 @@ class Tables(NamedTuple):
 
 
 def view_operators(problem: Problem) -> BoolArray:
-    """bool[n]: allocates nothing and yet has an output of some size, so that it keeps alive what
-    its inputs stand on (the graph does not name the alias; this errs on the safe side)."""
+    """bool[n]: the operators that allocate nothing and yet have an output of some size.
+
+    The graph does not say which input such an output lies in. Each is taken to keep the storage of
+    all its inputs alive, which errs on the safe side.
+    """
     graph = problem.graph
     sized = np.zeros(graph.operator_count, dtype=np.bool_)
     sized[graph.tensor_producer[graph.tensor_bytes > 0]] = True
@@ -89,8 +89,8 @@ def view_operators(problem: Problem) -> BoolArray:
 
 
 def allocating_operators(problem: Problem) -> IntArray:
-    """int64[n]: the operator itself; for an item of a tuple, which is there as soon as the tuple,
-    whoever makes the tuple."""
+    """int64[n]: the operator itself, except for an item of a tuple: its storage is there as soon as
+    the tuple, so its allocator is the operator that makes the tuple."""
     graph = problem.graph
     allocator = np.arange(graph.operator_count)
     for i in np.flatnonzero(np.array(graph.types) == TUPLE_ITEM).tolist():
@@ -101,7 +101,7 @@ def allocating_operators(problem: Problem) -> IntArray:
 
 
 def tables_of(problem: Problem) -> Tables:
-    """They are made once for each problem, and read only."""
+    """Makes the tables of a problem once and keeps them with it; callers only read them."""
     if _KEPT not in problem.__dict__:
         problem.__dict__[_KEPT] = _made(problem)
     tables: Tables = problem.__dict__[_KEPT]
@@ -123,39 +123,24 @@ def _made(problem: Problem) -> Tables:
         return np.array(array, dtype=np.float64, order="C")
 
     return Tables(
-        seconds=floats(problem.seconds),
-        topological=integers(graph.topological_order),
-        producer=integers(graph.tensor_producer),
-        bits=floats(graph.tensor_bytes) * 8.0,
-        consumers_start=integers(graph.consumers_start),
-        consumers=integers(graph.consumers),
-        inputs_start=integers(inputs_start),
-        inputs=integers(inputs),
-        outputs_start=integers(outputs_start),
-        outputs=integers(outputs),
-        server=integers(cluster.server_of_device),
-        discipline=int(problem.discipline),
-        lends=problem.policy.discipline == LENDING,
-        nic_rates=floats(usable),
-        limit_groups=integers(limits.groups),
-        limit_capacity=floats(limits.capacity),
+        seconds=floats(problem.seconds), topological=integers(graph.topological_order),
+        producer=integers(graph.tensor_producer), bits=floats(graph.tensor_bytes) * 8.0,
+        consumers_start=integers(graph.consumers_start), consumers=integers(graph.consumers),
+        inputs_start=integers(inputs_start), inputs=integers(inputs),
+        outputs_start=integers(outputs_start), outputs=integers(outputs),
+        server=integers(cluster.server_of_device), discipline=int(problem.discipline),
+        lends=problem.policy.discipline == LENDING, nic_rates=floats(usable),
+        limit_groups=integers(limits.groups), limit_capacity=floats(limits.capacity),
         line_rates=floats(nic_limits(with_a_rail(cluster.nic_rates)).capacity),
         neighbour_rates=floats(nic_limits(with_a_rail(cluster.background)).capacity),
         worthwhile=floats(with_a_rail(problem.worthwhile_rates)),
-        path_setup=floats(paths.setup),
-        path_rate=floats(paths.rate),
+        path_setup=floats(paths.setup), path_rate=floats(paths.rate),
         paths_queue=problem.model == "contended",
-        alone_setup=floats(alone.setup),
-        alone_rate=floats(alone.rate),
-        setup_seconds=float(cluster.setup_latency_seconds),
-        cut_bits=CUT_THRESHOLD_BYTES * 8.0,
-        cuts_equally=problem.cuts_equally,
-        least_pair_fraction=LEAST_PAIR_FRACTION,
-        weight_bytes=floats(graph.weight_bytes),
-        activation_bytes=floats(graph.activation_bytes),
-        workspace_bytes=floats(graph.workspace_bytes),
-        is_view=view_operators(problem),
+        alone_setup=floats(alone.setup), alone_rate=floats(alone.rate),
+        setup_seconds=float(cluster.setup_latency_seconds), cuts_equally=problem.cuts_equally,
+        weight_bytes=floats(graph.weight_bytes), activation_bytes=floats(graph.activation_bytes),
+        workspace_bytes=floats(graph.workspace_bytes), is_view=view_operators(problem),
         allocator=integers(allocating_operators(problem)),
         static_bytes=floats(graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes),
         memory_bytes=floats(cluster.memory_bytes),
-    )
+    )  # fmt: skip

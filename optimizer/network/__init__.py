@@ -1,9 +1,10 @@
-"""What the network does with transfers: the one model that everything else reads.
+"""The model of the network: what NICs carry, and what concurrent transfers get of it.
 
-nics         what NICs carry, and which rates together stay within a limit
-transfers    what one transfer takes: paths past the NICs, cutting over rails
-sharing      what a sharing is asked, and the values that it answers with
-strict, even, guarantee, job, unshaped   one file for each sharing: everything that is special to it
+nics         what NICs carry, and which rates are limited together
+transfers    what one transfer takes: paths past the NICs, and how it is cut over the rails
+sharing      the methods that every sharing answers, and the values that it answers with
+strict, even, guarantee, job, unshaped   one file for each sharing, with all that is special to it
 sharings     the sharings by name
-traffic      bandwidth for a job that places itself
+traffic      rates in proportion to known traffic
+script_allocation   bandwidth for a job that places itself
 """

@@ -1,6 +1,6 @@
-"""Sharing `even`: as `strict`, with each NIC split evenly over the other servers on its rail.
+"""Sharing `even`: like `strict`, but each NIC is split evenly over the other servers on its rail.
 
-Nothing is decided: the rates follow from the cluster. Queues and promise are those of `strict`.
+Nothing is decided: the rates follow from the cluster. Queues and promises are those of `strict`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,4 @@ class Even(SharingPolicy):
         return even_rates(usable)
 
     def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
-        return even_rates(usable)
-
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
         return even_rates(usable)

@@ -1,10 +1,10 @@
 """Sharing `guarantee`: each pair of servers has a minimum on each rail, and may borrow above it.
 
 The minimums are the decision. What a receiver has to spare is lent to the pairs into it in
-proportion to their minimums, and is fixed beforehand (`lending_ceilings`), so that no receiver can
-be oversubscribed whatever the senders do. What a sender has left it lends equally, to each pair up
-to its ceiling. Queues: one for each destination, from its minimum to its ceiling. Promise: at least
-the minimum, at most the ceiling.
+proportion to their minimums. This fixes each pair's ceiling beforehand (`lending_ceilings`), so
+that no receiver can be oversubscribed whatever the senders do. What a sender has left is lent
+equally, to each pair up to its ceiling. Each destination has a queue from its pair's minimum to the
+ceiling. Promised is at least the minimum and at most the ceiling.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharing import Discipline, JobQueue, SharingPolicy
-from placewire.optimizer.network.traffic import concurrent_rates
 
 
 class Guarantee(SharingPolicy):
@@ -31,9 +30,6 @@ class Guarantee(SharingPolicy):
     def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
         assert decided is not None
         return lending_ceilings(usable, decided)
-
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
-        return concurrent_rates(usable, traffic)
 
     def queues(self, allocation: Allocation) -> tuple[JobQueue, ...]:
         cluster = allocation.cluster
@@ -56,10 +52,10 @@ class Guarantee(SharingPolicy):
 
 
 def lending_ceilings(nic_rates: FloatArray, minimums: FloatArray) -> FloatArray:
-    """float64[S, S, R]: what a pair has at most, from what each NIC carries float64[S, R] and the
-    pairs' minimums float64[S, S, R].
+    """float64[S, S, R]: the most that each pair gets, from what each NIC carries float64[S, R] and
+    the pairs' minimums float64[S, S, R].
 
-    These are plain loops, so that the search runs the same function compiled.
+    It is written in plain loops, so that the search can run it compiled.
     """
     servers, rails = nic_rates.shape
     highest = np.zeros((servers, servers, rails))

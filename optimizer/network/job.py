@@ -1,13 +1,15 @@
-"""Sharing `job`: one class for the whole job on each NIC, and no rates of pairs.
+"""Sharing `job`: one queue for the whole job on each NIC, and no rates of pairs.
 
 Each sender serves its most urgent message first, which is the one that the longest remaining path
-waits for; receivers share fairly between senders. A sender that its receiver holds back gives what
-it has left to its next most urgent message for another receiver. Queues: one for the job on every
-NIC that sends or receives, from the job's floor up to the whole NIC. Promise: from every NIC that
-sends, to one of its destinations, at least a fair share of the floors. The destinations are so
-chosen that as few senders as possible share a receiver; those that must are paced to their shares,
-because no queue divides what arrives: two that send all they can get what TCP gives them, and their
-full queue holds up the acknowledgements of what the receiver sends.
+waits for; receivers share fairly between senders. What a sender cannot use for a busy receiver goes
+to its next most urgent message for another receiver. Every NIC that sends or receives has a queue
+for the job, from the job's floor up to the whole NIC.
+
+Promised is, from every NIC that sends to one of its destinations, at least a fair share of the
+floors. The destinations are chosen so that as few senders as possible share a receiver. Senders
+that must share one are paced to their shares, because no queue divides what arrives: two that send
+as fast as they can get what TCP gives them, and their full queue holds up the acknowledgements of
+what the receiver sends.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.network.sharing import (
     Discipline,
     JobQueue,
@@ -38,22 +39,13 @@ class Job(SharingPolicy):
     sends_most_urgent_first = True
     why_this_rate = "no rate of its own: the most urgent message of a sender goes first"
 
-    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
-        return widest_rates(usable)
-
-    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> None:
-        return None
-
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> None:
-        return None
-
     def reserved_rates(self, cluster: Cluster, floor: float) -> FloatArray:
-        """The floor alone: what others leave is borrowed, and stays theirs to take."""
+        """The floor alone: what others leave is only borrowed, and they may take it back."""
         reserved: FloatArray = floor * cluster.nic_rates
         return reserved
 
     def queues(self, allocation: Allocation) -> tuple[JobQueue, ...]:
-        """A server that only receives has one as well: its acknowledgements must not wait for a
+        """A server that only receives has a queue as well: its acknowledgements must not wait for a
         neighbour."""
         sent = allocation.talks
         talks = sent | {(destination, source, rail) for source, destination, rail in sent}
@@ -84,8 +76,8 @@ class Job(SharingPolicy):
 
 
 def _on_a_rail(queue_of: Mapping[str, JobQueue]) -> list[PromisedRate]:
-    """From each sender of the rail to one destination. A receiver that several senders share
-    divides its own floor between them, to each at most the sender's."""
+    """The promises of one rail, from each of its senders to one destination. A receiver divides its
+    floor between the senders that share it, to each at most the sender's floor."""
     receiver = one_to_one({name: queue.destinations for name, queue in queue_of.items()})
     found = []
     for destination in dict.fromkeys(receiver.values()):
@@ -96,8 +88,9 @@ def _on_a_rail(queue_of: Mapping[str, JobQueue]) -> list[PromisedRate]:
 
 
 def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Each source's destination, out of its choices: as many different ones as there can be, and
-    for the sources that remain, where fewest arrive. A bipartite matching by augmenting paths."""
+    """Chooses each source's destination among its choices: as many different destinations as there
+    can be (a bipartite matching by augmenting paths), and for the other sources the choice at which
+    fewest arrive."""
     taken: dict[str, str] = {}
 
     def place(source: str, tried: set[str]) -> bool:
@@ -121,7 +114,7 @@ def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:
-    """The amount divided equally, to nobody more than its room."""
+    """Divides the amount equally, but gives no key more than its room."""
     shares: dict[Key, float] = {}
     left = max(amount, 0.0)
     for count, key in zip(range(len(room), 0, -1), sorted(room, key=room.__getitem__), strict=True):

@@ -1,6 +1,6 @@
 """What NICs carry, and which rates of pairs are limited together.
 
-S servers and R rails, in the cluster's order; all rates are payload bits per second.
+S servers and R rails stand in the cluster's order; all rates are payload bits per second.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.cluster import Cluster
 
-# Background traffic on a NIC is taken to be this many flows in each direction.
+# Background traffic on a NIC is modelled as this many flows in each direction.
 NEIGHBOUR_FLOWS = 8
-# Every used pair keeps this part of a NIC for the acknowledgements of the other direction.
+# Every pair in use keeps this part of a NIC, for the acknowledgements of the other direction.
 LEAST_PAIR_FRACTION = 0.02
 
 
 def usable_rates(cluster: Cluster, kept_fraction: float) -> FloatArray:
-    """float64[S, R]: what the job may count on of each NIC. That is what others leave, and at least
-    the part kept_fraction that the network keeps for the job."""
+    """float64[S, R]: what the job may count on of each NIC: what others leave, but at least
+    kept_fraction of it, which the network keeps for the job."""
     rates = cluster.nic_rates
     usable: FloatArray = np.maximum(rates - cluster.background, kept_fraction * rates)
     return usable
 
 
 def widest_rates(nic_rates: FloatArray) -> FloatArray:
-    """float64[S, S, R]: what each pair of servers gets on each rail when nobody else sends, from
+    """float64[S, S, R]: what each pair of servers gets on each rail when no other pair sends, from
     what each NIC carries float64[S, R]."""
     rates: FloatArray = np.minimum(nic_rates[:, None, :], nic_rates[None, :, :])
     rates[np.arange(len(rates)), np.arange(len(rates))] = 0.0
@@ -45,18 +45,19 @@ def even_rates(nic_rates: FloatArray) -> FloatArray:
 class RateLimits:
     """Groups of pairs whose rates on one rail together stay within a capacity.
 
-    Each NIC is two groups: what it transmits, and what it receives. Whoever sums rates asks here,
-    so that uplinks between switches can be further groups one day.
+    Each NIC is two groups: the pairs to which it transmits, and those from which it receives. All
+    code that sums rates goes through this class, so that uplinks between switches can be further
+    groups one day.
 
-    capacity float64[R, G]: bits per second of each group. groups int64[R, S, S, K]: the groups that
-    the transfers of a pair (source, destination) belong to, first the transmitting NIC.
+    capacity float64[R, G]: bits per second of each group. groups int64[R, S, S, K]: the groups of
+    each pair (source, destination), first that of the transmitting NIC.
     """
 
     capacity: FloatArray
     groups: IntArray
 
     def load(self, rates: FloatArray) -> FloatArray:
-        """float64[R, G]: the sum of rates float64[S, S, R] in each group."""
+        """float64[R, G]: the sum of the rates float64[S, S, R] in each group."""
         total = np.zeros_like(self.capacity)
         rail = np.arange(len(total))[:, None, None]
         for k in range(self.groups.shape[3]):
@@ -64,27 +65,27 @@ class RateLimits:
         return total
 
     def least(self, values: FloatArray, first: int = 0) -> FloatArray:
-        """float64[S, S, R]: the least of a pair's groups' values float64[R, G], from its group
-        number `first` on."""
+        """float64[S, S, R]: the least of the values float64[R, G] of each pair's groups, from its
+        group number `first` on."""
         rail = np.arange(len(values))[:, None, None, None]
         found: FloatArray = np.moveaxis(values[rail, self.groups[..., first:]].min(axis=3), 0, 2)
         return found
 
     def room(self, rates: FloatArray) -> FloatArray:
-        """float64[S, S, R]: by what factor each pair's rate float64[S, S, R] may grow, or below 1
-        must shrink, so that every group is within its capacity if all its pairs do the same; 1
+        """float64[S, S, R]: the factor by which each pair's rate float64[S, S, R] may grow (below
+        1: must shrink), so that every group is within its capacity if all its pairs do the same; 1
         where a group carries nothing."""
         load = self.load(rates)
         return self.least(np.divide(self.capacity, load, out=np.ones_like(load), where=load > 0))
 
     def within(self, rates: FloatArray) -> FloatArray:
-        """Rates float64[S, S, R] lowered as far as the limits demand."""
+        """The rates float64[S, S, R], lowered as far as the limits demand."""
         lowered: FloatArray = rates * np.minimum(self.room(rates), 1.0)
         return lowered
 
 
 def nic_limits(nic_rates: FloatArray, *, receiving: bool = True) -> RateLimits:
-    """The limits of NICs float64[S, R]. receiving: whether what a NIC receives is limited, too."""
+    """The limits of NICs float64[S, R]; receiving: whether they limit what a NIC receives, too."""
     servers, rails = nic_rates.shape
     groups = np.empty((rails, servers, servers, 2), dtype=np.int64)
     groups[..., 0] = np.arange(servers)[:, None]

@@ -1,4 +1,4 @@
-"""Bandwidth for a job that places itself: from how much each server sends to each other one."""
+"""Allocates bandwidth for a script that places itself, from the traffic between its servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 from pydantic import model_validator
 
 from placewire.frozen import Frozen
-from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 
-# By source and destination server, in any one unit.
+# Amounts by source and destination server, all in one unit, whichever it is.
 Traffic = Mapping[str, Mapping[str, float]]
 
 
@@ -50,7 +49,7 @@ class ScriptAllocation(Frozen):
 
 
 def load_allocation(path: Path) -> ScriptAllocation:
-    """Raises OSError, and ValueError where it is none."""
+    """Raises OSError, and ValueError where the file holds no allocation."""
     return ScriptAllocation.model_validate_json(path.read_bytes())
 
 
@@ -62,31 +61,21 @@ def even_traffic(cluster: Cluster) -> Traffic:
 def allocate(
     cluster: Cluster, traffic: Traffic, sharing: SharingName, floor: float
 ) -> ScriptAllocation:
-    """traffic: of servers of the cluster, no server to itself, no weight below 0. floor: the part
-    of each NIC that a shaped network keeps for the job."""
-    policy = SHARINGS[sharing]
+    """Allocates rates in proportion to traffic, as the sharing has them.
+
+    traffic: between servers of the cluster, none to itself, no weight below 0. floor: the part of
+    each NIC that a shaped network keeps for the job.
+    """
+    policy, names = SHARINGS[sharing], [server.name for server in cluster.servers]
     usable = usable_rates(cluster, policy.kept_fraction(floor))
-    rates = policy.rates_for_traffic(usable, _weights(cluster, traffic))
-    names = [server.name for server in cluster.servers]
-    return ScriptAllocation(
-        cluster=cluster,
-        sharing=sharing,
-        floor=floor,
-        traffic=traffic,
-        rates_bits_per_second=()
-        if rates is None
-        else tuple(
+    weights = np.array([[traffic.get(s, {}).get(t, 0.0) for t in names] for s in names])
+    rates = policy.rates_for_traffic(usable, weights)
+    rows: tuple[tuple[str, str, str, float], ...] = ()
+    if rates is not None:
+        rows = tuple(
             (names[s], names[t], cluster.rails[r], float(rates[s, t, r]))
             for s, t, r in np.argwhere(rates > 0).tolist()
-        ),
+        )
+    return ScriptAllocation(
+        cluster=cluster, sharing=sharing, floor=floor, traffic=traffic, rates_bits_per_second=rows
     )
-
-
-def _weights(cluster: Cluster, traffic: Traffic) -> FloatArray:
-    """float64[S, S]"""
-    index = {server.name: s for s, server in enumerate(cluster.servers)}
-    weights = np.zeros((len(index), len(index)))
-    for source, row in traffic.items():
-        for destination, weight in row.items():
-            weights[index[source], index[destination]] = weight
-    return weights

@@ -1,4 +1,4 @@
-"""The sharings by name. A new one is a file beside this one, a name in names.py and a row here."""
+"""The sharings by name. A new one needs a file here, a name in names.py and a row below."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sharing `strict`: each pair of servers has a rate of its own on each rail, which is its cap.
 
-The rates are the decision. Queues: one for each destination, whose minimum and maximum are the
-pair's rate. Promise: every pair's rate on every rail, no more and no less.
+The rates are the decision. Each destination has a queue whose minimum and maximum are the pair's
+rate. Promised is every pair's rate on every rail, no more and no less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.network.nics import even_rates
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
-from placewire.optimizer.network.traffic import concurrent_rates
 
 
 class Strict(SharingPolicy):
@@ -27,6 +26,3 @@ class Strict(SharingPolicy):
     def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
         assert decided is not None
         return decided
-
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray:
-        return concurrent_rates(usable, traffic)

@@ -1,4 +1,4 @@
-"""Rates in proportion to traffic that is known, as large as the NICs allow."""
+"""Rates in proportion to known traffic, as large as the NICs allow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from placewire.optimizer.arrays import FloatArray
 def concurrent_rates(usable: FloatArray, traffic: FloatArray) -> FloatArray:
     """float64[S, S, R], from what each NIC carries float64[S, R] and the traffic float64[S, S].
 
-    On each rail the pairs share one factor, at which the first NIC is full (the maximum concurrent
-    flow of one rail, whose paths are fixed), so that transfers that start together end together.
+    On each rail, all rates are the traffic times one factor, at which the first NIC is full. So
+    transfers that start together end together. (This is the maximum concurrent flow of one rail,
+    whose paths are fixed.)
     """
     both = (usable > 0)[:, None, :] & (usable > 0)[None, :, :]
     wanted = traffic[:, :, None] * both

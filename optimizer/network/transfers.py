@@ -1,6 +1,6 @@
 """What one transfer takes: paths past the NICs, and how a message is cut over the rails.
 
-D devices, S servers, R rails; all rates are payload bits per second.
+There are D devices, S servers and R rails; all rates are payload bits per second.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import Backend, Model
 
-# Below this size a message is not cut over several rails: it travels on one.
+# A smaller message is not cut over the rails, but travels on one.
 CUT_THRESHOLD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Paths:
-    """float64[D, D] each, by source and destination device: set-up seconds, and bits per second,
-    which are 0 where messages travel over the rails."""
+    """Set-up seconds and bits per second float64[D, D], by source and destination device; the rate
+    is 0 where messages travel over the rails."""
 
     setup: FloatArray
     rate: FloatArray
 
 
 def paths_past_the_nics(cluster: Cluster, model: Model) -> Paths:
-    """What joins two devices past the NICs: a link of their own, or their server.
+    """The paths that join two devices past the NICs: a link of their own, or their server.
 
-    Under `msr` every pair goes through host memory: an accelerator pays the tensor's transfer to
-    write it, and to read it; a CPU pays nothing (rate inf).
+    Under `msr` every tensor goes through host memory: an accelerator pays a transfer for writing it
+    and one for reading it; a CPU pays nothing (rate inf).
     """
     server = cluster.server_of_device
     if model == "msr":
@@ -48,8 +48,8 @@ def paths_past_the_nics(cluster: Cluster, model: Model) -> Paths:
 
 
 def alone(cluster: Cluster, past: Paths, rates: FloatArray, *, cuts_equally: bool) -> Paths:
-    """Of a transfer that meets no other, at these rates float64[S, S, R] where it travels over
-    rails."""
+    """Set-up and rate of a transfer that meets no other; over rails, at these rates float64[S, S,
+    R]."""
     server = cluster.server_of_device
     total = rates.sum(axis=2)
     if cuts_equally:
@@ -62,17 +62,16 @@ def alone(cluster: Cluster, past: Paths, rates: FloatArray, *, cuts_equally: boo
 
 
 def cuts_equally(backend: Backend, model: Model) -> bool:
-    """Whether a message is cut into equal parts; the thesis' model knows one rate per pair."""
+    """Whether a message is cut into equal parts; the thesis' model has one rate per pair."""
     return backend == "nccl" and model == "contended"
 
 
 def worthwhile_rates(widest: FloatArray, *, cuts_equally: bool) -> FloatArray:
-    """float64[S, S, R]: what each pair could have alone on the rails that serve it, from what it
-    could have on all of them.
+    """float64[S, S, R]: what each pair could have alone on the rails that serve it, 0 on others.
 
-    These are all rails, except where messages are cut equally: there the slowest part rules, and
-    the j fastest rails carry j times the j-th's rate, so that those beyond the best j are left out
-    (0).
+    widest: what it could have on each rail. All rails serve a pair unless messages are cut equally:
+    then the slowest part rules, and the j fastest rails carry j times the rate of the j-th, so that
+    only the best j serve it.
     """
     if not cuts_equally or not widest.shape[2]:
         return widest
@@ -84,6 +83,6 @@ def worthwhile_rates(widest: FloatArray, *, cuts_equally: bool) -> FloatArray:
 
 
 def with_a_rail(rates: FloatArray) -> FloatArray:
-    """Rates float64[..., R] with R at least 1, as the compiled loops count on; a rail of rate 0
-    carries nothing."""
+    """Rates float64[..., R] with R at least 1, on which the compiled loops rely: where there is no
+    rail, one of rate 0."""
     return rates if rates.shape[-1] else np.zeros((*rates.shape[:-1], 1))

@@ -1,8 +1,8 @@
-"""The one allocator of bandwidth: rates per (source server, destination server, rail).
+"""Allocates bandwidth for a placement: a rate per (source server, destination server, rail).
 
-For a placement and its orders the step time is a longest path whose transfers take p0 + bits * r
-with r = 1 / b: convex in b. The hyperbola is replaced by tangents from below, added where the
-answer needs them, so that each round is a linear program (rate_program.py).
+For a placement and its orders the step time is a longest path, on which a transfer takes p0 + bits
+* r with r = 1 / b, which is convex in b. rate_program.py replaces the hyperbola by tangents from
+below and adds more where the answer needs them, so that each round is a linear program.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.rate_program import best_rates
 from placewire.optimizer.simulation.simulate import Order, Timeline, simulate
 
-# With more messages than this the linear programs take minutes; rates by volume are used alone.
+# With more messages than this the linear programs take minutes and are left out.
 _MOST_MESSAGES = 2_000
 
 
 def used_pairs(problem: Problem, device: IntArray) -> list[tuple[int, int]]:
-    """Server pairs that exchange messages over rails, in order."""
+    """The pairs (source, destination) of servers that send messages over rails, sorted."""
     server = problem.cluster.server_of_device
     source, target, tensor = problem.graph.edges
     crossing = problem.paths.rate[device[source], device[target]] == 0
@@ -38,11 +38,10 @@ def used_pairs(problem: Problem, device: IntArray) -> list[tuple[int, int]]:
 
 
 def least_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
-    """float64[S, S, R]: what every used pair and its reverse direction must keep on the rails that
-    serve them.
+    """float64[S, S, R]: the rates that used pairs keep at least on the rails that serve them, in
+    both directions, because the reverse direction carries acknowledgements.
 
-    The reverse direction carries acknowledgements. Where many servers talk these rates together
-    take at most half of a NIC.
+    Together they take at most half of a NIC, however many servers talk.
     """
     worthwhile = problem.worthwhile_rates
     fraction = min(LEAST_PAIR_FRACTION, 0.5 / max(len(worthwhile) - 1, 1))
@@ -54,15 +53,15 @@ def least_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
 
 
 def starting_rates(problem: Problem, device: IntArray) -> FloatArray:
-    """float64[S, S, R]: admissible rates by volume, without a program."""
+    """float64[S, S, R]: admissible rates, by the rule of rates_by_volume instead of a program."""
     tables = tables_of(problem)
     rates = rates_by_volume(tables, device_traffic(tables, device))
     return rates[:, :, : len(problem.cluster.rails)]
 
 
 def equal_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
-    """float64[S, S, R]: what is left of each NIC above the least rates, split equally
-    over the pairs that use it."""
+    """float64[S, S, R]: the least rates, and what is left of each NIC split equally over the pairs
+    that use it."""
     least = least_rates(problem, used)
     mine = np.zeros_like(least, dtype=bool)
     for s, t in used:
@@ -80,13 +79,13 @@ def allocate(
     incumbent: FloatArray | None = None,
     until: float = math.inf,
 ) -> FloatArray:
-    """The best rates found for operators on device int64[n] run in this order, float64[S, S, R],
+    """float64[S, S, R]: the best rates found for operators on device int64[n] run in this order,
     before time.monotonic() is `until`.
 
-    Never worse in simulated step time than rates by volume, than the used pairs' equal rates, or
-    than the incumbent if one is given. Under guarantee sharing these are the minimums: the program
-    decides as if they were caps, and its answers are scored with what may be borrowed. All zero
-    where no two servers talk, and where two talk that have no rail in common.
+    Their simulated step is never longer than under rates by volume, under equal rates, or under the
+    incumbent if one is given. Under guarantee sharing the rates are the minimums: the program
+    treats them as caps, but its answers are scored with what may be borrowed. All rates are 0 where
+    no two servers talk, or where two that talk have no rail in common.
     """
     used = used_pairs(problem, device)
     servers, rails = problem.cluster.nic_rates.shape
@@ -95,31 +94,31 @@ def allocate(
         return np.zeros((servers, servers, rails))
     least = least_rates(problem, used)
 
-    def score(rates: FloatArray) -> tuple[float, Timeline]:
-        timeline = simulate(problem, device, order=order, rates=rates)
-        return timeline.step_seconds, timeline
+    def under(rates: FloatArray) -> Timeline:
+        return simulate(problem, device, order=order, rates=rates)
 
     starts = [starting_rates(problem, device), equal_rates(problem, used)]
     starts += [incumbent] if incumbent is not None else []
-    best = min(starts, key=lambda rates: score(rates)[0])
-    best_step, timeline = score(best)
-    # A small message's rail is its pair's fastest, which the program may change: hence two passes.
+    best = min(starts, key=lambda rates: under(rates).step_seconds)
+    timeline = under(best)
+    # A small message takes its pair's fastest rail. The program holds that rail fixed but may make
+    # another one the fastest: hence two passes.
     for _ in range(2 if len(timeline.messages) <= _MOST_MESSAGES else 0):
         solved = best_rates(problem, device, timeline, best, least, until)
         if solved is None:
             break
-        step_before = best_step
+        step_before = timeline.step_seconds
         for rates in (solved, spend_leftover(problem, solved)):
-            step, candidate = score(rates)
-            if step <= best_step:
-                best, best_step, timeline = rates, step, candidate
-        if best_step > step_before * (1 - 1e-4):
+            candidate = under(rates)
+            if candidate.step_seconds <= timeline.step_seconds:
+                best, timeline = rates, candidate
+        if timeline.step_seconds > step_before * (1 - 1e-4):
             break
     return best
 
 
 def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
-    """The same rates, scaled up pair by pair as far as the NICs allow."""
+    """The rates, raised pair by pair as far as the NICs allow."""
     for _ in range(4):
         grown = rates * np.maximum(problem.limits.room(rates), 1.0)
         rates = np.minimum(grown, problem.worthwhile_rates)
@@ -127,7 +126,7 @@ def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
 
 
 def _levelled(problem: Problem, rates: FloatArray) -> FloatArray:
-    """Where messages are cut equally, a pair's faster rails give up what its slowest cannot use."""
+    """The rates; where messages are cut equally, each pair has that of its slowest rail on all."""
     if problem.cuts_equally:
         rates = rates.copy()
         level_rails(rates)

@@ -1,12 +1,12 @@
 """The convex program of bandwidth for one placement with its orders (thesis, P2 with x fixed).
 
-Variables, scaled to about 1: the step; the start of each operator that sends or receives; the
-arrival of each message; the rate of each (source, destination, rail); and for each rate, or sum of
-a pair's rates, that a message waits for, its slowness y >= 1 / rate. That last, convex, row is kept
-as tangents, more of them in every round where the answer bends below the curve.
+Its variables, scaled to about 1, are the step; the start of each operator that sends or receives;
+the arrival of each message; the rate of each (source, destination, rail); and for each rate, or sum
+of a pair's rates, by which a message travels, its slowness y >= 1 / rate. This last row is convex
+and is replaced by tangents; each round adds some where the answer lies below the curve.
 
 Under `contended` the messages of a device pair queue in their known order. The pair's fastest rail
-carries a part of every message, so its queue is the one that decides; it is held fixed here. Under
+carries a part of every message, so its queue decides; which rail it is stays fixed here. Under
 `thesis` nothing queues, and only transmission is limited (3.7).
 """
 
@@ -16,7 +16,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,10 @@ def best_rates(
     least: FloatArray,
     until: float = math.inf,
 ) -> FloatArray | None:
-    """float64[S, S, R], not below the least rates and within every limit; None where the solver
-    finds nothing, or nothing before time.monotonic() is `until`.
+    """float64[S, S, R]: rates not below the least ones and within every limit; None where the
+    solver finds none before time.monotonic() is `until`.
 
-    timeline is of the placement as it stands under `rates`; its orders are kept.
+    timeline: the placement simulated under `rates`; its orders are kept.
     """
     program = _Program(problem, device, timeline, rates, least)
     values = program.solve(until)
@@ -54,44 +54,28 @@ def best_rates(
     found = least.copy()
     for key, variable in program.rate.items():
         found[key] = max(values[variable] * program.rate_unit, least[key])
-    # Takes off what the solver's tolerance put on top.
+    # The solver's tolerance may have let them exceed a limit.
     return problem.limits.within(found)
 
 
 @dataclass
-class _Rows:
-    """A x <= b, in coordinates."""
-
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    limit: list[float] = field(default_factory=list)
-
-    def add(self, terms: Terms, limit: float) -> None:
-        for column, value in terms:
-            self.row.append(len(self.limit))
-            self.column.append(column)
-            self.value.append(value)
-        self.limit.append(limit)
-
-
 class _Program:
-    def __init__(
-        self,
-        problem: Problem,
-        device: IntArray,
-        timeline: Timeline,
-        rates: FloatArray,
-        least: FloatArray,
-    ) -> None:
-        self.problem, self.device, self.timeline = problem, device, timeline
-        self.current, self.least = rates, least
+    """current: the rates under which the timeline was simulated."""
+
+    problem: Problem
+    device: IntArray
+    timeline: Timeline
+    current: FloatArray
+    least: FloatArray
+
+    def __post_init__(self) -> None:
+        problem, step = self.problem, self.timeline.step_seconds
         self.server = problem.cluster.server_of_device
-        step = timeline.step_seconds
         self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
         self.rate_unit = float(problem.usable_nic_rates.max())
         self.paths = problem.paths
-        self.rows = _Rows()
+        # The rows of A x <= b: the terms of A, and b.
+        self.rows: list[tuple[Terms, float]] = []
         self.variables = STEP + 1
         self.rate: dict[tuple[int, int, int], int] = {}
         self.slowness: dict[tuple[tuple[int, int, int], ...], int] = {}
@@ -106,11 +90,11 @@ class _Program:
         return self.variables - 1
 
     def _after(self, later: int, earlier: Terms, seconds: float) -> None:
-        self.rows.add([*earlier, (later, -1.0)], -seconds / self.time_unit)
+        self.rows.append(([*earlier, (later, -1.0)], -seconds / self.time_unit))
 
     def _rates(self) -> None:
-        """One variable per pair and rail that is used, and what each limit has left for them. Where
-        messages are cut equally, all rails that serve a pair have one variable in common."""
+        """Adds one variable per used pair and rail, and a row per limit with what it has left for
+        them. Where messages are cut equally, all rails that serve a pair share one variable."""
         widest, limits = self.problem.worthwhile_rates, self.problem.limits
         pairs = {
             (int(self.server[m.source]), int(self.server[m.destination]))
@@ -131,10 +115,11 @@ class _Program:
             fixed[key] = 0.0
         left = limits.capacity - limits.load(fixed)
         for (r, group), terms in members.items():
-            self.rows.add(terms, float(left[r, group]) / self.rate_unit)
+            self.rows.append((terms, float(left[r, group]) / self.rate_unit))
 
     def _operators(self) -> None:
-        """Between two operators that talk, a device's own sequence is a constant."""
+        """Adds the starts of operators that send or receive; what a device runs between two of them
+        takes constant time."""
         graph, seconds = self.problem.graph, self.problem.seconds
         source, target, _ = graph.edges
         crossing = self.device[source] != self.device[target]
@@ -154,7 +139,8 @@ class _Program:
         return float(self.problem.seconds[operator, self.device[operator]])
 
     def _orderings(self) -> None:
-        """Tensors of 0 bytes between devices: the consumer waits, nothing is sent."""
+        """Adds a row for each tensor of 0 bytes between devices: its consumer waits, but nothing is
+        sent."""
         graph = self.problem.graph
         source, target, tensor = graph.edges
         silent = (self.device[source] != self.device[target]) & (graph.tensor_bytes[tensor] == 0)
@@ -191,7 +177,7 @@ class _Program:
     def _duration(
         self, a: int, b: int, bits: float, in_use: Mapping[tuple[int, int], int]
     ) -> tuple[float, Terms]:
-        """(seconds that are fixed, terms in a slowness)"""
+        """Returns (fixed seconds of a message, its terms in slowness variables)."""
         if self.paths.rate[a, b] > 0:
             return float(self.paths.setup[a, b] + bits / self.paths.rate[a, b]), []
         s, t = int(self.server[a]), int(self.server[b])
@@ -208,10 +194,10 @@ class _Program:
         return self.problem.cluster.setup_latency_seconds, [(self.slowness[rails], scale)]
 
     def _tangent(self, rails: tuple[tuple[int, int, int], ...], at: float) -> None:
-        """1 / x touches 2 / at - x / at^2 at x = at, and lies above it everywhere else."""
+        """Adds the tangent of 1 / x at x = at, which is 2 / at - x / at^2, as a lower bound."""
         terms: Terms = [(self.slowness[rails], -1.0)]
         terms += [(self.rate[key], -1.0 / at**2) for key in rails]
-        self.rows.add(terms, -2.0 / at)
+        self.rows.append((terms, -2.0 / at))
 
     def solve(self, until: float) -> FloatArray | None:
         values: FloatArray | None = None
@@ -237,22 +223,21 @@ class _Program:
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
-        rows = self.rows
-        shape = (len(rows.limit), self.variables)
-        matrix = coo_array((rows.value, (rows.row, rows.column)), shape=shape).tocsr()
+        row = [k for k, (terms, _) in enumerate(self.rows) for _ in terms]
+        column, value = zip(*(term for terms, _ in self.rows for term in terms), strict=True)
+        shape = (len(self.rows), self.variables)
+        matrix = coo_array((value, (row, column)), shape=shape).tocsr()
         objective = np.zeros(self.variables)
         objective[STEP] = 1.0
         low, high = np.zeros(self.variables), np.full(self.variables, np.inf)
-        widest = self.problem.worthwhile_rates  # the thesis' model limits no sum at a receiver
+        # An upper bound for each rate, because the thesis' model limits no sum at a receiver.
+        widest = self.problem.worthwhile_rates
         for key, variable in self.rate.items():
             low[variable] = self.least[key] / self.rate_unit
             high[variable] = min(high[variable], widest[key] / self.rate_unit)
         result: Any = linprog(
-            objective,
-            A_ub=matrix,
-            b_ub=np.array(rows.limit),
-            bounds=np.stack([low, high], axis=1),
-            method="highs",
+            objective, A_ub=matrix, b_ub=np.array([limit for _, limit in self.rows]),
+            bounds=np.stack([low, high], axis=1), method="highs",
             options={"time_limit": left} if math.isfinite(left) else {},
-        )
+        )  # fmt: skip
         return np.asarray(result.x, dtype=np.float64) if result.status == 0 else None

@@ -1,4 +1,4 @@
-"""Reductions in a row, and by name."""
+"""Applies reductions one after the other, or one by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
 
 def apply_chain(problem: Problem, reductions: Sequence[Callable[[Problem], Reduced]]) -> Reduced:
-    """All of them, one on the other's result; undo runs them back in reverse."""
+    """Applies each reduction to the result of the one before; undo goes back through all of
+    them."""
     undos: list[Undo] = []
     for reduce in reductions:
         problem, undo = reduce(problem)
@@ -28,10 +29,11 @@ def apply_chain(problem: Problem, reductions: Sequence[Callable[[Problem], Reduc
 
 
 def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
-    """The reduced problem, its undo, and what was done in words ("none" where nothing was).
+    """Returns the reduced problem, its undo, and what was done in words ("none" for nothing).
 
-    Groups that a reduction ties and does not fuse are co-location keys of the reduced graph. Raises
-    UnknownMethodError, and ReductionRefusedError where the reduction does not take the problem.
+    Groups of operators that a reduction ties but does not fuse are co-location keys of the reduced
+    graph. Raises UnknownMethodError, and ReductionRefusedError where the reduction does not take
+    the problem.
     """
     reduction = REDUCTIONS.load(name)
     if (refusal := reduction.accepts(problem)) is not None:
@@ -45,8 +47,11 @@ def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
 
 
 def unchanged(problem: Problem, reduced: Problem) -> bool:
-    """Whether nothing was fused, and nothing tied that was not tied before: what is tied only
-    grows, so that as many co-location groups and operators outside any are the same ones."""
+    """Whether the reduction neither fused nor tied any operators.
+
+    A reduction never unties operators, so as many units (co-location groups, and operators outside
+    any) as before are the same units.
+    """
 
     def sizes(one: Problem) -> tuple[int, int]:
         return one.graph.operator_count, int(units_of(one.graph.colocation).max(initial=-1))

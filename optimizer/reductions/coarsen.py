@@ -1,4 +1,4 @@
-"""A graph made smaller by degrees, for a search on several levels."""
+"""Makes a graph smaller to a given size, coarser by as little as that takes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph, operator_delay
 
-# No node is to weigh more than this many equal parts of the step at first, …
-_EVEN_PARTS = 2.0
-# … and the critical path is to grow by no more than this part. Both limits rise by these factors
-# after a pass that merged fewer than one node in _FEW.
-_SLACK = 0.01
-_WEIGHT_FACTOR, _SLACK_FACTOR = 2.0**0.5, 2.0
-_FEW = 50
+# At first no node takes longer than this many equal parts of the step, and the critical path grows
+# by no more than this fraction.
+_EVEN_PARTS, _SLACK = 2.0, 0.01
+# Both limits rise by these factors after a pass that merged fewer than one node in _FEW.
+_WEIGHT_FACTOR, _SLACK_FACTOR, _FEW = 2.0**0.5, 2.0, 50
 
 
 def reduce_to(problem: Problem, target_operators: int) -> Reduced:
-    """About that many operators, coarser by as little as that takes.
+    """Merges operators until about so many are left.
 
-    First chains and operators without cost (Algorithm 1 with alpha 0). Then passes over all edges,
-    those of most bytes first, and over pairs with a common neighbour: two nodes become one where
-    that makes no cycle, no node too heavy beside an equal part of the step, and no path too long
-    beside the critical one; both limits rise as slowly as the target allows. Operators of two
-    co-location keys may become one within the same limit of weight: then the two keys do. Merging
-    stops as soon as the target is met; where memory, unlike devices or missing edges forbid to
-    merge on, more operators are left. Raises ValueError for a target below 1.
+    First it merges chains and operators without cost (Algorithm 1 with alpha 0). Then it makes
+    passes over all edges, those of most bytes first, and over pairs with a common neighbour: two
+    nodes become one where that makes no cycle, no node that is too long beside an equal part of the
+    step, and no path that is too long beside the critical one. Both limits rise as slowly as the
+    target allows. Operators of two co-location keys may become one within the same limits, which
+    joins the keys. Where memory, unlike devices or missing edges forbid further merges, more
+    operators are left. Raises ValueError for a target below 1.
     """
     from placewire.optimizer.kernels.graphs import fusing
     from placewire.optimizer.kernels.graphs.coarsening import coarsen, critical_path

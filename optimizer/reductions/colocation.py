@@ -1,7 +1,7 @@
-"""Operators of one co-location key become one operator, where that makes no cycle.
+"""Merges the operators of each co-location key, where that makes no cycle.
 
-A parameter and its update enclose the whole step between them, so they stay two operators; the
-engines move them together.
+A parameter and its update stay two operators, because the whole step lies between them; the engines
+move them together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def merge_colocated(problem: Problem) -> Reduced:
 
 
 def merged_by_key(problem: Problem, colocation: IntArray) -> IntArray:
-    """int64[n]: the operator into which each was merged, among those of its key int64[n]."""
+    """int64[n]: the operator into which each was merged; colocation int64[n] are the keys."""
     from placewire.optimizer.kernels.graphs import fusing
 
     graph = MergingGraph(problem, colocation)

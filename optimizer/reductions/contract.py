@@ -1,4 +1,4 @@
-"""Groups of operators become operators: what every reduction ends with."""
+"""Turns groups of operators into operators: the last step of every reduction."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.reductions.merging import binding_keys
+from placewire.optimizer.reductions.merging import binding_keys, recorded_position
 
-# (device int64[small], priority float64[small]) -> the same for the operators of the large problem
+# Turns (device int64[small], priority float64[small]) of the small problem into those of the large.
 Undo = Callable[[IntArray, FloatArray], tuple[IntArray, FloatArray]]
 Reduced = tuple[Problem, Undo]
 
 
 def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None = None) -> Reduced:
-    """One operator per group; group_of int64[n] holds any labels.
+    """Makes one operator of each group; group_of int64[n] holds any labels.
 
-    Times, weights and activations add up, workspace is the largest. A tensor that leaves its group
-    stays a tensor of its own, so that parallel edges sum distinct tensors and each is sent once;
-    one that does not leave disappears. colocation int64[n] replaces the graph's keys if given; a
-    group may hold one key of several operators at most. Raises GraphError where the groups make a
-    cycle.
+    Seconds, weights and activations add up; workspace is the largest. A tensor that leaves its
+    group stays a tensor of its own, so that distinct tensors between two groups add up and each is
+    sent once; a tensor that does not leave disappears. colocation int64[n] replaces the graph's
+    keys if given; no group may hold two keys of several operators each. Raises GraphError where the
+    groups make a cycle.
     """
     graph = problem.graph
     labels, first, group = np.unique(group_of, return_index=True, return_inverse=True)
@@ -46,29 +46,20 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
     producers, sizes, starts, consumers = _tensors_between(graph, group, count)
     small = replace(
         graph,
-        ids=tuple(graph.ids[i] for i in first.tolist()),
-        types=tuple(graph.types[i] for i in first.tolist()),
-        signatures=("",) * count,
-        modules=tuple(graph.modules[i] for i in first.tolist()),
-        seconds=seconds,
-        weight_bytes=summed(graph.weight_bytes),
-        activation_bytes=summed(graph.activation_bytes),
-        workspace_bytes=workspace,
-        flops=summed(graph.flops),
-        traffic_bytes=summed(graph.traffic_bytes),
-        colocation=keys,
-        tensor_producer=producers,
-        tensor_bytes=sizes,
-        consumers_start=starts,
-        consumers=consumers,
-    )
+        ids=tuple(graph.ids[i] for i in first), types=tuple(graph.types[i] for i in first),
+        signatures=("",) * count, modules=tuple(graph.modules[i] for i in first),
+        seconds=seconds, weight_bytes=summed(graph.weight_bytes),
+        activation_bytes=summed(graph.activation_bytes), workspace_bytes=workspace,
+        flops=summed(graph.flops), traffic_bytes=summed(graph.traffic_bytes), colocation=keys,
+        tensor_producer=producers, tensor_bytes=sizes, consumers_start=starts, consumers=consumers,
+    )  # fmt: skip
     return replace(problem, graph=small), _undo(graph, group)
 
 
 def _tensors_between(
     graph: OperatorGraph, group: IntArray, count: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """tensor_producer, tensor_bytes, consumers_start, consumers of what leaves its group."""
+    """tensor_producer, tensor_bytes, consumers_start, consumers of the tensors between groups."""
     source, target, tensor = graph.edges
     leaves = group[source] != group[target]
     pairs = np.unique(tensor[leaves] * max(count, 1) + group[target[leaves]])
@@ -80,10 +71,9 @@ def _tensors_between(
 
 
 def _undo(graph: OperatorGraph, group: IntArray) -> Undo:
-    """Members inherit their group's device and priority, among themselves in the recorded order:
-    projecting without the priorities was measured to cost a quarter of the step."""
-    position = np.empty(graph.operator_count, dtype=np.int64)
-    position[graph.topological_order] = np.arange(graph.operator_count)
+    """The undo that gives each operator its group's device and priority; operators of a group keep
+    the recorded order. An undo without priorities was measured to cost a quarter of the step."""
+    position = recorded_position(graph)
 
     def undo(device: IntArray, priority: FloatArray) -> tuple[IntArray, FloatArray]:
         urgent_first = np.lexsort((position, -priority[group]))

@@ -1,8 +1,8 @@
-"""Operator fusion: thesis, section 4.1, Algorithm 1, repeated until no edge fuses.
+"""Operator fusion: Algorithm 1 of the thesis (section 4.1), repeated until no edge fuses.
 
-An edge (i, j) is merged where i has one successor or j one predecessor (otherwise never), and
-either both hold, or the one that hangs on a single edge takes at most alpha. With one of the two
-degrees 1, the edge is the only path from i to j in the whole graph, so no cycle can arise.
+An edge (i, j) is merged if i has one successor and j one predecessor, or if only one of these
+holds and the operator it holds for takes at most alpha. The edge is then the only path from i to j
+in the whole graph, so no cycle can arise.
 
 Degrees count distinct neighbours, ordering edges of 0 bytes included. The thesis assumes that each
 device has memory enough (theorem 1); where that is false, groups are kept small beside a device.
@@ -19,7 +19,7 @@ __all__ = ["fuse", "fused_groups", "operator_delay"]
 
 
 def fuse(problem: Problem, alpha: float = 0.0) -> Reduced:
-    """alpha: seconds; 0 fuses chains and operators that cost nothing."""
+    """alpha: seconds; 0 fuses only chains and operators that take no time."""
     return contract(problem, fused_groups(problem, alpha))
 
 

@@ -1,4 +1,4 @@
-"""A problem's graph whose nodes are merged one pair at a time: what every reduction works on."""
+"""The MergingGraph, whose nodes reductions merge one pair at a time, and what it is made from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def operator_delay(problem: Problem) -> FloatArray:
-    """float64[n] seconds: p of the thesis, on the slowest device of the cluster that can run it."""
+    """float64[n] seconds: p of the thesis; each operator on the slowest device that can run it."""
     delays: FloatArray = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).max(axis=1)
     return delays
 
@@ -26,18 +26,18 @@ def operator_bytes(graph: OperatorGraph) -> IntArray:
 
 
 def most_unit_bytes(problem: Problem) -> int:
-    """What operators that a reduction ties to one device may hold together.
+    """The most bytes of operators that a reduction ties to one device.
 
     The thesis assumes that each device has memory enough (theorem 1). Where the whole graph does
-    not fit into the largest device, units stay small beside one, so that they can still be packed.
+    not fit on the largest device, units stay small beside one, so that they can still be packed.
     """
     largest = int(problem.cluster.memory_bytes.max())
     return largest if int(operator_bytes(problem.graph).sum()) <= largest else largest // 8
 
 
 def distinct_edges(graph: OperatorGraph) -> tuple[IntArray, IntArray, IntArray]:
-    """(source, target, bytes), sorted, one row per pair: distinct tensors between the two add up,
-    ordering edges of 0 bytes are edges too."""
+    """(source, target, bytes) of each pair with an edge, sorted; the bytes of distinct tensors
+    between the two add up. Ordering edges of 0 bytes are edges, too."""
     source, target, tensor = graph.edges
     n = max(graph.operator_count, 1)
     pair, place = np.unique(source * n + target, return_inverse=True)
@@ -47,14 +47,14 @@ def distinct_edges(graph: OperatorGraph) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def recorded_position(graph: OperatorGraph) -> IntArray:
-    """int64[n]: place of each operator in the recorded topological sort."""
+    """int64[n]: each operator's place in the recorded topological sort."""
     position = np.empty(graph.operator_count, dtype=np.int64)
     position[graph.topological_order] = np.arange(graph.operator_count)
     return position
 
 
 def binding_keys(colocation: IntArray) -> IntArray:
-    """int64[n]: the keys that tie two operators or more; -1 also for the only operator of a key."""
+    """int64[n]: the keys that tie several operators; -1 also for the only operator of a key."""
     _, group, count = np.unique(colocation, return_inverse=True, return_counts=True)
     alone = count[group.reshape(len(colocation))] == 1
     keys: IntArray = np.where(alone, -1, colocation)
@@ -62,7 +62,7 @@ def binding_keys(colocation: IntArray) -> IntArray:
 
 
 def units_of(colocation: IntArray) -> IntArray:
-    """int64[n]: 0.. for the co-location groups, then one number per operator outside any."""
+    """int64[n]: numbers from 0 for the co-location groups, then one per operator outside any."""
     n = len(colocation)
     base = int(colocation.max(initial=-1)) + 1
     labels = np.where(colocation >= 0, colocation, base + np.arange(n))
@@ -71,17 +71,17 @@ def units_of(colocation: IntArray) -> IntArray:
 
 
 def group_count(graph: OperatorGraph) -> int:
-    """Co-location keys that tie two operators or more."""
+    """The number of co-location keys that tie several operators."""
     keys = graph.colocation
     return int((np.unique(keys[keys >= 0], return_counts=True)[1] > 1).sum())
 
 
 class MergingGraph:
-    """Two nodes may merge where no device type becomes impossible, their co-location keys do not
-    differ (or join_keys lets them become one), and their unit (group, or node outside any) stays
-    within most_unit_bytes.
+    """A problem's graph whose nodes can be merged.
 
-    colocation int64[n] replaces the graph's keys if given.
+    Two nodes may merge if some device type can run both, their co-location keys do not differ (or
+    join_keys lets them become one), and their unit (group, or node outside any) stays within
+    most_unit_bytes. colocation int64[n] replaces the graph's keys if given.
     """
 
     def __init__(
@@ -113,16 +113,16 @@ class MergingGraph:
         return int(self.tables.nodes[0])
 
     def edges_in_order(self) -> IntArray:
-        """Edge numbers by their source's and then target's place in the recorded sort."""
+        """Edge numbers, by the places of source and then target in the recorded sort."""
         place, tables = self.edge_position, self.tables
         return np.lexsort((place[tables.target], place[tables.source])).astype(np.int64)
 
     def groups(self) -> IntArray:
-        """int64[n]: the node that each operator ended in."""
+        """int64[n]: the node in which each operator is now."""
         return _roots(self.tables.home)
 
     def keys(self) -> IntArray:
-        """int64[n]: the co-location key of each operator now, -1 outside any."""
+        """int64[n]: the present co-location key of each operator, -1 outside any."""
         unit = _roots(self.tables.unit_home)[self.tables.unit]
         keys: IntArray = np.where(self.tables.keyed[unit], unit, -1)
         return keys
@@ -135,7 +135,7 @@ def _roots(home: IntArray) -> IntArray:
 
 
 def possible_types(problem: Problem) -> np.ndarray:
-    """bool[n, k], a column per device type of the cluster."""
+    """bool[n, k]: whether each operator runs on each device type of the cluster."""
     column = {t: k for k, t in enumerate(problem.graph.device_types)}
     types = sorted({device.type for device in problem.cluster.devices})
     seconds = problem.graph.seconds[:, [column[t] for t in types]]
@@ -145,7 +145,7 @@ def possible_types(problem: Problem) -> np.ndarray:
 def _unit_columns(
     problem: Problem, unit: IntArray, count: int, colocation: IntArray, possible: np.ndarray
 ) -> tuple[np.ndarray, IntArray, FloatArray, np.ndarray]:
-    """keyed, unit_bytes, unit_seconds, unit_possible."""
+    """The columns keyed, unit_bytes, unit_seconds, unit_possible of Merging."""
     keyed = np.zeros(count, dtype=np.bool_)
     keyed[unit[colocation >= 0]] = True
     size = np.zeros(count, dtype=np.int64)
@@ -158,7 +158,7 @@ def _unit_columns(
 
 
 def _lists(end: IntArray, n: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """first, last, count per operator and next per edge of the lists of edges that share `end`."""
+    """The lists of edges that share an `end`: first, last, count per operator and next per edge."""
     order = np.argsort(end, kind="stable").astype(np.int64)
     count = np.bincount(end, minlength=n).astype(np.int64)
     stop = np.cumsum(count)

@@ -1,4 +1,4 @@
-"""What `auto` does to a graph before the search: as little as its size asks for."""
+"""The reduction `auto`: makes a graph smaller before the search, by as little as its size asks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import Reduced
 from placewire.optimizer.reductions.fusion import fuse
 
-# Above this many operators `auto` reduces at all, and it reduces to about this many.
+# `auto` reduces graphs of more than so many operators, to about so many.
 REDUCE_ABOVE = 300
 REDUCE_TO = 500
-# A reduction that leaves more than this part of the operators only costs a projection.
+# A reduction that leaves more than this part of the operators gains less than its undo costs.
 _WORTH_IT = 0.9
 
 
 def reduce_mildly(problem: Problem) -> Reduced:
-    """By size: nothing for a small graph or where little would be gained, else chains and operators
-    without cost, else as mildly as brings it to about REDUCE_TO operators."""
+    """Fuses chains and operators without cost, or coarsens to about REDUCE_TO operators where that
+    leaves more; does nothing to a small graph or where little would be gained."""
     count = problem.graph.operator_count
     if count <= REDUCE_ABOVE:
         return apply_chain(problem, ())

@@ -1,9 +1,9 @@
-"""What makes a graph smaller before the search: a reduction, as it is registered and asked for.
+"""The type Reduction, which makes a graph smaller before the search, and the registry of all.
 
-A reduction is `reduce(problem) -> (problem, undo)`; undo takes a decision for the small problem
-back to the large one. Every reduction restricts the search, chains included (contracting a chain
-forbids to split it), so none may enter a bound or a certificate. All of them mind memory, devices
-of unlike types and co-location keys.
+A reduction is `reduce(problem) -> (problem, undo)`; undo turns a decision for the small problem
+into one for the large. Every reduction restricts the search (even contracting a chain forbids to
+split it), so none may enter a bound or a certificate. All of them respect memory, devices of unlike
+types and co-location keys.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def takes_all(problem: Problem) -> Refusal | None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """summary, paper, section: for people; paper is "" for our own. accepts: why it does not take a
-    problem, None where it does."""
+    """summary, paper, section: for people; paper is "" for our own reductions. accepts: returns why
+    the reduction does not take a problem, or None where it does."""
 
     summary: str
     reduce: Callable[[Problem], Reduced]

@@ -1,7 +1,7 @@
-"""Why a reduction leaves a graph alone and says so."""
+"""The error of a reduction that does not take a graph."""
 
 from __future__ import annotations
 
 
 class ReductionRefusedError(ValueError):
-    """The graph does not have what the paper's scheme groups operators by."""
+    """The graph lacks the names or types by which the paper's scheme groups operators."""

@@ -1,30 +1,29 @@
-"""A decision -> a Timeline: what runs and what is sent when, under the problem's named model.
+"""Simulates a placement: what runs and what is sent when, as a Timeline, under the problem's model.
 
-thesis      a transfer takes p0 + bytes / b, b the sum of the pair's rates over the rails, and never
-            waits for another; each device runs its operators in the graph's recorded topological
-            sort (thesis, section 3.3); memory is the static sum of (3.2).
-contended   a device runs its operators strictly in an order. One message per (tensor, destination
-            device) is queued when its producer finishes. A message of CUT_THRESHOLD_BYTES or more
-            is cut over the rails in proportion to the pair's rates (nccl: equally over those that
-            have one); a smaller one takes the fastest. What parts meet is the sharing's:
-  strict, even  each (source device, destination device, rail) is a first-come channel; a part on it
-                takes p0 + part / rate. Device pairs in use of one server pair share its rate.
+thesis      a transfer takes p0 + bytes / b, where b is the sum of the pair's rates over the rails,
+            and never waits for another; each device runs its operators in the graph's recorded
+            topological sort (thesis, section 3.3); memory is the static sum of (3.2).
+contended   each device runs its operators strictly in an order. A message for each (tensor,
+            destination device) is queued when the producer finishes. From CUT_THRESHOLD_BYTES on, a
+            message is cut over the rails in proportion to the pair's rates (nccl: equally over the
+            rails with a rate); a smaller one takes the fastest. What parts get is the sharing's:
+  strict, even  each (source device, destination device, rail) is a first-come channel, on which a
+                part takes p0 + part / rate; device pairs in use share the rate of their servers.
   unshaped      the heads of the channels share the NICs max-min fairly, beside the neighbour.
   guarantee     each pair has its minimum; what a sender has left is lent equally, never more than
                 a receiver can take.
-  job           each sender's most urgent part first; receivers share fairly between senders.
-msr         as contended, through host memory: an accelerator takes its own transfer time to write a
-            tensor and to read one, a CPU none, and nothing waits for another transfer (Tarnawski et
-            al., "Efficient Algorithms for Device Placement of DNN Graph Operators").
+  job           each sender's most urgent part goes first; receivers share fairly between senders.
+msr         as contended, but through host memory: an accelerator takes its own transfer time to
+            write a tensor and to read one, a CPU takes none, and no transfer waits for another
+            (Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators").
 
-Devices with a link of their own, and in one server, are joined past the NICs by one first-come
-channel (under thesis and msr: without waiting). A tensor of 0 bytes only orders.
+Two devices of one server, or with a link of their own, are joined past the NICs by one first-come
+channel (under thesis and msr no transfer waits there). A tensor of 0 bytes only orders operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from placewire.optimizer.kernels.simulation.first_come import (
 from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
 from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
 from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
-from placewire.optimizer.kernels.tables import tables_of
+from placewire.optimizer.kernels.tables import Tables, tables_of
 from placewire.optimizer.network.sharing import Discipline
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import (
@@ -51,10 +50,6 @@ from placewire.optimizer.simulation.timeline import (
     messages_needed,
 )
 
-if TYPE_CHECKING:
-    from placewire.optimizer.kernels.simulation.first_come import MessageLog
-    from placewire.optimizer.kernels.tables import Tables
-
 __all__ = ["Order", "Timeline", "TimelineMessage", "recorded_priority", "simulate"]
 
 
@@ -65,15 +60,15 @@ def simulate(
     order: Sequence[Sequence[int]] | None = None,
     rates: FloatArray | None = None,
 ) -> Timeline:
-    """The timeline of operators on device int64[n], by explicit order, else by priority float64[n]
-    (largest first among the ready), else by the recorded topological sort as priority.
+    """Simulates operators on device int64[n]. They run in the order given, else by priority
+    float64[n] (largest first among the ready), else in the recorded topological sort.
 
-    rates float64[S, S, R] are required under strict (each pair's cap) and guarantee sharing (its
-    minimum) and ignored under the others. Under `thesis` the order is the recorded sort, whatever
-    is asked.
+    rates float64[S, S, R] are required under strict sharing (each pair's cap) and guarantee sharing
+    (each pair's minimum), and ignored under the others. Under `thesis` operators always run in the
+    recorded sort.
 
     Raises ValueError where an order is not a permutation of its device's operators, where orders
-    wait for each other for ever, and where the model `msr` is asked for several servers.
+    wait for each other for ever, and where the model `msr` is used with several servers.
     """
     device = np.ascontiguousarray(device, dtype=np.int64)
     _check_devices(problem, device)
@@ -90,7 +85,7 @@ def simulate(
 
 
 def recorded_priority(problem: Problem) -> FloatArray:
-    """float64[n]: earlier in the recorded topological sort is more urgent."""
+    """float64[n]: priorities by which operators run in the recorded topological sort."""
     priority = np.empty(problem.graph.operator_count)
     priority[problem.graph.topological_order] = -np.arange(problem.graph.operator_count)
     return priority
@@ -104,7 +99,7 @@ def _check_devices(problem: Problem, device: IntArray) -> None:
         raise ValueError(f"device numbers must lie in 0..{devices - 1}")
     if problem.model == "msr" and len(problem.cluster.servers) != 1:
         raise ValueError(
-            f"model msr is of one server whose devices share its memory; the cluster has "
+            f"the model msr is for one server whose devices share its memory, but the cluster has "
             f"{len(problem.cluster.servers)} servers: choose the model contended or thesis"
         )
 
@@ -118,19 +113,16 @@ def _flatten(device: IntArray, order: Sequence[Sequence[int]], devices: int) -> 
     return np.array([i for row in order for i in row], dtype=np.int64)
 
 
-def _grouped(device: IntArray, position: IntArray) -> IntArray:
-    return np.lexsort((position, device)).astype(np.int64)
-
-
 class _Network:
-    """The problem as the compiled loops read it, and the rates that a decision puts in force."""
+    """The problem as compiled loops read it, and the rates that the decided rates put in force."""
 
     def __init__(self, problem: Problem, device: IntArray, rates: FloatArray | None) -> None:
         self.problem, self.device = problem, device
-        self.tables: Tables = tables_of(problem)
+        self.tables = tables_of(problem)
         self.rates = problem.rates_in_force(rates)
         self.minimums = problem.decision(rates) if problem.decides_rates else self.rates
-        # Where a used pair has no rate at all the step never ends, however the others share.
+        # Where a used pair has no rate, the loop for shared rates would report a deadlock; the
+        # first-come loop finds that the step never ends.
         shares = problem.discipline not in (Discipline.NEVER_MEET, Discipline.FIRST_COME)
         self.shares_rates = shares and self._all_served()
 
@@ -142,13 +134,9 @@ class _Network:
         served |= self.rates[server[source], server[destination]].sum(axis=1) > 0
         return bool(served.all())
 
-    def channels(self) -> FloatArray:
-        """float64[D, D, R]"""
-        return channel_rates(self.tables, device_traffic(self.tables, self.device), self.rates)
-
 
 def message_log(tables: Tables) -> MessageLog:
-    """Room for the messages of one run: as many as there are edges at most."""
+    """An empty log with room for all messages of a run: at most one per edge."""
     limit, rails = len(tables.consumers), tables.nic_rates.shape[1]
     return MessageLog(
         np.empty(limit, dtype=np.int64), np.empty(limit, dtype=np.int64),
@@ -157,8 +145,8 @@ def message_log(tables: Tables) -> MessageLog:
 
 
 def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -> Timeline:
-    """By priority float64[n], or strictly in the order int64[n], grouped by device, where it has
-    entries."""
+    """Simulates by priority float64[n], or strictly in the order int64[n], grouped by device, where
+    it has entries."""
     tables, device = network.tables, network.device
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
@@ -173,9 +161,10 @@ def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -
         )  # fmt: skip
         complete = count >= 0
     else:
+        channels = channel_rates(tables, device_traffic(tables, device), network.rates)
         _, count, handled = run_first_come(
-            tables, device, priority, network.channels(), False, order, start, finish, sent,
-            position, log, *NOT_CHANGED,
+            tables, device, priority, channels, False, order, start, finish, sent, position, log,
+            *NOT_CHANGED,
         )  # fmt: skip
         complete = handled == n
     if not complete:
@@ -185,9 +174,7 @@ def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -
     sent[:] = 0.0
     np.maximum.at(sent, tensor, arrival_seconds(parts[1]))
     peak = peak_memory(tables, device, position, start, sent)
-    run = Run(
-        start, finish, _grouped(device, position), tensor, destination, *parts, peak, background
-    )  # fmt: skip
+    run = Run(start, finish, position, tensor, destination, *parts, peak, background)
     return make_timeline(network.problem, device, network.rates, run)
 
 
@@ -196,9 +183,7 @@ def _simulate_thesis(network: _Network) -> Timeline:
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
     position = np.empty(n, dtype=np.int64)
-    contention_free(
-        tables, device, tables.topological, network.rates, start, finish, sent, position
-    )
+    contention_free(tables, device, network.rates, start, finish, sent, position)
     tensor, destination = messages_needed(problem, device)
     producer = problem.graph.tensor_producer[tensor]
     alone = problem.alone(network.rates)
@@ -208,7 +193,7 @@ def _simulate_thesis(network: _Network) -> Timeline:
     rails = network.rates.shape[2]
     began = np.repeat(finish[producer][:, None], rails, axis=1)
     run = Run(
-        start, finish, _grouped(device, position), tensor, destination, began,
-        began + took[:, None], static_memory(tables, device), None,
+        start, finish, position, tensor, destination, began, began + took[:, None],
+        static_memory(tables, device), None,
     )  # fmt: skip
     return make_timeline(problem, device, network.rates, run)

@@ -1,4 +1,4 @@
-"""What a simulation found, as the one noun that figures and reports are drawn from."""
+"""The Timeline: what a simulation found, for everything that draws, reports or compares it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.simulation.first_come import device_offsets
 from placewire.optimizer.kernels.simulation.message_urgency import number_messages
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
@@ -18,8 +19,9 @@ Order = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class TimelineMessage:
-    """rails: share of the bytes per rail of the cluster, () past the NICs. queued: the producer's
-    finish; start: its first part's; send_order: 0 is the most urgent of the step."""
+    """A message of a step. send_order: 0 is the most urgent of the step. rails: the share of its
+    bytes on each rail of the cluster, () past the NICs. It is queued when its producer finishes,
+    and starts with its first part."""
 
     tensor: int
     source: int
@@ -33,12 +35,16 @@ class TimelineMessage:
 
 @dataclass(frozen=True)
 class Timeline:
-    """start, finish float64[n]; order: operators per device; part_start_seconds,
-    part_finish_seconds float64[M, R]: of messages[M] on each rail that has a share of it, on rail 0
-    for what travels past the NICs, else without meaning; peak_memory_bytes int64[D];
-    transmit_busy_seconds, receive_busy_seconds float64[S, R]: how long each NIC would need at its
-    full rate for what it carries; background_bits float64[S, R]: what others transmitted and
-    received on it during the step. step_seconds is inf where a used pair has no rate."""
+    """A simulated step.
+
+    start, finish float64[n]; order: the operators of each device, as they ran. part_start_seconds,
+    part_finish_seconds float64[M, R]: the times of each message on each rail that has a share of
+    it, and in column 0 those of a message past the NICs; other entries have no meaning.
+    peak_memory_bytes int64[D]. transmit_busy_seconds, receive_busy_seconds float64[S, R]: how long
+    each NIC would need at its full rate for what it carries. background_bits float64[S, R]: what
+    others transmitted and received on each NIC during the step. step_seconds is inf where a used
+    pair has no rate.
+    """
 
     start: FloatArray
     finish: FloatArray
@@ -55,16 +61,17 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Run:
-    """What the compiled loops found: operators by index, messages in one row each.
+    """What the compiled loops found.
 
-    order int64[n]: operators grouped by device, in the order of running. part_start, part_finish
-    float64[M, R]: each message's part on each rail, -1 where it has none; slot 0 stands for a path
-    past the NICs. peak float64[D] bytes. background_bits None: to be worked out from the parts.
+    position int64[n]: each operator's place among those of its device. tensor, destination
+    int64[M]: one entry per message. part_start, part_finish float64[M, R]: the times of each
+    message's part on each rail, -1 where it has none; column 0 stands for a path past the NICs.
+    peak float64[D] bytes. background_bits: None where they must be computed from the parts.
     """
 
     start: FloatArray
     finish: FloatArray
-    order: IntArray
+    position: IntArray
     tensor: IntArray
     destination: IntArray
     part_start: FloatArray
@@ -74,7 +81,7 @@ class Run:
 
 
 def messages_needed(problem: Problem, device: IntArray) -> tuple[IntArray, IntArray]:
-    """(tensor, destination device) of every message, each once, sorted."""
+    """The (tensor, destination device) of each message, sorted."""
     graph = problem.graph
     source, target, tensor = graph.edges
     crossing = (device[source] != device[target]) & (graph.tensor_bytes[tensor] > 0)
@@ -82,21 +89,15 @@ def messages_needed(problem: Problem, device: IntArray) -> tuple[IntArray, IntAr
     return pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
 
 
-def device_offsets(device: IntArray, devices: int) -> IntArray:
-    """int64[D + 1]: where each device's operators begin when grouped by device."""
-    offsets = np.zeros(devices + 1, dtype=np.int64)
-    np.cumsum(np.bincount(device, minlength=devices), out=offsets[1:])
-    return offsets
-
-
 def arrival_seconds(part_finish: FloatArray) -> FloatArray:
-    """float64[M]: the last part's finish; inf where no rail served the message."""
+    """float64[M]: when the last part of each message finished; inf where no rail served it."""
     arrived = part_finish.max(axis=1, initial=-1.0)
     return np.where(arrived < 0, np.inf, arrived)
 
 
 def make_timeline(problem: Problem, device: IntArray, rates: FloatArray, run: Run) -> Timeline:
-    """rates float64[S, S, R]: those in force, which cut messages."""
+    """Makes the Timeline of a run; rates float64[S, S, R] are those in force, which cut
+    messages."""
     nics = problem.cluster.nic_rates
     source = device[problem.graph.tensor_producer[run.tensor]]
     shares = _shares(problem, source, run.destination, run.tensor, rates)
@@ -106,27 +107,24 @@ def make_timeline(problem: Problem, device: IntArray, rates: FloatArray, run: Ru
     if background is None:
         background = _background_bits(problem, source, run, shares)
     bounds = device_offsets(device, len(problem.cluster.devices)).tolist()
-    order = run.order.tolist()
+    order = np.lexsort((run.position, device)).tolist()
     return Timeline(
-        start=run.start,
-        finish=run.finish,
+        start=run.start, finish=run.finish,
         order=tuple(tuple(order[a:b]) for a, b in itertools.pairwise(bounds)),
         messages=_messages(problem, device, source, run, shares),
-        part_start_seconds=run.part_start,
-        part_finish_seconds=run.part_finish,
+        part_start_seconds=run.part_start, part_finish_seconds=run.part_finish,
         step_seconds=float(run.finish.max(initial=0.0)),
         peak_memory_bytes=np.ceil(run.peak).astype(np.int64),
-        transmit_busy_seconds=transmit / full,
-        receive_busy_seconds=receive / full,
+        transmit_busy_seconds=transmit / full, receive_busy_seconds=receive / full,
         background_bits=background[:, : nics.shape[1]],
-    )
+    )  # fmt: skip
 
 
 def _shares(
     problem: Problem, source: IntArray, destination: IntArray, tensor: IntArray, rates: FloatArray
 ) -> FloatArray:
-    """float64[M, R]: share of a message's bytes per rail, by the same rule as the compiled loops;
-    all 0 past the NICs."""
+    """float64[M, R]: the share of each message's bytes on each rail, by the same rule as in
+    compiled loops; all 0 past the NICs."""
     server = problem.cluster.server_of_device
     row = rates[server[source], server[destination]]
     total = row.sum(axis=1, keepdims=True)
@@ -136,13 +134,8 @@ def _shares(
     if problem.model == "contended":
         whole |= problem.graph.tensor_bytes[tensor] < CUT_THRESHOLD_BYTES
     shares[whole] = np.eye(row.shape[1])[row[whole].argmax(axis=1)]
-    shares[_past_the_nics(problem, source, destination)] = 0.0
+    shares[problem.paths.rate[source, destination] > 0] = 0.0
     return shares
-
-
-def _past_the_nics(problem: Problem, source: IntArray, destination: IntArray) -> IntArray:
-    """bool[M]"""
-    return np.asarray(problem.paths.rate[source, destination] > 0)
 
 
 def _messages(
@@ -165,7 +158,7 @@ def _messages(
 
 
 def _send_order(problem: Problem, device: IntArray, run: Run) -> IntArray:
-    """int64[M]: by urgency, ties by tensor and then by destination device."""
+    """int64[M]: each message's place by urgency, ties by tensor and then by destination device."""
     tables = tables_of(problem)
     edges = len(tables.consumers)
     urgency = np.empty(edges)
@@ -182,7 +175,7 @@ def _send_order(problem: Problem, device: IntArray, run: Run) -> IntArray:
 def _bits_carried(
     problem: Problem, source: IntArray, run: Run, shares: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Transmitted and received bits of the job float64[S, R]."""
+    """float64[S, R] each: the bits that the job transmitted and received on each NIC."""
     nics = problem.cluster.nic_rates
     server = problem.cluster.server_of_device
     bits = problem.graph.tensor_bytes[run.tensor, None] * 8.0 * shares[:, : nics.shape[1]]
@@ -195,8 +188,11 @@ def _bits_carried(
 def _background_bits(
     problem: Problem, source: IntArray, run: Run, shares: FloatArray
 ) -> FloatArray:
-    """float64[S, R]: at each moment others have what they want, as far as the job leaves it. A
-    part's rate is constant from the end of its set-up to its finish. 0 for a step without end."""
+    """float64[S, R]: what others carried on each NIC, who at each moment have what they want as far
+    as the job leaves it; 0 for a step without end.
+
+    The rate of a part is taken to be constant from the end of its set-up to its finish.
+    """
     cluster = problem.cluster
     step = float(run.finish.max(initial=0.0))
     found = np.zeros_like(cluster.nic_rates)

@@ -1,5 +1,5 @@
-"""Placewire: where every operator of a training step runs, and the network that carries it.
+"""Placewire decides where every operator of a training step runs, and shapes the network for it.
 
-The folders beside this file are links to the rooms at the top of the repository, so that every tool
-sees one ordinary package (docs/decisions/one-namespace.md).
+The folders beside this file are links to the folders at the top of the repository, so that every
+tool sees one ordinary package.
 """

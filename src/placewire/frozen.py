@@ -1,4 +1,4 @@
-"""The base of every value that is read from a file or a message, or written to one."""
+"""The base class of every value that is read from, or written to, a file or a message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-# pydantic checks text that has a limit, and refuses text that is not UTF-8: JSON can write half a
-# surrogate pair, which no file, database or answer takes.
+# Only where text has a limit does pydantic refuse text that is not UTF-8: JSON can hold half a
+# surrogate pair, which no file, database or answer can.
 LONGEST_TEXT = 1_000_000
 
 
@@ -26,8 +26,7 @@ class Frozen(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """What a cached_property derived from the old values is not copied: the copy derives it
-        from its own values."""
+        """Copies all fields, but no values of a cached_property: the copy derives its own."""
         copied = super().model_copy(update=update, deep=deep)
         for name in set(copied.__dict__) - set(type(self).model_fields):
             del copied.__dict__[name]

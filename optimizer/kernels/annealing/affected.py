@@ -1,4 +1,4 @@
-"""From where on a move can change a schedule: the first event that may turn out differently."""
+"""Finds the first event of a schedule that a move of the search can change."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.first_come import MarkedSchedule
 from placewire.optimizer.kernels.tables import Tables
 
-# Of so many operators of a move that receive nothing it is looked up when they could start first;
-# of the others it is taken to be as soon as they are ready.
+# For so many operators of a move that receive nothing from another device, first_chance looks up
+# when they could start; any further ones are taken to start as soon as their inputs are there.
 _LOOKED_AT = 8
 
 
 @compiled
 def first_event_from(old: MarkedSchedule, time: float) -> int:
-    """The first event at or after a time; n where there is none."""
+    """Returns the first event that starts at or after a time; n where there is none."""
     low, high = 0, len(old.order)
     while low < high:
         middle = (low + high) // 2
@@ -35,13 +35,13 @@ def first_chance(
     urgent: float,
     at: float,
 ) -> int:
-    """The first event that is no longer sure where operator i waits on device d from time `at` on
-    with priority `urgent`: d would start it in a gap, or instead of another. device: as scheduled;
-    n where only the end of the schedule is not sure."""
+    """Returns the first event that is no longer sure if operator i waits on device d from time `at`
+    on with priority `urgent`: d could start i there, in a gap or instead of another operator. n
+    where nothing but the end of the schedule can change. device: as scheduled, before the move."""
     n = len(old.order)
     idle, k = 0.0, n
     first = first_event_from(old, at)
-    # What the device did before decides when it is free at `at`: walk back to its last event.
+    # d is free from the end of its last event before `at`: walk back to that event.
     for back in range(first - 1, -1, -1):
         j = old.order[back]
         if device[j] == d and j != i:
@@ -73,7 +73,11 @@ def first_affected(
     count: int,
     urgent: float,
 ) -> int:
-    """The first event that may change by a proposed move; device and priority as scheduled."""
+    """Returns the first event that a proposed move may change.
+
+    The move is op[:count], to and urgent, as proposals.propose returns it; device and priority are
+    those of the schedule, before the move.
+    """
     first = len(device)
     for m in range(count):
         if first == 0:
@@ -88,7 +92,7 @@ def first_affected(
                 received = True
                 first = min(first, old.place[tables.producer[e]])
         if received:
-            continue  # nothing of it can be earlier than its producer
+            continue  # i cannot start before its producers, whose events are counted already
         if m >= _LOOKED_AT:
             first = min(first, first_event_from(old, at))
             continue

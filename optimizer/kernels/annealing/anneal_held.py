@@ -1,7 +1,5 @@
-"""Simulated annealing where the rates are held: each move is simulated only where it matters."""
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
+"""Simulated annealing while the rates stay as they are: a move is simulated only where it changes
+the schedule."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.annealing.affected import first_affected
+from placewire.optimizer.kernels.annealing.cost import missing_memory
 from placewire.optimizer.kernels.annealing.proposals import (
     Guide,
     Neighbourhood,
@@ -29,20 +28,9 @@ from placewire.optimizer.kernels.simulation.peak_memory import peak_memory
 from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
 from placewire.optimizer.kernels.tables import Tables
 
-# Moves between two looks at the critical path, and in one window.
+# Moves after which the critical path is found again, and moves in one window.
 _REFRESH = 100
 _IN_WINDOW = 50
-
-
-@compiled
-def charge(tables: Tables, peak: FloatArray) -> tuple[float, float]:
-    """(what a state is charged for exceeding memories, in units of the reference seconds; the sum
-    over devices of what is missing, as a fraction of the device's memory): as in anneal.cost."""
-    excess = 0.0
-    for d in range(len(peak)):
-        if peak[d] > tables.memory_bytes[d]:
-            excess += (peak[d] - tables.memory_bytes[d]) / max(tables.memory_bytes[d], 1.0)
-    return 10.0 * excess, excess
 
 
 @compiled
@@ -55,8 +43,8 @@ def peak_of(
     begin: int,
     until: int,
 ) -> FloatArray:
-    """float64[D] bytes at the peak of a schedule that is `new` in events [begin, until), else
-    `old`."""
+    """float64[D] bytes at the peak of a schedule whose events [begin, until) are those of `new` and
+    whose others are those of `old`."""
     n, m = len(device), len(tables.producer)
     start, sent = np.empty(n), np.zeros(m)
     position = np.empty(n, dtype=np.int64)
@@ -78,7 +66,8 @@ def peak_of(
 
 @compiled
 def used_channels(tables: Tables, device: IntArray, rates: FloatArray, alone: bool) -> FloatArray:
-    """float64[D, D, R]; where each server has one device (alone), those that are not in use too."""
+    """float64[D, D, R]: the rates of the channels in use. alone: each server has one device; then
+    channels that are not in use have their rates as well."""
     devices = len(tables.server)
     traffic = np.ones((devices, devices)) if alone else device_traffic(tables, device)
     return channel_rates(tables, traffic, rates)
@@ -86,25 +75,15 @@ def used_channels(tables: Tables, device: IntArray, rates: FloatArray, alone: bo
 
 @compiled
 def anneal_held(
-    tables: Tables,
-    rates: FloatArray,
-    check_memory: bool,
-    reference_seconds: float,
-    hood: Neighbourhood,
-    tails: FloatArray,
-    device: IntArray,
-    priority: FloatArray,
-    best_device: IntArray,
-    best_priority: FloatArray,
-    moves: int,
-    hot: float,
-    cold: float,
-    seed: int,
-    weights: FloatArray,
-    tries: FloatArray,
-    wins: FloatArray,
-) -> tuple[float, float]:
-    """As anneal_whole.anneal, under list scheduling with rates float64[S, S, R] held."""
+    tables: Tables, rates: FloatArray, check_memory: bool, reference_seconds: float,
+    hood: Neighbourhood, tails: FloatArray, device: IntArray, priority: FloatArray,
+    best_device: IntArray, best_priority: FloatArray, moves: int, hot: float, cold: float,
+    seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
+) -> tuple[float, float]:  # fmt: skip
+    """Anneals as anneal_whole.anneal does, under list scheduling with fixed rates float64[S, S, R].
+
+    tails float64[n]: the shortest time from an operator's finish to the step's end.
+    """
     np.random.seed(seed)
     n, devices, rails = len(device), len(tables.server), rates.shape[2]
     alone = True
@@ -122,8 +101,8 @@ def anneal_held(
     if current == np.inf:
         return current, best_excess
     if check_memory:
-        more, best_excess = charge(tables, peak_of(tables, slots, device, old, new, 0, 0))
-        current += more * reference_seconds
+        best_excess = missing_memory(tables, peak_of(tables, slots, device, old, new, 0, 0))
+        current += 10.0 * best_excess * reference_seconds
     best = current
     load = np.zeros(devices)
     for i in range(n):
@@ -177,8 +156,9 @@ def anneal_held(
         )  # fmt: skip
         excess = 0.0
         if check_memory and tried < np.inf:
-            more, excess = charge(tables, peak_of(tables, slots, device, old, new, begin, until))
-            tried += more * reference_seconds
+            peak = peak_of(tables, slots, device, old, new, begin, until)
+            excess = missing_memory(tables, peak)
+            tried += 10.0 * excess * reference_seconds
         if tried <= limit:
             if tried < current:
                 wins[kind] += 1.0

@@ -1,7 +1,4 @@
-"""Simulated annealing over devices and priorities, each move simulated whole: for every sharing."""
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912
+"""Simulated annealing under any sharing: after each move the whole step is simulated."""
 
 from __future__ import annotations
 
@@ -24,28 +21,18 @@ _IN_WINDOW = 50
 
 @compiled
 def anneal(
-    tables: Tables,
-    scoring: Scoring,
-    hood: Neighbourhood,
-    guide: Guide,
-    device: IntArray,
-    priority: FloatArray,
-    best_device: IntArray,
-    best_priority: FloatArray,
-    moves: int,
-    hot: float,
-    cold: float,
-    seed: int,
-    weights: FloatArray,
-    tries: FloatArray,
-    wins: FloatArray,
-) -> tuple[float, float]:
-    """`moves` tries, cooling from temperature hot to cold (seconds). Works on device and priority
-    in place, keeps the best seen (less excess first, then less cost), at first the state given, in
-    best_device and best_priority; returns (best cost, best excess).
+    tables: Tables, scoring: Scoring, hood: Neighbourhood, guide: Guide, device: IntArray,
+    priority: FloatArray, best_device: IntArray, best_priority: FloatArray, moves: int, hot: float,
+    cold: float, seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
+) -> tuple[float, float]:  # fmt: skip
+    """Tries `moves` moves while cooling from temperature hot to cold (seconds).
 
-    Kinds of moves are drawn by weights float64[KINDS]; tries and wins (how often one was an
-    improvement) are counted there.
+    Changes device and priority in place. The caller puts the state given into best_device and
+    best_priority; each better state (less excess, or as much and less cost) replaces it there.
+    Returns (best cost, best excess).
+
+    Kinds of moves are drawn in proportion to weights float64[KINDS]; tries and wins float64[KINDS]
+    count how often each kind was tried, and how often it was an improvement.
     """
     np.random.seed(seed)
     n = len(device)

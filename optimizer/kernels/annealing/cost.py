@@ -1,4 +1,4 @@
-"""What a state of the search costs: one whole simulation, compiled."""
+"""Scores one state of the search by simulating the whole step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.contention_free import contention_free
-from placewire.optimizer.kernels.simulation.first_come import (
-    MessageLog,
-    run_first_come,
-)
+from placewire.optimizer.kernels.simulation.first_come import MessageLog, run_first_come
 from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
 from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
 from placewire.optimizer.kernels.simulation.transfers import (
@@ -27,10 +24,10 @@ from placewire.optimizer.kernels.tables import FIRST_COME, NEVER_MEET, Tables
 class Scoring(NamedTuple):
     """How a state is scored, beside what Tables say of the model and the sharing.
 
-    by_volume: the rates follow the traffic (transfers.rates_by_volume); else they are `rates`
-    float64[S, S, R], the decision where there is one, and what is in force where not.
-    check_memory: False where everything fits on every device. reference_seconds: what a state is
-    charged for exceeding a device's memory by a tenth, so that the search may cross such states.
+    by_volume: the rates follow the traffic (transfers.rates_by_volume). Else they are `rates`
+    float64[S, S, R]: the decided rates if the sharing decides any, else those in force.
+    check_memory: False where everything fits on every device. reference_seconds: the charge for
+    exceeding a device's memory by a tenth; it is finite, so that the search may cross such states.
     """
 
     by_volume: bool
@@ -43,8 +40,8 @@ class Scoring(NamedTuple):
 def cost(
     tables: Tables, scoring: Scoring, device: IntArray, priority: FloatArray
 ) -> tuple[float, float]:
-    """(step seconds and the charge for memory, inf where nothing runs; excess: the sum over devices
-    of what is missing, as a fraction of the device's memory)."""
+    """Returns (step seconds plus the charge for missing memory, missing_memory); the first is inf
+    where the step never ends."""
     n, m = len(device), len(tables.producer)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(m)
     position = np.empty(n, dtype=np.int64)
@@ -57,9 +54,7 @@ def cost(
     if tables.lends:
         rates = lending_ceilings(tables.nic_rates, minimums)
     if tables.discipline == NEVER_MEET:
-        step = contention_free(
-            tables, device, tables.topological, rates, start, finish, sent, position
-        )
+        step = contention_free(tables, device, rates, start, finish, sent, position)
     elif tables.discipline == FIRST_COME:
         channels = channel_rates(tables, traffic, rates)
         step, _, _ = run_first_come(
@@ -86,8 +81,15 @@ def cost(
         peak = static_memory(tables, device)
     else:
         peak = peak_memory(tables, device, position, start, sent)
+    excess = missing_memory(tables, peak)
+    return step + 10.0 * excess * scoring.reference_seconds, excess
+
+
+@compiled
+def missing_memory(tables: Tables, peak: FloatArray) -> float:
+    """The sum over devices of what the peak float64[D] exceeds, as a fraction of their memory."""
     excess = 0.0
     for d in range(len(peak)):
         if peak[d] > tables.memory_bytes[d]:
             excess += (peak[d] - tables.memory_bytes[d]) / max(tables.memory_bytes[d], 1.0)
-    return step + 10.0 * excess * scoring.reference_seconds, excess
+    return excess

@@ -1,4 +1,4 @@
-"""Sets of units that hang together, grown along the largest tensors, compiled."""
+"""Sets of units that a move takes together: chains along tensors, and balls of near units."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from placewire.optimizer.kernels.compiled import compiled
 
 @compiled
 def chains(following: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """CSR rows (start, members): from each unit along following int64[units] (-1: none), as many
-    units as each of the ascending lengths says; shorter ones are left out, as are units met twice.
+    """CSR rows (start, members): the units met from each unit on along following int64[units] (-1:
+    none), one row for each of the ascending lengths.
+
+    There is no row where the chain ends before that length. A unit met twice stands in a row once.
     """
     count, longest = len(following), lengths[-1]
     start = np.zeros(count * len(lengths) + 1, dtype=np.int64)
@@ -40,8 +42,9 @@ def chains(following: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
 
 @compiled
 def balls(near_start: IntArray, near: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray]:
-    """CSR rows (start, members): each unit with its nearest others, by neighbour lists that name
-    the nearest first; one row per unit and size, sizes ascending, where so many can be reached."""
+    """CSR rows (start, members): each unit with its nearest others, found breadth first along CSR
+    neighbour lists that name the nearest first. One row per unit and size, sizes ascending, where
+    so many units can be reached."""
     count, largest = len(near_start) - 1, sizes[-1]
     start = np.zeros(count * len(sizes) + 1, dtype=np.int64)
     members = np.empty(count * sizes.sum(), dtype=np.int64)

@@ -1,7 +1,4 @@
-"""The moves of the search, by kind: which operators go where, or first."""
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
+"""Proposes the moves of the search: which operators change device, or priority."""
 
 from __future__ import annotations
 
@@ -13,29 +10,33 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
 
-# Kinds of moves.
-TO_NEIGHBOUR = 0  # a set to the device of a neighbour
-TO_ANY = 1  # a set to any device
-RUN_NEAR = 2  # an operator gets a priority next to another's of about the same time
-SWAP = 3  # what two devices run in a window changes places
-JOIN = 4  # one end of a critical message to the device of the other
-RELIEVE = 5  # a set to the device that has least to do at that time
-HASTEN = 6  # a critical operator before the one that it waits for
-BLOCKS_MOVE = 7  # the same set of several blocks to one device
-BLOCKS_COPY = 8  # a part of one block's placement to the other blocks
+# Kinds of moves. A set is one of the sets of a Neighbourhood.
+TO_NEIGHBOUR = 0  # a set goes to the device of one of its producers or consumers
+TO_ANY = 1  # a set goes to any device
+RUN_NEAR = 2  # an operator gets a priority next to that of one that starts at about the same time
+SWAP = 3  # two devices exchange what they run in a window of time
+JOIN = 4  # one end of a critical message goes to the device of the other end
+RELIEVE = 5  # a set goes to the device that has least to do at that time
+HASTEN = 6  # a critical operator gets priority over the one that it waits for on its device
+BLOCKS_MOVE = 7  # the same set of several blocks goes to one device
+BLOCKS_COPY = 8  # other blocks get a part of one block's placement
 KINDS = 9
 
-# Windows: so many operators before and after the centre, at most.
+# idlest looks at so many operators before an operator and at so many from it on; the window of a
+# SWAP is shorter than that.
 _SPANS = 96
 
 
 class Neighbourhood(NamedTuple):
-    """What may move together: CSR, set k takes members[start[k]:start[k + 1]] (operators), and by
-    operator the sets that it is in. Whole units (co-location groups, or single operators) only, so
-    that no move can separate one; CSR by unit of its operators.
+    """Sets of operators that may move together.
 
-    table int64[positions, blocks] of operators, row and column int64[n] where each stands in it
-    (row -1: in no block).
+    Set k holds the operators members[start[k]:start[k + 1]]; of_start, of_sets are the sets that
+    each operator is in. Sets hold whole units (co-location groups, or single operators), so that no
+    move separates one. unit int64[n] is each operator's unit; unit_start, unit_members are the
+    operators of each unit.
+
+    table int64[positions, blocks]: the operators of repeated blocks; row and column int64[n]: where
+    each operator stands in it (row -1: in no block).
     """
 
     start: IntArray
@@ -51,9 +52,8 @@ class Neighbourhood(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A schedule that moves are aimed by: order int64[n] of operators by start, place int64[n] the
-    reverse of it; the critical path: critical int64[c] operators and reason int64[c] what each
-    waited for (an operator, -1: nothing)."""
+    """The schedule at which moves are aimed: order int64[n] are the operators by start, place
+    int64[n] is its inverse; critical, reason int64[c] are what critical_path returns."""
 
     order: IntArray
     place: IntArray
@@ -70,11 +70,11 @@ def critical_path(
     finish: FloatArray,
     input_at: FloatArray,
 ) -> tuple[IntArray, IntArray]:
-    """(operators from the end of the step backwards, what each waited for: the producer of its
-    last input or the operator before it on its device; -1 where neither).
+    """Returns (critical operators from the end of the step backwards, what each waited for: the
+    producer of its last input, or the operator before it on its device; -1 where neither).
 
-    order int64[n]: operators by start; input_at float64[inputs]: when each input, in the order of
-    tables.inputs, was there.
+    order int64[n]: operators by start; input_at float64[inputs]: when each input was there, in the
+    order of tables.inputs.
     """
     n = len(order)
     before = np.full(n, -1, dtype=np.int64)
@@ -103,7 +103,8 @@ def critical_path(
 def add_unit(
     hood: Neighbourhood, device: IntArray, i: int, d: int, op: IntArray, to: IntArray, count: int
 ) -> int:
-    """Adds the move of operator i's unit to device d where it is elsewhere; the new count."""
+    """Adds to a move that operator i's unit goes to device d, if it is elsewhere; returns the new
+    count."""
     u = hood.unit[i]
     for k in range(hood.unit_start[u], hood.unit_start[u + 1]):
         j = hood.unit_members[k]
@@ -133,7 +134,7 @@ def neighbour_device(tables: Tables, device: IntArray, i: int) -> int:
 
 @compiled
 def idlest(tables: Tables, guide: Guide, device: IntArray, i: int) -> int:
-    """The device with least work among the operators around i in time; its own does not count."""
+    """The device, other than i's own, with least work among the operators around i in time."""
     devices = len(tables.server)
     work = np.zeros(devices)
     low, high = max(0, guide.place[i] - _SPANS), min(len(device), guide.place[i] + _SPANS)
@@ -162,9 +163,12 @@ def propose(
     stamp: IntArray,
     turn: int,
 ) -> tuple[int, float]:
-    """One move of a kind, around an operator that starts among the low-th to the high-th: (count,
-    priority). op[:count] go to devices to[:count]; where to[0] is -1, op[0] gets the priority. A
-    count of 0: there is no such move here. stamp int64[n], turn: scratch, turn grows every call."""
+    """Proposes a move of this kind around an operator of guide.order[low:high], drawn at random.
+
+    Returns (count, priority). The operators op[:count] go to the devices to[:count]; or, where
+    to[0] is -1, op[0] gets the priority. A count of 0 means that there is no such move here. stamp
+    int64[n] is working space; turn must grow with every call.
+    """
     devices = len(tables.server)
     i = guide.order[np.random.randint(low, high)]
     count = 0
@@ -177,12 +181,8 @@ def propose(
                 return 0, 0.0
             side = 1.0
         else:
-            reach = max(8, high - low)
-            j = guide.order[
-                np.random.randint(
-                    max(0, guide.place[i] - reach), min(len(device), guide.place[i] + reach + 1)
-                )
-            ]
+            at, reach = guide.place[i], max(8, high - low)
+            j = guide.order[np.random.randint(max(0, at - reach), min(len(device), at + reach + 1))]
         if i == j:
             return 0, 0.0
         op[0] = i
@@ -268,7 +268,7 @@ def propose(
 
 @compiled
 def choose_kind(weights: FloatArray) -> int:
-    """An index, with probability in proportion to weights."""
+    """Draws an index with a probability in proportion to its weight."""
     total = 0.0
     for w in weights:
         total += w

@@ -1,5 +1,5 @@
-"""One pass of coarsening over a merging graph, compiled: pairs of nodes become one where that
-leaves the graph acyclic and hardly lengthens its critical path."""
+"""One pass of coarsening: pairs of nodes become one where the graph stays acyclic and its critical
+path hardly grows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from placewire.optimizer.kernels.graphs.contraction import Merging, merge_acycli
 
 
 class Paths(NamedTuple):
-    """Of each root the longest path in front of it, float64[n] seconds, the neighbour that it comes
-    through, int64[n], and the longest one through any other neighbour."""
+    """The longest paths that end just before each root, or begin just behind it.
+
+    longest float64[n]: seconds of the longest one; through int64[n]: the neighbour that it comes
+    through; otherwise float64[n]: seconds of the longest one through any other neighbour.
+    """
 
     longest: FloatArray
     through: IntArray
@@ -23,7 +26,7 @@ class Paths(NamedTuple):
 
 @compiled
 def _extend(paths: Paths, x: int, y: int, seconds: float) -> None:
-    """A path of that length arrives at x through y."""
+    """Takes account of a path of so many seconds that arrives at x through y."""
     if y == paths.through[x]:
         paths.longest[x] = max(paths.longest[x], seconds)
     elif seconds > paths.longest[x]:
@@ -35,40 +38,26 @@ def _extend(paths: Paths, x: int, y: int, seconds: float) -> None:
 
 
 @compiled
-def _no_paths(n: int) -> Paths:
-    return Paths(np.zeros(n), np.full(n, -1, dtype=np.int64), np.zeros(n))
-
-
-@compiled
-def _before(m: Merging) -> Paths:
-    paths = _no_paths(len(m.home))
-    for p in range(len(m.at)):
-        x = m.at[p]
-        e = m.in_first[x] if x >= 0 else -1
+def _paths(m: Merging, behind: bool) -> Paths:
+    """The paths in front of each root, or those behind it."""
+    first, following = (m.out_first, m.out_next) if behind else (m.in_first, m.in_next)
+    end = m.target if behind else m.source
+    n = len(m.at)
+    paths = Paths(np.zeros(n), np.full(n, -1, dtype=np.int64), np.zeros(n))
+    for p in range(n):
+        x = m.at[n - 1 - p] if behind else m.at[p]
+        e = first[x] if x >= 0 else -1
         while e >= 0:
-            y = root(m.home, m.source[e])
+            y = root(m.home, end[e])
             if y != x:
                 _extend(paths, x, y, paths.longest[y] + m.delay[y])
-            e = m.in_next[e]
-    return paths
-
-
-@compiled
-def _after(m: Merging) -> Paths:
-    paths = _no_paths(len(m.home))
-    for p in range(len(m.at) - 1, -1, -1):
-        x = m.at[p]
-        e = m.out_first[x] if x >= 0 else -1
-        while e >= 0:
-            y = root(m.home, m.target[e])
-            if y != x:
-                _extend(paths, x, y, paths.longest[y] + m.delay[y])
-            e = m.out_next[e]
+            e = following[e]
     return paths
 
 
 @compiled
 def _without(paths: Paths, x: int, y: int) -> float:
+    """Seconds of the longest path of x that does not go through y."""
     length: float = paths.otherwise[x] if paths.through[x] == y else paths.longest[x]
     return length
 
@@ -83,7 +72,7 @@ def _try_pair(
     most_seconds: float,
     longest_path: float,
 ) -> bool:
-    """Merges roots i and j unless the node or the longest path through it would be too long."""
+    """Merges roots i and j unless the new node or the longest path through it would be too long."""
     both = m.delay[i] + m.delay[j]
     head = max(_without(heads, i, j), _without(heads, j, i))
     tail = max(_without(tails, i, j), _without(tails, j, i))
@@ -96,12 +85,13 @@ def _try_pair(
 def coarsen(
     m: Merging, edges: IntArray, most_seconds: float, longest_path: float, least: int
 ) -> None:
-    """One pass: the edges in the order given, then pairs of successors of one node and pairs of
-    predecessors of one node, each node at most once, until `least` nodes are left.
+    """Makes one pass over the edges in the order given, then over pairs of successors of one node,
+    then over pairs of predecessors of one node, until `least` nodes are left.
 
-    The paths are those from before the pass: that each node merges once keeps them nearly true.
+    The longest paths are found once, before the pass. They stay nearly right because each node
+    merges at most once in it.
     """
-    heads, tails = _before(m), _after(m)
+    heads, tails = _paths(m, False), _paths(m, True)
     free = np.ones(len(m.home), dtype=np.bool_)
     for e in edges:
         i, j = root(m.home, m.source[e]), root(m.home, m.target[e])
@@ -139,7 +129,7 @@ def coarsen(
 @compiled
 def critical_path(m: Merging) -> float:
     """Seconds of the longest path of delays."""
-    heads = _before(m)
+    heads = _paths(m, False)
     longest = 0.0
     for p in range(len(m.at)):
         if m.at[p] >= 0:

@@ -1,4 +1,4 @@
-"""What placements are built with: longest paths, insertion by rank, cuts of an order, compiled."""
+"""What placements are built with: longest paths, insertion into gaps, cuts of an order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def longest_tails(
     own: FloatArray,
     on_edge: FloatArray,
 ) -> FloatArray:
-    """float64[n]: own float64[n] plus the longest path behind it, on_edge float64[m] per tensor."""
+    """float64[n]: each operator's own seconds float64[n] plus the longest path behind it, on which
+    every tensor takes on_edge float64[m]."""
     rank = np.zeros(len(own))
     for index in range(len(topological) - 1, -1, -1):
         i = topological[index]
@@ -40,8 +41,8 @@ def longest_heads(
     own: FloatArray,
     on_edge: FloatArray,
 ) -> FloatArray:
-    """float64[n]: the longest path that ends just before each operator, on_edge float64[m] per
-    tensor."""
+    """float64[n]: the longest path that ends just before each operator, on which every tensor takes
+    on_edge float64[m]."""
     head = np.zeros(len(own))
     for i in topological:
         for k in range(inputs_start[i], inputs_start[i + 1]):
@@ -54,8 +55,10 @@ def longest_heads(
 def earliest(
     starts: FloatArray, ends: FloatArray, base: int, count: int, ready: float, seconds: float
 ) -> float:
-    """The first time from `ready` on at which `seconds` are free between the busy intervals
-    starts, ends [base:base + count], ascending, none touching the next."""
+    """The first time from `ready` on from which the device is free for `seconds`.
+
+    It is busy in the intervals starts, ends [base:base + count], which ascend and do not touch.
+    """
     low, high = base, base + count
     while low < high:
         middle = (low + high) // 2
@@ -75,7 +78,8 @@ def earliest(
 def take(
     starts: FloatArray, ends: FloatArray, base: int, count: int, start: float, seconds: float
 ) -> int:
-    """Marks [start, start + seconds) busy, joined with intervals that it touches; new count."""
+    """Adds the busy interval [start, start + seconds), joined with any that it touches; returns the
+    new count."""
     if seconds <= 0.0:
         return count
     low, high = base, base + count
@@ -106,28 +110,18 @@ def take(
 
 @compiled
 def insert_in_order(
-    order: IntArray,
-    unit: IntArray,
-    needed: FloatArray,
-    able: BoolArray,
-    room: FloatArray,
-    seconds: FloatArray,
-    setup: FloatArray,
-    per_byte: FloatArray,
-    tensor_bytes: FloatArray,
-    ahead: FloatArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    producer: IntArray,
-    device: IntArray,
-    start: FloatArray,
-) -> bool:
-    """Each operator of order int64[n], producers first, into the gap where its finish and what it
-    has ahead float64[n, D] from there on are least; fills device int64[n] and start float64[n].
+    order: IntArray, unit: IntArray, needed: FloatArray, able: BoolArray, room: FloatArray,
+    seconds: FloatArray, setup: FloatArray, per_byte: FloatArray, tensor_bytes: FloatArray,
+    ahead: FloatArray, inputs_start: IntArray, inputs: IntArray, producer: IntArray,
+    device: IntArray, start: FloatArray,
+) -> bool:  # fmt: skip
+    """Puts each operator of order int64[n], producers first, into the gap on the device where its
+    finish plus ahead float64[n, D] is least; fills device int64[n] and start float64[n].
 
-    unit int64[n]; needed float64[units] bytes; able bool[units, D]; room float64[D] bytes, which is
-    used up. A unit's first operator chooses for all of it. A transfer takes setup + bytes *
-    per_byte, float64[D, D]. False where a unit finds no device.
+    ahead: what is estimated to follow the operator on that device. unit int64[n]; needed
+    float64[units] bytes; able bool[units, D]; room float64[D] bytes, which is used up. The device
+    of a unit's first operator is that of the whole unit. A transfer takes setup + bytes * per_byte,
+    float64[D, D]. Returns False where a unit finds no device.
     """
     n, devices = seconds.shape
     starts, ends = np.empty(devices * n), np.empty(devices * n)
@@ -150,7 +144,8 @@ def insert_in_order(
                     came += setup[device[j], d] + size * per_byte[device[j], d]
                 ready = max(ready, came)
             begin = earliest(starts, ends, d * n, count[d], ready, seconds[i, d])
-            # Where no input can arrive, all are as late: the placement then says what is missing.
+            # Where an input can never arrive, every device is as late (inf) and the first is taken:
+            # the check of the placement then says what is missing.
             if chosen < 0 or begin + seconds[i, d] + ahead[i, d] < best:
                 best, chosen, at = begin + seconds[i, d] + ahead[i, d], d, begin
         if chosen < 0:
@@ -167,10 +162,11 @@ def insert_in_order(
 
 @compiled
 def cut(order: IntArray, sizes: FloatArray, able: BoolArray, room: FloatArray) -> IntArray:
-    """int64[units]: devices filled one after the other from room float64[D], which is used up.
+    """int64[units]: the device of each unit, filling one device after the other.
 
-    A unit that the current device cannot run, or has no room for, goes to the roomiest that can;
-    the first entry is -1 where there is none.
+    room float64[D] is used up. A device that has no room for the next unit of order is full. A unit
+    that the current device cannot run goes to the roomiest device that can run it; the first entry
+    is -1 where that one has no room for it, or there is none.
     """
     devices = len(room)
     where = np.full(len(sizes), -1, dtype=np.int64)

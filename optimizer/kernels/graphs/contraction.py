@@ -1,10 +1,10 @@
-"""Merging the nodes of an acyclic graph two at a time, compiled.
+"""Merges the nodes of an acyclic graph two at a time, and keeps the graph acyclic.
 
 A node is named by the one operator that it grew from (its root). Its edges are two linked lists of
-the graph's edges; edges inside a node and doubled ones are unlinked when a scan meets them, so that
-each costs once. `position` is a topological order that every merge repairs within the interval
-between the two nodes (after Pearce and Kelly, "A dynamic topological sort algorithm", 2006), so
-that a path is looked for in that interval only.
+the graph's edges. A scan that meets an edge inside a node, or a double one, unlinks it, so that it
+costs time once. `position` is a topological order, which every merge repairs in the interval
+between the two nodes (after Pearce and Kelly, "A dynamic topological sort algorithm", 2006); so a
+path between two nodes is searched in their interval only.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 
 _PATH, _FORWARD, _BACKWARD = 0, 1, 2
-# Edges that the search for a path scans before it turns to the other end for the first time.
+# The search for a path scans so many edges before it turns to the other end for the first time.
 _FIRST_STEP = 8
 
 
 class Merging(NamedTuple):
-    """n operators, E edges (distinct pairs), u units, k device types.
+    """A graph of n operators, E edges (distinct pairs), u units and k device types.
 
-    home int64[n]: union-find parents. source, target int64[E]. out_*, in_*: lists of edges by their
-    source and by their target: first and last edge and their number per root, next edge per edge.
-    position int64[n] of each root, at int64[n] the root at each position or -1. delay float64[n]
-    seconds, possible bool[n, k], of each root.
+    home int64[n]: union-find parents. source, target int64[E]. out_*, in_*: the lists of edges by
+    their source, and by their target: per root the first edge, the last one and their number; per
+    edge the next one. position int64[n] of each root; at int64[n]: the root at each position, or
+    -1. delay float64[n] seconds and possible bool[n, k] of each root.
 
-    unit int64[n]: what must share a device (a co-location group or one node); unit_home int64[u]
-    is the union-find of units; keyed bool[u]: it is a group; unit_bytes int64[u], unit_seconds
-    float64[u], unit_possible bool[u, k].
+    A unit is what must share a device: a co-location group, or one node. unit int64[n]: the unit of
+    each operator; unit_home int64[u]: union-find parents of units; keyed bool[u]: whether the unit
+    is a group; unit_bytes int64[u], unit_seconds float64[u], unit_possible bool[u, k].
 
     mark, scratch, other int64[n]: working space. clock int64[2]: how many searches there were, and
-    how much the last one found; nodes int64[1]: how many remain. most_bytes: no unit grows beyond
-    it; join_keys: whether a merge may make two groups one; most_seconds float64[1]: no group grows
-    beyond it, and of the nodes that Algorithm 1 makes only chains do.
+    how many roots the last one found. nodes int64[1]: how many nodes remain. most_bytes: no unit
+    grows beyond it. join_keys: whether a merge may join two groups. most_seconds float64[1]: no
+    group grows beyond it, nor does a node that Algorithm 1 makes, unless it is a chain.
     """
 
     home: IntArray
@@ -72,6 +72,7 @@ class Merging(NamedTuple):
 
 @compiled
 def root(home: IntArray, i: int) -> int:
+    """The root of i in a union-find forest; halves the path to it."""
     while home[i] != i:
         home[i] = home[home[i]]
         i = home[i]
@@ -82,7 +83,7 @@ def root(home: IntArray, i: int) -> int:
 def unlink(
     first: IntArray, last: IntArray, following: IntArray, i: int, before: int, after: int
 ) -> None:
-    """Takes what stands between edges `before` and `after` (-1: none) out of i's list."""
+    """Takes the edge between edges `before` and `after` (-1: none) out of i's list."""
     if before < 0:
         first[i] = after
     else:
@@ -98,7 +99,7 @@ def unit_of(m: Merging, i: int) -> int:
 
 @compiled
 def may_merge(m: Merging, i: int, j: int) -> bool:
-    """Whether one node of both could run somewhere, and its unit has room."""
+    """Whether i and j as one node could run on some device type, and its unit is within limits."""
     able = False
     for k in range(m.possible.shape[1]):
         able = able or (m.possible[i, k] and m.possible[j, k])
@@ -119,7 +120,7 @@ def may_merge(m: Merging, i: int, j: int) -> bool:
 
 @compiled
 def _append(first: IntArray, last: IntArray, following: IntArray, i: int, j: int) -> None:
-    """j's list to the end of i's."""
+    """Moves j's list to the end of i's."""
     if first[j] < 0:
         return
     if first[i] < 0:
@@ -133,7 +134,7 @@ def _append(first: IntArray, last: IntArray, following: IntArray, i: int, j: int
 
 @compiled
 def merge(m: Merging, i: int, j: int) -> None:
-    """Root j into root i; positions are the caller's."""
+    """Merges root j into root i; the caller settles their positions."""
     m.home[j] = i
     _append(m.out_first, m.out_last, m.out_next, i, j)
     _append(m.in_first, m.in_last, m.in_next, i, j)
@@ -155,7 +156,7 @@ def merge(m: Merging, i: int, j: int) -> None:
 
 @compiled
 def settle(m: Merging, i: int, j: int, position: int) -> None:
-    """The merged node (root i) at the position of one of the two; the other is left empty."""
+    """Puts the merged node (root i) at the position of one of the two; the other becomes empty."""
     m.at[m.position[i]] = -1
     m.at[m.position[j]] = -1
     m.at[position] = i
@@ -175,10 +176,11 @@ def _expand(
     far: int,
     budget: int,
 ) -> bool:
-    """One search goes on over about `budget` more edges; whether it met the other one.
+    """Continues one search over about `budget` more edges; returns whether it met the other one.
 
-    What is between roots near and far joins `queue` with the mark of near; the edge from near to
-    far is left out. state: how many of the queue are done, how many are in it, edges scanned.
+    Roots that it reaches between near and far get the mark of near and join `queue`; the edge from
+    near to far does not count. state: how many roots of the queue are done, how many are in it, and
+    how many edges were scanned.
     """
     low = min(m.position[near], m.position[far])
     high = max(m.position[near], m.position[far])
@@ -210,11 +212,12 @@ def _expand(
 
 @compiled
 def _path_elsewhere(m: Merging, i: int, j: int) -> int:
-    """Whether a path other than the edge leads from root i to root j, i before j.
+    """Searches a path from root i to root j, i before j, other than the edge between them.
 
-    Searched from both ends in turns, in steps that grow with the work done. _PATH, or the end whose
-    search ran dry: then twice the clock marks all between them that i reaches (_FORWARD), or that
-    plus 1 marks all that reaches j (_BACKWARD), clock[1] of them.
+    The search runs from both ends in turns, in steps that grow with the work done. Returns _PATH,
+    or _FORWARD or _BACKWARD where the search from i, or from j, has no roots left. Between the two,
+    the roots that i reaches then have the mark 2 * clock[0] (_FORWARD), or those that reach j have
+    the mark 2 * clock[0] + 1 (_BACKWARD); clock[1] is their number.
     """
     m.clock[0] += 1
     m.mark[i] = 2 * m.clock[0]
@@ -240,8 +243,11 @@ def _path_elsewhere(m: Merging, i: int, j: int) -> int:
 
 @compiled
 def _settle_between(m: Merging, i: int, j: int, found: int) -> None:
-    """Positions after root j was merged into root i with this answer of _path_elsewhere: first
-    what need not follow the merged node, then it, then the rest, each in the former order."""
+    """Repairs the positions after root j was merged into root i.
+
+    found: what _path_elsewhere returned. The roots that need not follow the merged node come first,
+    then the node, then the others, each in their former order.
+    """
     forward, backward = 2 * m.clock[0], 2 * m.clock[0] + 1
     begin, end = m.position[i], m.position[j]
     if m.clock[1] == 0:
@@ -252,7 +258,8 @@ def _settle_between(m: Merging, i: int, j: int, found: int) -> None:
         x = m.at[p]
         if x < 0:
             continue
-        # What i reaches must follow; what reaches j must not, and the other search knows only that.
+        # Roots that i reaches must follow the node. Roots that reach j must not; where only those
+        # are known, all others follow.
         if (m.mark[x] == forward) if found == _FORWARD else (m.mark[x] != backward):
             m.scratch[later] = x
             later += 1
@@ -271,7 +278,7 @@ def _settle_between(m: Merging, i: int, j: int, found: int) -> None:
 
 @compiled
 def merge_acyclic(m: Merging, i: int, j: int) -> bool:
-    """Merges two roots, adjacent or not, unless a path leaves one and returns to the other."""
+    """Merges two roots, adjacent or not, unless a path over other nodes joins them."""
     if m.position[i] > m.position[j]:
         i, j = j, i
     if not may_merge(m, i, j):

@@ -1,5 +1,5 @@
-"""What merges with what, compiled: Algorithm 1 of the thesis, the fusion within groups of its
-Algorithm 2, and operators that are alike, as one."""
+"""Which nodes merge: Algorithm 1 of the thesis, the fusion within groups of its Algorithm 2, and
+the operators of one group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placewire.optimizer.kernels.graphs.contraction import (
 
 _NONE = -1
 _SEVERAL = -2
-# Of a co-location group that no merge makes one, this many nodes are tried before a further one.
+# merge_alike tries to merge an operator into so many of the last nodes of its group.
 _NODES_TRIED = 8
 
 
@@ -33,7 +33,7 @@ def _only(
     following: IntArray,
     i: int,
 ) -> int:
-    """The one neighbour of root i along these lists, else _NONE or _SEVERAL."""
+    """The only neighbour of root i along these lists, or _NONE or _SEVERAL."""
     found = _NONE
     before = -1
     e = first[i]
@@ -63,7 +63,7 @@ def _only_preceding(m: Merging, j: int) -> int:
 
 @compiled
 def fuses(out_degree_i: int, in_degree_j: int, p_i: float, p_j: float, alpha: float) -> bool:
-    """Algorithm 1 of the thesis, line by line; a degree of 2 stands for 2 or more."""
+    """Whether Algorithm 1 of the thesis merges an edge; a degree of 2 stands for 2 or more."""
     if out_degree_i >= 2 and in_degree_j >= 2:
         return False
     if out_degree_i == 1 and in_degree_j == 1:
@@ -83,7 +83,7 @@ def _fuses_now(m: Merging, i: int, j: int, alpha: float) -> bool:
 
 @compiled
 def _push(queue: IntArray, waits: BoolArray, state: IntArray, x: int) -> None:
-    """To the end of a ring; state: where it begins, and how many wait. Each waits once."""
+    """Puts x at the end of a ring, unless it waits there. state: the ring's begin and length."""
     if not waits[x]:
         waits[x] = True
         queue[(state[0] + state[1]) % len(queue)] = x
@@ -94,7 +94,8 @@ def _push(queue: IntArray, waits: BoolArray, state: IntArray, x: int) -> None:
 def _push_common(
     m: Merging, queue: IntArray, waits: BoolArray, state: IntArray, i: int, j: int
 ) -> None:
-    """Whatever neighbours both i and j on the same side is in the shorter of their two lists."""
+    """Puts the common successors and predecessors of i and j into the ring: they are in the shorter
+    of the two lists of each side."""
     e = m.out_first[i] if m.out_count[i] < m.out_count[j] else m.out_first[j]
     while e >= 0:
         _push(queue, waits, state, root(m.home, m.target[e]))
@@ -107,12 +108,12 @@ def _push_common(
 
 @compiled
 def fuse(m: Merging, alpha: float, least: int) -> None:
-    """Algorithm 1 on every edge until none fuses or only `least` nodes are left.
+    """Applies Algorithm 1 to every edge until none fuses or only `least` nodes are left.
 
-    An edge can fuse only as the single edge of one of its ends, so nodes wait, not edges. A merge
-    changes degrees of what neighbours both of the two, which waits again. With one of the two
-    degrees 1 the edge is the only path between them, so no cycle can arise, and the merged node
-    may stand where the other one stood.
+    An edge fuses only if it is the single edge of one of its ends, so the queue holds nodes, not
+    edges. A merge changes the degrees of common neighbours, which are queued again. Where one of
+    the two degrees is 1, the edge is the only path between its ends: no cycle can arise, and the
+    merged node may take the position of the other end.
     """
     queue = np.empty(len(m.home), dtype=np.int64)
     waits = np.zeros(len(m.home), dtype=np.bool_)
@@ -141,7 +142,7 @@ def fuse(m: Merging, alpha: float, least: int) -> None:
 
 @compiled
 def _follows_outside(m: Merging, i: int) -> bool:
-    """Whether root i has a successor of another unit: not succ(i) ⊆ U."""
+    """Whether root i has a successor in another unit: not succ(i) ⊆ U."""
     e = m.out_first[i]
     while e >= 0:
         if unit_of(m, root(m.home, m.target[e])) != unit_of(m, i):
@@ -152,9 +153,12 @@ def _follows_outside(m: Merging, i: int) -> bool:
 
 @compiled
 def fuse_within(m: Merging, edges: IntArray, alpha: float) -> None:
-    """Algorithm 2, lines 9 to 27, until no edge fuses: of `edges` (numbers, in the order in which
-    they are examined) those inside one unit fuse where all successors of i are in the unit or
-    p_j < alpha, and no other path leads from i to j in the whole graph."""
+    """Applies lines 9 to 27 of Algorithm 2 until no edge fuses.
+
+    edges: numbers of edges, in the order in which they are examined. An edge (i, j) inside one unit
+    fuses where all successors of i are in the unit or p_j < alpha, and no other path leads from i
+    to j in the whole graph.
+    """
     before = m.nodes[0] + 1
     while m.nodes[0] < before:
         before = m.nodes[0]
@@ -168,8 +172,8 @@ def fuse_within(m: Merging, edges: IntArray, alpha: float) -> None:
 
 @compiled
 def merge_alike(m: Merging, operators: IntArray, start: IntArray) -> None:
-    """Of each group operators[start[g]:start[g + 1]], in order, each one into the first of the last
-    few nodes of that group that it can join without a cycle."""
+    """Merges the operators of each group operators[start[g]:start[g + 1]] in order: each into the
+    first of the last few nodes of its group that it can join without a cycle."""
     kept = np.empty(_NODES_TRIED, dtype=np.int64)
     for g in range(len(start) - 1):
         count = 0

@@ -1,12 +1,9 @@
-"""Earliest starts that hold in every schedule, transfers counted; one machine's preemptive bound.
+"""Lower bounds: earliest starts that hold in every schedule, and Jackson's bound of one machine.
 
-A graph here is a list of edges, each with two delays between the end of its source and the start of
-its target: `near` where both run on one device, `far` >= near where they do not (inf: they must run
-on one device).
+A graph here is a list of edges. Each has two delays between the end of its source and the start of
+its target: `near` where both run on one device, and `far` >= near where they do not (inf where they
+must run on one device).
 """
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
+from placewire.optimizer.kernels.graphs.contraction import root
 from placewire.optimizer.kernels.heap import pop, push
 
 
@@ -21,8 +19,11 @@ from placewire.optimizer.kernels.heap import pop, push
 def one_machine(
     release: FloatArray, work: FloatArray, delivery: FloatArray, members: IntArray, count: int
 ) -> float:
-    """The least max(end + delivery) of members[:count] on one machine, in Jackson's preemptive
-    schedule: of what is released, the longest delivery runs first. members come by release."""
+    """The least max(end + delivery) of members[:count], which come by release, on one machine.
+
+    Jackson's preemptive schedule attains it: of the members released, the one of longest delivery
+    runs.
+    """
     key, item = np.empty(count), np.empty(count, dtype=np.int64)
     left = np.empty(count)
     waiting, following = 0, 0
@@ -58,19 +59,19 @@ def earliest_starts(
     unit: IntArray,
     limit: int,
 ) -> FloatArray:
-    """float64[n]: no schedule starts an operator earlier.
+    """float64[n]: seconds before which no schedule starts an operator.
 
-    order int64[n] topological; edges into v are start[v]:start[v + 1]; operators of one unit share
-    a device; limit: how many ancestors of an operator are looked at.
+    order int64[n] is topological; the edges into v are start[v]:start[v + 1]; operators of one unit
+    share a device; at most `limit` ancestors of an operator are looked at.
 
     For an ancestor w of v, lag(w) is the longest path of work and near delays strictly between
-    them, and apart(w) >= lag(w) holds where w is not on v's device: along any path from w to v some
-    edge then joins two devices. If v starts at t, every w with head(w) + work(w) + apart(w) > t is
-    on v's device, and these run there one after the other, each by its head, v following by its
-    lag. So for every k, t is at least the k-th largest such sum, or at least the one-machine bound
-    of those k: t >= max over k of the smaller of the two. (Papadimitriou and Yannakakis 1990,
-    "Towards an architecture-independent analysis of parallel algorithms", has unit work and one
-    delay for all, and recomputation.)
+    them. Where w is not on v's device, some edge of any path from w to v joins two devices, and the
+    path takes at least apart(w) >= lag(w). If v starts at t, every w with head(w) + work(w) +
+    apart(w) > t is therefore on v's device. These w run there one after the other, none before its
+    head, and v follows each by its lag. So for every k, t is at least the k-th largest such sum or
+    at least the one-machine bound of the k ancestors with the largest sums: t >= max over k of the
+    smaller of the two. (Papadimitriou and Yannakakis 1990, "Towards an architecture-independent
+    analysis of parallel algorithms", has unit work, one delay for all, and recomputation.)
     """
     n = len(order)
     head, position = np.zeros(n), np.empty(n, dtype=np.int64)
@@ -145,7 +146,7 @@ def earliest_starts(
 
 @compiled
 def longest_path(order: IntArray, work: FloatArray, start: IntArray, source: IntArray) -> float:
-    """Seconds of the longest path of work alone."""
+    """Seconds of the longest path of work, without delays."""
     finish = np.zeros(len(order))
     longest = 0.0
     for v in order:
@@ -160,7 +161,8 @@ def longest_path(order: IntArray, work: FloatArray, start: IntArray, source: Int
 def unit_seconds(
     head: FloatArray, work: FloatArray, tail: FloatArray, members: IntArray, start: IntArray
 ) -> FloatArray:
-    """float64[U]: the one-machine bound of members[start[u]:start[u + 1]], which come by head."""
+    """float64[U]: the one-machine bound of each unit's members[start[u]:start[u + 1]], which are
+    sorted by head."""
     seconds = np.zeros(len(start) - 1)
     for u in range(len(seconds)):
         count = start[u + 1] - start[u]
@@ -201,24 +203,16 @@ def pair_seconds(
 
 @compiled
 def joined_units(unit: IntArray, one: IntArray, other: IntArray, units: int) -> IntArray:
-    """int64[n]: units numbered anew from 0, those of the operators one[k] and other[k] united."""
-    root = np.arange(units)
+    """int64[n]: units numbered anew from 0, those of operators one[k] and other[k] united."""
+    home = np.arange(units)
     for k in range(len(one)):
-        a, b = unit[one[k]], unit[other[k]]
-        while root[a] != a:
-            root[a] = root[root[a]]
-            a = root[a]
-        while root[b] != b:
-            root[b] = root[root[b]]
-            b = root[b]
-        root[max(a, b)] = min(a, b)
+        a, b = root(home, unit[one[k]]), root(home, unit[other[k]])
+        home[max(a, b)] = min(a, b)
     number = np.full(units, -1, dtype=np.int64)
     count = 0
     joined = np.empty(len(unit), dtype=np.int64)
     for i in range(len(unit)):
-        a = unit[i]
-        while root[a] != a:
-            a = root[a]
+        a = root(home, unit[i])
         if number[a] < 0:
             number[a] = count
             count += 1

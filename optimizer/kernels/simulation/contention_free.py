@@ -1,4 +1,4 @@
-"""Steps whose transfers never meet: one pass over the operators, no events."""
+"""Simulates steps whose transfers never meet, in one pass over the operators."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from placewire.optimizer.kernels.tables import Tables
 def contention_free(
     tables: Tables,
     device: IntArray,
-    order: IntArray,
     rates: FloatArray,
     start: FloatArray,
     finish: FloatArray,
     sent: FloatArray,
     position: IntArray,
 ) -> float:
-    """Thesis (3.4)-(3.6): a transfer takes p0 + bytes / b and never waits for another.
+    """Simulates a step by thesis (3.4)-(3.6) and returns its seconds.
 
-    order int64[n] is one topological sort of all operators; rates float64[S, S, R].
+    A transfer takes p0 + bytes / b and never waits for another; operators run in the recorded
+    topological sort. rates float64[S, S, R]. Fills start, finish, sent and position as
+    run_first_come does.
     """
     devices = len(tables.server)
     idle_at = np.zeros(devices)
@@ -30,7 +31,7 @@ def contention_free(
     for e in range(len(sent)):
         sent[e] = 0.0
     step = 0.0
-    for i in order:
+    for i in tables.topological:
         a = device[i]
         at = idle_at[a]
         for k in range(tables.inputs_start[i], tables.inputs_start[i + 1]):

@@ -1,19 +1,16 @@
 """The event loop for first-come channels of fixed rates.
 
 Each (source device, destination device, rail) is a channel. A message queues on its channels when
-its producer finishes, so that its arrival is known at once, and an event is the start of one
-operator. The one loop runs in three ways, and numba compiles each without what stands under `if X
-is not None` for an X that is None:
+its producer finishes, so that its arrival is known at once; an event is the start of one operator.
+The loop runs in three ways. For each, numba leaves out what stands under `if X is not None` for an
+X that is None:
 
-all of it       by priority, or strictly in the order that is given
-with messages   the same; `messages` has room for what is sent
+the whole step  by priority, or strictly in the order that is given
+with messages   the same, and `messages` is filled
 a changed part  `old` is a schedule and `start` is None: only the events that a change of the
-                placement can alter are run again, from the last mark before them until all is as it
-                was, or until the step is certain to exceed a limit
+                placement can alter are run again, from the last mark before them until everything
+                is as it was, or until the step is certain to exceed a limit
 """
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.transfers import send
 from placewire.optimizer.kernels.tables import Tables
 
-# The arguments of run_first_come from `slots` on, where all of a schedule is run.
+# The arguments of run_first_come from `slots` on where the whole step is run.
 NOT_CHANGED = (None, None, None, None, None, None, None, 0, 0, np.inf, 0)
 
 
 class MessageLog(NamedTuple):
-    """Messages in the order of being sent, one row each: its tensor and destination device int64[M]
-    and the times of its parts float64[M, R], -1 where it has none. A path past the NICs stands in
-    slot 0."""
+    """Messages in the order in which they were sent: tensor and destination device int64[M], and
+    the times of each message's parts float64[M, R], -1 on rails that carry none. The times of a
+    message past the NICs stand in column 0."""
 
     tensor: IntArray
     device: IntArray
@@ -45,14 +42,15 @@ class MessageLog(NamedTuple):
 class MarkedSchedule(NamedTuple):
     """A schedule that can be continued from its middle.
 
-    order int64[n]: the operator that each event starts; place int64[n] the reverse; ready
-    int64[n]: for each event, the event after which its operator's inputs were all known (-1: from
-    the beginning). start, finish float64[n]; input_at float64[inputs]: when each input was there,
-    in the order of tables.inputs.
+    order int64[n]: the operator that each event starts; place int64[n]: its inverse; ready
+    int64[n]: for each event, the event after which the times of all its operator's inputs were
+    known (-1: from the beginning). start, finish float64[n]; input_at float64[inputs]: when each
+    input was there, in the order of tables.inputs.
 
-    Marks, one every `every` events (mark k before event k * every): idle float64[K, D] when each
-    device was done, free float64[K, D, D, R] each channel. Of the events from each mark to the next
-    ends float64[K] is the last finish, work float64[K, D] the seconds on each device.
+    There is a mark every `every` events; mark k stands before event k * every. At each mark, idle
+    float64[K, D] is when each device was done, and free float64[K, D, D, R] when each channel was.
+    Of the events from each mark to the next, ends float64[K] is the last finish, and work
+    float64[K, D] the seconds on each device.
     """
 
     order: IntArray
@@ -69,9 +67,11 @@ class MarkedSchedule(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What one run of a changed part needs and the next overwrites. The heaps of device d begin at
-    offsets[d]; turn int64[n] tells which run filled an operator's entries last, moved int64[n]
-    which one was of a move of the operator."""
+    """Working space of one run of a changed part; the next run overwrites it.
+
+    The heaps of device d begin at offsets[d]. turn int64[n]: the run that last filled an operator's
+    entries; moved int64[n]: the last run whose move contained the operator.
+    """
 
     offsets: IntArray
     later_key: FloatArray
@@ -103,56 +103,41 @@ def device_offsets(device: IntArray, devices: int) -> IntArray:
 
 @compiled
 def run_first_come(
-    tables: Tables,
-    device: IntArray,
-    priority: FloatArray,
-    channels: FloatArray,
-    in_order_of_arrival: bool,
-    order: Any,  # IntArray | None
-    start: Any,  # FloatArray | None
-    finish: Any,  # FloatArray | None
-    sent: Any,  # FloatArray | None
-    position: Any,  # IntArray | None
-    messages: Any,  # MessageLog | None
-    slots: Any,  # IntArray | None
-    tails: Any,  # FloatArray | None
-    old: Any,  # MarkedSchedule | None
-    new: Any,  # MarkedSchedule | None
-    scratch: Any,  # Scratch | None
-    load: Any,  # FloatArray | None
-    op: Any,  # IntArray | None
-    count: int,
-    first: int,
-    limit: float,
-    turn: int,
-) -> tuple[float, int, int]:
-    """List scheduling: a device that is free runs the ready operator of largest priority.
+    tables: Tables, device: IntArray, priority: FloatArray, channels: FloatArray,
+    in_order_of_arrival: bool, order: Any, start: Any, finish: Any, sent: Any, position: Any,
+    messages: Any, slots: Any, tails: Any, old: Any, new: Any, scratch: Any, load: Any, op: Any,
+    count: int, first: int, limit: float, turn: int,
+) -> tuple[float, int, int]:  # fmt: skip
+    """List scheduling: a free device runs the ready operator of largest priority.
 
-    channels float64[D, D, R]. in_order_of_arrival: it runs what became ready first, ties by number.
-    order: None, or int64[n] grouped by device where it has entries: each device runs its operators
-    in that order, waiting where it must.
+    channels float64[D, D, R]. in_order_of_arrival: a free device runs the operator that became
+    ready first instead, ties by number. order: None, or int64[n] grouped by device; where it has
+    entries, each device runs its operators in that order and waits where it must.
 
-    The device whose next start is earliest is served first. Whatever is not scheduled yet starts no
-    earlier, so everything that can be ready by then is known. A channel has one source device, so
-    its messages queue in that device's order.
+    The device whose next start is earliest is served first. No operator that is not scheduled yet
+    starts earlier, so all operators that can be ready by then are known. A channel has one source
+    device, so its messages queue in the order in which that device finishes operators.
 
-    All of it: fills start, finish float64[n], sent float64[m] (when a tensor has arrived
+    The whole step: fills start, finish float64[n], sent float64[m] (when a tensor has arrived
     everywhere; 0 where it is not sent), position int64[n] on its device, and `messages`. Returns
-    (step seconds, number of messages, number of operators that were run): fewer than n where orders
-    wait for each other for ever.
+    (step seconds, number of messages, number of operators that were run). That number is below n
+    where orders wait for each other for ever.
 
-    A changed part: device and priority are the changed ones, op[:count] the operators that changed;
-    first: the first event of `old` that may turn out differently. load float64[D]: the seconds on
-    each device in all; tails float64[n]: the shortest time from an operator's finish to the step's
-    end; slots as consumer_slots gives them; turn grows with every call. Returns (step seconds,
-    first event run, first event not run), with the events between in `new`. step is inf where it
-    exceeds `limit`, or where a message never arrives.
+    A changed part: device and priority are those after the move, op[:count] are the operators that
+    it changed, and first is the first event of `old` that may turn out differently. load
+    float64[D]: the seconds of all operators on each device; tails float64[n]: the shortest time
+    from an operator's finish to the step's end; slots: what consumer_slots returns; turn grows with
+    every call. Returns (step seconds, first event run, first event not run); the events between are
+    in `new`. The step is inf where it exceeds `limit`, or where a message never arrives.
+
+    What one of these ways does not use is None; hence the type Any.
     """
     n, devices = len(device), len(tables.server)
     rails = channels.shape[2]
     later, ready = np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=np.int64)
     step, begin, sent_messages = 0.0, 0, 0
-    # `later` holds operators whose inputs are known to come, by that time; `ready` by -priority.
+    # For each device, the heap `later` holds the operators whose inputs' arrival is known, by that
+    # time; the heap `ready` holds those whose inputs are there, by -priority.
     if start is not None:
         offsets = device_offsets(device, devices)
         later_key, later_item = np.empty(n), np.empty(n, dtype=np.int64)
@@ -167,7 +152,7 @@ def run_first_come(
         for i in range(n):
             missing[i] = tables.inputs_start[i + 1] - tables.inputs_start[i]
         if order is not None:
-            # To run one after the other is to wait for each other.
+            # An operator waits for the one before it in the order as for one more input.
             following = np.full(n, -1, dtype=np.int64)
             for k in range(1, len(order)):
                 if device[order[k]] == device[order[k - 1]]:
@@ -211,7 +196,9 @@ def run_first_come(
             scratch.ready_after[i] = old.ready[q]
             d = device[i]
             later[d] = push(later_key, later_item, offsets[d], later[d], at, i)
-        # To be as it was, all that ran must be what ran then: counted by the mark they ran before.
+        # At a mark the state can be as in `old` only if `old`, too, ran all operators since `begin`
+        # before that mark. same: of how many that holds; earlier[k]: of how many more it will hold
+        # at mark k + 1.
         earlier = np.zeros(len(old.ends) + 1, dtype=np.int64)
         same, open_unlike, changed = 0, 0, 0
         since_end = 0.0
@@ -321,9 +308,8 @@ def run_first_come(
                             messages.device[sent_messages] = b
                             sent_messages += 1
                         arrival[b] = send(
-                            tables.path_setup[a, b], tables.path_rate[a, b],
-                            tables.paths_queue, tables.setup_seconds, tables.cut_bits,
-                            tables.cuts_equally, channels, free, a, b,
+                            tables.path_setup[a, b], tables.path_rate[a, b], tables.paths_queue,
+                            tables.setup_seconds, tables.cuts_equally, channels, free, a, b,
                             tables.bits[e], end, part_start, part_finish,
                         )  # fmt: skip
                         if sent is not None:

@@ -1,4 +1,4 @@
-"""What happens at the two ends of a transfer: whose turn it is to be sent, and who waits for it."""
+"""The two ends of a transfer: which part a lane sends next, and what an arrival makes ready."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def arrive(
     base: int,
     ready: int,
 ) -> int:
-    """The tensor of these consumers is now on device b; returns how many operators are ready there,
-    in the heap that begins at base."""
+    """Takes note that the tensor of these consumers is on device b; returns how many operators are
+    now ready there, in the heap that begins at base."""
     for c in consumers:
         if device[c] == b:
             missing[c] -= 1
@@ -52,7 +52,8 @@ def serve_most_urgent(
     message_of: IntArray,
     part_bits: FloatArray,
 ) -> None:
-    """The most urgent pending part becomes the lane's; one that it overtakes keeps what it has."""
+    """Makes the most urgent pending part the one that the lane sends; part_bits keeps what is left
+    of a part that it overtakes."""
     rails = part_bits.shape[1]
     if head[lane] >= 0:
         left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])

@@ -1,4 +1,4 @@
-"""Schedules that the search continues from their middle: made, changed and kept."""
+"""Makes the schedules that the search continues from their middle, and keeps their changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def keep(
     begin: int,
     until: int,
 ) -> None:
-    """Events [begin, until) of `new` become those of `old`."""
+    """Copies events [begin, until) of `new` into `old`."""
     for q in range(begin, until):
         i = new.order[q]
         old.order[q] = i
@@ -77,7 +77,7 @@ def keep(
             e = tables.outputs[o]
             for k in range(tables.consumers_start[e], tables.consumers_start[e + 1]):
                 old.input_at[slots[k]] = new.input_at[slots[k]]
-    # Later events are as they were, but what they wait for may have come in another order.
+    # Later events stay, but their inputs may have become known in another order.
     for q in range(begin, until):
         i = old.order[q]
         for o in range(tables.outputs_start[i], tables.outputs_start[i + 1]):
@@ -112,7 +112,7 @@ def schedule_all(
     scratch: Scratch,
     turn: int,
 ) -> float:
-    """The whole schedule from nothing; the step's seconds."""
+    """Makes the whole schedule in `into`; returns the step's seconds."""
     n, devices = len(device), len(tables.server)
     load = np.zeros(devices)
     for i in range(n):

@@ -1,8 +1,8 @@
-"""How urgent a message is: the longest path that its arrival still holds up.
+"""How urgent a message is: the longest path that waits for its arrival.
 
-The longest path is the graph's, each operator at its device's seconds and each tensor that crosses
-devices at what a transfer takes alone at its pair's widest rate. It needs no simulation, so that
-the order of sending is known before anything is sent.
+On a path, each operator takes its seconds on its device, and each tensor that crosses devices what
+a transfer takes alone at its pair's widest rate. This needs no simulation, so that the send order
+is known before anything is sent.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def remaining_seconds(tables: Tables, device: IntArray) -> FloatArray:
 def number_messages(
     tables: Tables, device: IntArray, number: IntArray, urgency: FloatArray
 ) -> IntArray:
-    """Numbers the messages of a placement by (tensor, destination device).
+    """Numbers the messages of a placement in the order of (tensor, destination device).
 
-    number int64[E] by place in `consumers`: the message that brings that consumer its tensor, -1
-    where none does. urgency float64[E] by message, filled as far as there are messages. Returns
-    int64[S, S]: how many go over rails between two servers.
+    number int64[E], by place in `consumers`: the message that brings that consumer its tensor, -1
+    where none does. urgency float64[E], by message: filled as far as there are messages. Returns
+    int64[S, S]: how many messages go over rails between two servers.
     """
     devices, servers = len(tables.server), len(tables.nic_rates)
     remaining = remaining_seconds(tables, device)

@@ -1,4 +1,4 @@
-"""The peak of memory on each device, from who runs where and when."""
+"""The peak memory of each device in a simulated step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewire.optimizer.kernels.tables import Tables
 
 @compiled
 def first_not_before(starts: FloatArray, low: int, high: int, time: float) -> int:
-    """Index of the first of starts[low:high], ascending, that is not below time; high if none."""
+    """The first index in [low, high) at which the ascending starts are at least time, else high."""
     while low < high:
         middle = (low + high) // 2
         if starts[middle] < time:
@@ -26,12 +26,12 @@ def first_not_before(starts: FloatArray, low: int, high: int, time: float) -> in
 def peak_memory(
     tables: Tables, device: IntArray, position: IntArray, start: FloatArray, sent: FloatArray
 ) -> FloatArray:
-    """float64[D] bytes: weights, receive buffers from the step's start, live storages, workspace.
+    """float64[D] bytes: the most that weights, receive buffers, live storages and workspace take.
 
-    A device runs one operator at a time, so its memory only grows where an operator starts; live
+    A device runs one operator at a time, so its memory grows only where an operator starts; live
     ranges are therefore counted in positions on the device. A storage lives until its last local
-    reader has finished and its last send has arrived; a view passes its own readers on to what it
-    views. A receive buffer lives from the start of the step until its last local reader.
+    reader has finished and its last send has arrived; the readers of a view count as readers of
+    what it views. A receive buffer lives from the start of the step until its last local reader.
     """
     n, devices = len(device), len(tables.server)
     offsets = device_offsets(device, devices)
@@ -90,7 +90,7 @@ def peak_memory(
 
 @compiled
 def static_memory(tables: Tables, device: IntArray) -> FloatArray:
-    """float64[D] bytes: the sum of thesis (3.2)."""
+    """float64[D] bytes: the memory of each device by thesis (3.2)."""
     total = np.zeros(len(tables.server))
     for i in range(len(device)):
         total[device[i]] += tables.static_bytes[i]

@@ -1,9 +1,9 @@
-"""How the transfers under way share one rail, where rates are shared while they last.
+"""How concurrent transfers share one rail, for sharings whose rates change during a transfer.
 
-A lane is a place from which at most one part is being sent at a time; state float64[lanes, 6] is
-what is known of that part, source and target int64[lanes] the servers it goes between. What limits
-transfers are groups of pairs (network/nics.py, RateLimits): groups int64[lanes, K] names those of
-each lane, first the transmitting NIC, and capacity float64[R, G] is what each carries.
+A lane sends at most one part at a time. state float64[lanes, 6] describes that part; source and
+target int64[lanes] are the servers between which it goes. Groups of pairs limit transfers
+(network/nics.py, RateLimits): groups int64[lanes, K] names those of each lane, first that of the
+transmitting NIC, and capacity float64[R, G] is what each group carries.
 """
 
 from __future__ import annotations
@@ -15,40 +15,29 @@ from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import LENDING, MAX_MIN
 from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 
-# Columns of a lane's state. The most urgent part has the largest URGENCY; the smaller NUMBER breaks
-# ties.
+# Columns of a lane's state. The part of largest URGENCY is the most urgent; ties go by the smaller
+# NUMBER.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = 0, 1, 2, 3, 4, 5
 COLUMNS = 6
-# Rows of what is known of the groups while a rail is filled.
+# Rows of the working space of the groups while a rail is filled.
 SPARE, USERS, WANTED = 0, 1, 2
-# What is left of a NIC below this part of it is rounding.
+# A NIC with less than this part of it left has nothing left: that is rounding.
 _NOTHING = 1e-9
 
 
 @compiled
 def share_rail(
-    discipline: int,
-    capacity: FloatArray,
-    neighbour_rates: FloatArray,
-    groups: IntArray,
-    minimums: FloatArray,
-    highest: FloatArray,
-    pairs: FloatArray,
-    rail: int,
-    now: float,
-    lanes: IntArray,
-    count: int,
-    sending: BoolArray,
-    state: FloatArray,
-    source: IntArray,
+    discipline: int, capacity: FloatArray, neighbour_rates: FloatArray, groups: IntArray,
+    minimums: FloatArray, highest: FloatArray, pairs: FloatArray, rail: int, now: float,
+    lanes: IntArray, count: int, sending: BoolArray, state: FloatArray, source: IntArray,
     target: IntArray,
-) -> None:
-    """Rewrites the rate of what lanes[:count] are sending on this rail, and when it will be done.
+) -> None:  # fmt: skip
+    """Rewrites the rates of the parts that lanes[:count] send on this rail, and when each ends.
 
     capacity float64[R, G]: what the job may have of each group; neighbour_rates float64[R, G]: what
-    others want of it beside that. minimums, highest float64[S, S, R]: what pairs must and may have,
-    where they are lent to; pairs float64[S, S] is room to work in. Single arrays instead of Tables:
-    this is called at every event.
+    others want of it beside that. minimums, highest float64[S, S, R]: the least and the most that
+    pairs have under LENDING; pairs float64[S, S] is working space. It takes single arrays instead
+    of Tables because it is called at every event.
     """
     flows, servers = np.empty(count, dtype=np.int64), len(pairs)
     open_count = 0
@@ -87,11 +76,12 @@ def fill(
     open_count: int,
     state: FloatArray,
 ) -> None:
-    """Progressive filling: all flows[:open_count] rise alike until a group of theirs is full.
+    """Progressive filling: the rates of flows[:open_count] rise together, until each stops where a
+    group of its flow is full.
 
-    room float64[3, G]: what is SPARE of each group, which is used up; the number of USERS; and, if
-    crowded, what is WANTED by NEIGHBOUR_FLOWS more flows that no other group limits, which rise
-    until they have it together. Overwrites flows.
+    room float64[3, G]: what is SPARE of each group, which is used up; the number of USERS of each;
+    and, if crowded, what is WANTED of each by NEIGHBOUR_FLOWS flows of others, which rise as well
+    until they have that together and which no other group limits. Overwrites flows.
     """
     of_each = groups.shape[1]
     for g in range(room.shape[1]):
@@ -103,7 +93,7 @@ def fill(
         level = np.inf
         for k in range(open_count):
             c = flows[k]
-            # Where this flow alone would have to stop; it does so if none has to before.
+            # The level at which this flow would stop if no other stopped before it.
             rate = np.inf
             for j in range(of_each):
                 g = groups[c, j]
@@ -129,8 +119,8 @@ def fill(
 
 @compiled
 def fill_beside(room: FloatArray, level: float) -> float:
-    """The flows are about to rise to this level: returns the level, not above it, at which the
-    first neighbour stops, and takes what the neighbours that stop there have."""
+    """Returns the level at which the first flows of others stop, or `level` where none stops below
+    it; takes from each group the share of those that stop there."""
     for g in range(room.shape[1]):
         if room[WANTED, g] > 0.0:
             full = room[SPARE, g] / room[USERS, g]
@@ -155,7 +145,7 @@ def fill_fairly(
     count: int,
     state: FloatArray,
 ) -> None:
-    """Max-min fair shares of the NICs as they are, beside what others want of them."""
+    """Gives max-min fair shares of the NICs, on which others want something as well."""
     room = np.empty((3, capacity.shape[1]))
     crowded = False
     for g in range(capacity.shape[1]):
@@ -176,10 +166,10 @@ def fill_by_urgency(
     state: FloatArray,
     source: IntArray,
 ) -> None:
-    """Each sender's most urgent part first; receivers share fairly between senders.
+    """Serves each sender's most urgent part first; receivers share fairly between senders.
 
-    Round after round, every sender that has something left takes its most urgent part among the
-    receivers that it has not tried yet, and the parts of the round fill what the NICs have left.
+    In each round, every sender with something left of its NIC takes its most urgent part that has
+    had no round yet, and the parts of the round share what the NICs have left.
     """
     room = np.empty((3, capacity.shape[1]))
     for g in range(capacity.shape[1]):
@@ -231,14 +221,15 @@ def lend(
     source: IntArray,
     target: IntArray,
 ) -> None:
-    """Each pair its minimum; what a sender has left is lent equally, to each up to its highest.
+    """Gives each pair its minimum, and lends what a sender has left equally, to each up to its
+    highest rate.
 
-    The flows of one pair share its rate equally. Receivers cannot be oversubscribed: see
-    guarantee.lending_ceilings. pairs float64[S, S] is room to work in, all 0 before and after.
+    The flows of one pair share its rate equally. guarantee.lending_ceilings sees to it that no
+    receiver is oversubscribed. pairs float64[S, S] is working space, all 0 before and after.
     """
     servers = len(pairs)
     spare, borrowers = np.empty(servers), np.zeros(servers)
-    first = 0  # flows[:first] stand for a pair each, the others come after one of theirs
+    first = 0  # flows[:first] are the first flows of their pairs, one each
     for k in range(count):
         c = flows[k]
         s, t = source[c], target[c]
@@ -290,8 +281,8 @@ def neighbour_gets(
     state: FloatArray,
     rates: FloatArray,
 ) -> None:
-    """rates float64[R, G]: what the neighbour now has of each group of this rail: what it wants, as
-    far as the job leaves it (under max-min sharing that is its fair share)."""
+    """Writes into rates float64[R, G] what the neighbour has now of each group of this rail: what
+    it wants, as far as the job leaves that (under max-min sharing this is its fair share)."""
     for g in range(rates.shape[1]):
         rates[rail, g] = line_rates[rail, g]
     for k in range(count):

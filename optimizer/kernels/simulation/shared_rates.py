@@ -1,14 +1,11 @@
-"""The event loop for rates that transfers share while they are under way.
+"""The event loop for sharings whose rates change during a transfer.
 
-How they share is in rate_filling.py; here is who is under way. Under MAX_MIN and LENDING a lane is
-a channel (source device, destination device, rail): first come, first served, and a part first
-waits p0. Under MOST_URGENT a lane is a (source server, destination server, rail): every part waits
-p0 from being queued, all at the same time, and then the most urgent one is sent, before others that
-have begun.
+This module decides which parts are under way; rate_filling.py gives them their rates. Under MAX_MIN
+and LENDING a lane is a channel (source device, destination device, rail): parts are served first
+come, first served, and each waits p0 when its turn comes. Under MOST_URGENT a lane is a (source
+server, destination server, rail): each part waits p0 from when it is queued, all of them at the
+same time, and then the most urgent one is sent, even before parts that have begun.
 """
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
 from placewire.optimizer.kernels.simulation.transfers import cut
 from placewire.optimizer.kernels.tables import MAX_MIN, MOST_URGENT, Tables
 
-# A part this near to its end has ended: what is left of it is rounding, and must not make it wait
-# for one that overtakes it now.
+# A part that would end within this time has ended: what is left of it is rounding, for which it
+# must not wait behind a part that overtakes it now.
 _AT_ONCE_SECONDS = 1e-9
 
 
@@ -52,12 +49,13 @@ def run_shared_rates(
     messages: MessageLog,
     background_bits: FloatArray,
 ) -> int:
-    """By priority, or strictly by `order` (grouped by device) where that has n rows.
+    """Runs a step by priority, or strictly by `order` (grouped by device) where that has n entries.
 
-    highest float64[S, S, R] are the rates in force, which cut messages; minimums float64[S, S, R]
-    what each pair is sure of (read under LENDING). Fills the arrays as run_first_come does, and
-    background_bits float64[S, R], what the neighbour sent and received in the step, unless it has
-    no rows. Returns the number of messages; -1 where operators remain that can never start.
+    highest float64[S, S, R] are the rates in force, by which messages are cut; minimums
+    float64[S, S, R] are what each pair is sure of (read under LENDING). Fills the arrays as
+    run_first_come does, and background_bits float64[S, R], what the neighbour sent and received in
+    the step, unless it has no rows. Returns the number of messages, or -1 where some operators can
+    never start.
     """
     message_tensor, message_device = messages.tensor, messages.device
     part_start, part_finish = messages.part_start, messages.part_finish
@@ -72,11 +70,11 @@ def run_shared_rates(
     until = np.full(devices, np.inf)
     missing = np.empty(n, dtype=np.int64)
     seen = np.full(devices, -1, dtype=np.int64)
-    # Messages on paths past the NICs: when they arrive is known when they are queued.
+    # Messages past the NICs, whose arrival is known when they are queued.
     limit = len(message_tensor)
     path_free = np.zeros((devices, devices))
     arrival_key, arrival_item, arrivals = np.empty(limit), np.empty(limit, dtype=np.int64), 0
-    # Parts on rails. A slot is message * rails + rail.
+    # Parts on rails. The slot of a part is message * rails + rail.
     ends = servers if urgent else devices
     size = ends * ends * rails
     state, sending = np.zeros((size, COLUMNS)), np.zeros(size, dtype=np.bool_)
@@ -87,8 +85,8 @@ def run_shared_rates(
     part_bits = np.zeros((limit, rails))
     parts_left = np.zeros(limit, dtype=np.int64)
     dirty, pairs = np.zeros(rails, dtype=np.bool_), np.zeros((servers, servers))
-    # MOST_URGENT: slots in their set-up, first to last, and each lane's heap of parts that may be
-    # sent.
+    # Only under MOST_URGENT: the slots that wait p0, first to last, and each lane's heap of parts
+    # that may be sent.
     extra = limit if urgent else 0
     waiting, first_waiting, last_waiting = np.empty(extra * rails, dtype=np.int64), 0, 0
     number, urgency = np.empty(extra, dtype=np.int64), np.empty(extra)
@@ -204,10 +202,7 @@ def run_shared_rates(
                         queued += 1
                         continue
                     s, t = tables.server[a], tables.server[b]
-                    cut(
-                        highest[s, t], tables.bits[e], tables.cut_bits, tables.cuts_equally,
-                        part_bits[queued],
-                    )  # fmt: skip
+                    cut(highest[s, t], tables.bits[e], tables.cuts_equally, part_bits[queued])
                     if urgent:
                         number_of[queued] = number[k]
                         message_of[number[k]] = queued
@@ -241,15 +236,8 @@ def run_shared_rates(
             sent[e] = max(sent[e], now)
             ready[b] = arrive(
                 tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
-                device,
-                priority,
-                b,
-                missing,
-                ready_key,
-                ready_item,
-                offsets[b],
-                ready[b],
-            )
+                device, priority, b, missing, ready_key, ready_item, offsets[b], ready[b],
+            )  # fmt: skip
         for r in range(rails):
             k = 0
             while k < count[r]:
@@ -295,8 +283,7 @@ def run_shared_rates(
                 sent[e] = max(sent[e], now)
                 ready[b] = arrive(
                     tables.consumers[tables.consumers_start[e] : tables.consumers_start[e + 1]],
-                device, priority, b, missing, ready_key, ready_item, offsets[b],
-                    ready[b],
+                    device, priority, b, missing, ready_key, ready_item, offsets[b], ready[b],
                 )  # fmt: skip
         while first_waiting < last_waiting:
             slot = waiting[first_waiting]
@@ -326,18 +313,9 @@ def run_shared_rates(
             if dirty[r]:
                 share_rail(
                     tables.discipline, capacity, wanted, groups, minimums, highest, pairs, r, now,
-                    active[r], count[r], sending, state,
-                    source, target,
+                    active[r], count[r], sending, state, source, target,
                 )  # fmt: skip
                 if accounting:
                     neighbour_gets(
-                        line,
-                        wanted,
-                        groups,
-                        r,
-                        active[r],
-                        count[r],
-                        sending,
-                        state,
-                        neighbour,
+                        line, wanted, groups, r, active[r], count[r], sending, state, neighbour
                     )

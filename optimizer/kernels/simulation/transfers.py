@@ -1,10 +1,8 @@
-"""What a placement asks of the network, and the speed of each channel for it.
+"""The traffic of a placement, rates by its volume, and how a message is cut over rails and sent.
 
-Here and in its neighbours loops stand for slices and sums of arrays: those take seconds to compile.
+Here and in the other kernels, loops replace slices and sums of arrays: those take seconds to
+compile.
 """
-
-# Compiled loops stay one function each: objects and many small calls would cost the gain.
-# ruff: noqa: PLR0912
 
 from __future__ import annotations
 
@@ -14,11 +12,15 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
 from placewire.optimizer.network import guarantee
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION
+from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
+
+_CUT_BITS = CUT_THRESHOLD_BYTES * 8.0
 
 
 @compiled
 def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
-    """float64[D, D] bits of all messages over rails, one per (tensor, destination device)."""
+    """float64[D, D]: bits of all messages over rails, one per (tensor, destination device)."""
     devices = len(tables.server)
     traffic = np.zeros((devices, devices))
     seen = np.full(devices, -1, dtype=np.int64)
@@ -37,7 +39,8 @@ def device_traffic(tables: Tables, device: IntArray) -> FloatArray:
 
 @compiled
 def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> FloatArray:
-    """float64[D, D, R]: device pairs in use of one server pair share its rate equally."""
+    """float64[D, D, R]: the rate of each channel; device pairs in use share the rate of their pair
+    of servers equally."""
     devices, servers, rails = len(tables.server), rates.shape[0], rates.shape[2]
     in_use = np.zeros((servers, servers))
     for a in range(devices):
@@ -54,17 +57,17 @@ def channel_rates(tables: Tables, traffic: FloatArray, rates: FloatArray) -> Flo
     return channels
 
 
-# The sharing `guarantee` and the search run the same function, the search compiled.
+# The search runs the same function as the sharing `guarantee`, but compiled.
 lending_ceilings = compiled(guarantee.lending_ceilings)
 
 
 @compiled
-def cut(
-    rates: FloatArray, bits: float, cut_bits: float, cuts_equally: bool, parts: FloatArray
-) -> None:
-    """parts float64[R]: the bits of a message per rail, at these rates float64[R]: in proportion to
-    them, or equally over all that are not 0; a small one goes whole over the fastest rail. No part
-    where there is no rate."""
+def cut(rates: FloatArray, bits: float, cuts_equally: bool, parts: FloatArray) -> None:
+    """Writes into parts float64[R] the bits of a message on each rail, at rates float64[R].
+
+    A message is cut in proportion to the rates, or equally over those that are not 0; a small one
+    goes whole over the fastest rail. All parts are 0 where there is no rate.
+    """
     total, fastest, used = 0.0, 0, 0
     for r in range(len(parts)):
         parts[r] = 0.0
@@ -75,7 +78,7 @@ def cut(
             fastest = r
     if total <= 0.0:
         return
-    if bits < cut_bits:
+    if bits < _CUT_BITS:
         parts[fastest] = bits
         return
     for r in range(len(parts)):
@@ -85,27 +88,16 @@ def cut(
 
 @compiled
 def send(
-    path_setup: float,
-    path_rate: float,
-    paths_queue: bool,
-    setup_seconds: float,
-    cut_bits: float,
-    cuts_equally: bool,
-    channels: FloatArray,
-    free: FloatArray,
-    a: int,
-    b: int,
-    bits: float,
-    queued: float,
-    part_start: FloatArray,
-    part_finish: FloatArray,
-) -> float:
-    """Puts one message on its first-come channels; returns its arrival, and the times of its part
-    per rail in part_start and part_finish float64[R] (-1 where it has none).
+    path_setup: float, path_rate: float, paths_queue: bool, setup_seconds: float,
+    cuts_equally: bool, channels: FloatArray, free: FloatArray, a: int, b: int, bits: float,
+    queued: float, part_start: FloatArray, part_finish: FloatArray,
+) -> float:  # fmt: skip
+    """Puts one message on its first-come channels; returns its arrival, inf where no rail is there.
 
-    path_rate > 0: the devices have a path past the NICs; slot 0 then stands for it. Scalars instead
-    of Tables: handing that over costs more than what is done here. free float64[D, D, R] is when
-    each channel is done with what it has, and is advanced. An unserved message arrives at infinity.
+    part_start and part_finish float64[R] get the times of its part on each rail, -1 where it has
+    none. path_rate > 0: the devices have a path past the NICs, for which column 0 then stands. free
+    float64[D, D, R]: when each channel is done with its messages; it is advanced. It takes scalars
+    instead of Tables, because passing Tables costs more than the work done here.
     """
     rails = channels.shape[2]
     for r in range(rails):
@@ -125,13 +117,13 @@ def send(
             fastest = r
     if total <= 0.0:
         return np.inf
-    if bits < cut_bits:
+    if bits < _CUT_BITS:
         part_start[fastest] = max(queued, free[a, b, fastest])
         took = setup_seconds + bits / channels[a, b, fastest]
         part_finish[fastest] = part_start[fastest] + took
         free[a, b, fastest] = part_finish[fastest]
         return float(part_finish[fastest])
-    # Cut in proportion to the rates: every part takes as long as the whole over their sum.
+    # Where parts are in proportion to the rates, each takes as long as the whole at their sum.
     took = setup_seconds + bits / total
     arrival = 0.0
     for r in range(rails):
@@ -147,13 +139,13 @@ def send(
 
 @compiled
 def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
-    """float64[S, S, R]: admissible rates for this traffic float64[D, D], by a rule instead of a
-    program.
+    """float64[S, S, R]: admissible rates for traffic float64[D, D], by a rule instead of a program.
 
-    Each pair that talks, and its reverse direction, keeps the least; what is left of every group is
-    split in proportion to the square root of the pair's volume, the optimum for transfers that
-    follow each other on one path. A second round spends what other groups' limits left over. Where
-    messages are cut equally, all rails that serve a pair get what the slowest of them got.
+    Each pair that talks, and its reverse direction, gets the least rate. What is left of every
+    group is split in proportion to the square root of the pairs' volumes, which is the optimum for
+    transfers that follow each other on one path. A second round spends what the limits of other
+    groups left over. Where messages are cut equally, each rail that serves a pair gets the rate of
+    the slowest of them.
     """
     servers, rails = tables.nic_rates.shape
     capacity, groups = tables.limit_capacity, tables.limit_groups
@@ -171,7 +163,7 @@ def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
         for t in range(servers):
             weight[s, t] = np.sqrt(weight[s, t])
     rates = np.zeros((servers, servers, rails))
-    least = min(tables.least_pair_fraction, 0.5 / max(servers - 1, 1))
+    least = min(LEAST_PAIR_FRACTION, 0.5 / max(servers - 1, 1))
     left, total = np.empty(capacity.shape[1]), np.empty(capacity.shape[1])
     for r in range(rails):
         for s in range(servers):
@@ -207,7 +199,7 @@ def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
 
 @compiled
 def may_grow(tables: Tables, left: FloatArray, r: int, s: int, t: int) -> bool:
-    """Whether all groups of a pair have something left on this rail, and it serves the pair."""
+    """Whether this rail serves a pair of servers and every group of theirs has something left."""
     if tables.worthwhile[s, t, r] <= 0.0:
         return False
     for j in range(tables.limit_groups.shape[3]):

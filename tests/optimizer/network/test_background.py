@@ -1,5 +1,5 @@
-"""A neighbour on the NICs: how it squeezes the job, what the job is entitled to, and what the
-neighbour gets. NICs of 1 byte per microsecond, so that 1 MB takes a second."""
+"""A neighbour on the NICs: how it slows the job, what the network keeps for the job, and what the
+neighbour gets. NICs carry 1 byte per microsecond, so that 1 MB takes a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = graph({"A": 1.0, "B": 0.5}, [("A", ["B"], MEGA)])
 
 
 def beside(part, servers=2) -> Cluster:
-    """The neighbour of the first server wants this part of its NIC, each way."""
+    """A cluster on whose first server a neighbour wants this part of the NIC, in each direction."""
     document = cluster(servers).model_dump()
     document["servers"][0]["nics"][0]["background_bits_per_second"] = part * BYTE_PER_MICROSECOND
     return Cluster.model_validate(document)
@@ -33,7 +33,7 @@ def transfer_seconds(problem, rates=None):
 def test_unshaped_one_flow_competes_with_eight(wants, left):
     problem = Problem(ONE, beside(wants), "unshaped")
     assert transfer_seconds(problem) == pytest.approx([1 / left])
-    # What one transfer gets is also what counts where transfers never meet.
+    # Under the thesis' model, where transfers never meet, each has what one alone has here.
     assert transfer_seconds(Problem(ONE, beside(wants), "unshaped", "thesis")) == pytest.approx(
         [1 / left]
     )
@@ -42,7 +42,7 @@ def test_unshaped_one_flow_competes_with_eight(wants, left):
 def test_unshaped_two_flows_get_two_tenths_of_a_greedy_neighbours_nic():
     problem = Problem(FORK, beside(5.0, 3), "unshaped")
     assert transfer_seconds(problem) == pytest.approx([10.0, 10.0])
-    # One that wants 0.6: 8 flows of 0.075, and 0.2 for each of the job's.
+    # A neighbour that wants 0.6 has 8 flows of 0.075, which leaves 0.2 for each of the job's two.
     problem = Problem(FORK, beside(0.6, 3), "unshaped")
     assert transfer_seconds(problem) == pytest.approx([5.0, 5.0])
 

@@ -25,10 +25,7 @@ def linked(where, source="s1/0", destination="s2/0", latency=0.5, rate=BYTE_PER_
         setup_latency_seconds=latency,
         rate_bits_per_second=rate,
     )
-    # Not a copy: that would take along what the cluster has worked out from its former links.
-    return Cluster(
-        **{name: getattr(where, name) for name in Cluster.model_fields} | {"links": (link,)}
-    )
+    return where.model_copy(update={"links": (link,)})
 
 
 def arrivals(problem, device, rates=None):

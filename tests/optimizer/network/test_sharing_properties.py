@@ -1,4 +1,4 @@
-"""What holds for every placement under the sharings, on problems drawn at random."""
+"""Properties that hold for every placement under each sharing, on random problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ROUNDING = 1 + 1e-7
 
 
 def uncontended_step(problem, device, order):
-    """Operators in these orders, every transfer alone in the network at its pair's widest rate."""
+    """The step with operators in these orders and each transfer alone, at its pair's widest
+    rate."""
     alone = problem.alone(widest_rates(problem.usable_nic_rates))
     setup, rate = alone.setup, alone.rate
     graph = problem.graph

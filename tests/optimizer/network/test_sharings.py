@@ -27,13 +27,13 @@ def sends(*rows):
 
 
 def arrivals(problem, device, rates=None):
-    """By tensor. Producers run in their order on a device, readers as their inputs come."""
+    """The arrival of each tensor; producers run in their order, readers as their inputs come."""
     timeline = simulate(problem, device, None, None, rates)
     return [m.finish_seconds for m in sorted(timeline.messages, key=lambda m: m.tensor)]
 
 
 def table(servers, *rows):
-    """float64[S, S, 1] from (source, destination, part of 1 MB/s)"""
+    """float64[S, S, 1]: the rates of rows (source, destination, part of 1 MB/s)."""
     rates = np.zeros((servers, servers, 1))
     for s, t, part in rows:
         rates[s, t, 0] = part * BYTE_PER_MICROSECOND

@@ -67,7 +67,7 @@ def test_the_receiving_nic_limits_too_except_in_thesis():
 
 
 def test_crossed_nics_are_decided_per_rail():
-    # FACTS: NICs 10 + 1 facing 1 + 10: the sums match, what passes is 1 + 1.
+    # NICs of 10 and 1 face NICs of 1 and 10: the sums match, but only 1 + 1 can pass.
     made = graph({"A": 0.0, "B": 0.0}, [("A", ["B"], 2_000_000)])
     document = cluster(2, (8e7, 8e6)).model_dump()
     document["servers"][1]["nics"][0]["rate_bits_per_second"] = 8e6

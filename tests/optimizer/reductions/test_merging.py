@@ -39,7 +39,7 @@ def test_a_pair_merges_exactly_where_that_makes_no_cycle(made, data):
         assert contraction.merge_acyclic(tables, i, j) == possible
         after = between(problem, merging.groups())
         assert after.number_of_nodes() == merging.node_count == len(roots) - possible
-        # The kept order is one of the merged graph, and each root stands where it thinks.
+        # The positions are a topological order of the merged graph, and `at` is their inverse.
         assert all(tables.position[a] < tables.position[b] for a, b in after.edges)
         assert all(tables.at[tables.position[a]] == a for a in after.nodes)
 
@@ -106,7 +106,7 @@ def test_a_pass_merges_each_node_once_within_its_limits(made, most_seconds, fact
     merged = [np.flatnonzero(group == g) for g in left.nodes if (group == g).sum() > 1]
     assert all(len(members) == 2 for members in merged)
     assert all(delays[members].sum() <= most_seconds * (1 + 1e-9) for members in merged)
-    # Each pair by itself keeps within the path that was allowed.
+    # The longest path through each pair, merged alone, is within the limit.
     for i, j in merged:
         alone = contract(problem, np.where(np.arange(len(group)) == j, i, np.arange(len(group))))
         through = path_through(alone[0], made.ids[min(i, j)])

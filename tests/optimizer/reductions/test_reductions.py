@@ -108,7 +108,7 @@ def test_fusion_leaves_groups_that_fit_when_the_graph_does_not():
 
 
 def test_no_contraction_is_exact():
-    """FACTS: costs 2, 8, 1, 8, 2, 6, one edge from the first to the last (transfer 1), two
+    """Costs 2, 8, 1, 8, 2, 6, one edge from the first to the last (transfer 1), two
     devices. The optimum is 14: the first on one device, its reader at 8 on the other. The two are
     a chain; fused into one operator of 8 the best is 16."""
     made = graph(
@@ -122,7 +122,8 @@ def test_no_contraction_is_exact():
 
 
 def best_by_enumeration(problem):
-    """Every placement, and every priority of the producers (readers have one choice only)."""
+    """The least cost over all placements and all priorities of the producers (a reader has only one
+    choice)."""
     n = problem.graph.operator_count
     scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
     tables = tables_of(problem)

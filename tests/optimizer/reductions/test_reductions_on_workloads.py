@@ -28,8 +28,8 @@ def problem_of(found: Published) -> Problem:
 
 
 def refuses(name: str, found: Published) -> bool:
-    """By ids that are paths, which the published graphs do not have, and by operator types, which
-    those have that were made from ONNX models."""
+    """Whether a reduction refuses a graph: spotlight needs ids that are paths, which no published
+    graph has; gcof needs operator types, which only graphs made from ONNX models have."""
     typed = "OperatorGraphs" in found.name
     return name == "spotlight" or (name.startswith("gcof-") and not typed)
 

@@ -1,4 +1,4 @@
-"""Compiled code that is kept from one run to the next is the code of the sources as they are."""
+"""Compiled code that is kept from one run to the next matches the present sources."""
 
 from __future__ import annotations
 

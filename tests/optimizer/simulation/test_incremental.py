@@ -131,7 +131,7 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
             assert (old.order[old.place] == np.arange(n)).all()
             assert (old.ready == ready_by_order(walk)).all()
         else:
-            # What is given up early would have exceeded the limit.
+            # A run that ended early would have exceeded the limit.
             walk.turn += 1
             limit = wanted * 0.9
             step, _, _ = walk.changed(
