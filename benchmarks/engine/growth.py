@@ -102,9 +102,10 @@ def _rates_of(file: Path) -> list[str]:
     device = np.random.default_rng(0).integers(0, 4, n)
     rank = upward_rank(problem, typical_transfer_seconds(problem))
     rates = starting_rates(problem, device)
-    not_changed: tuple[Any, ...] = NOT_CHANGED
     tables = tables_of(problem)
     room = np.empty(n), np.empty(n), np.empty(m), np.empty(n, dtype=np.int64)
+
+    not_changed: tuple[Any, ...] = NOT_CHANGED
 
     def compiled() -> float:
         channels = channel_rates(tables, device_traffic(tables, device), rates)
@@ -112,12 +113,6 @@ def _rates_of(file: Path) -> list[str]:
             tables, device, rank, channels, False, None, *room, None, *not_changed
         )
         return step
-
-    def plain() -> float:
-        return list_schedule(problem, device, rank, rates)
-
-    def whole() -> object:
-        return score(problem, Solution(device, rank, rates), optimise_rates=False)
 
     plain = partial(list_schedule, problem, device, rank, rates)
     whole = partial(score, problem, Solution(device, rank, rates), optimise_rates=False)

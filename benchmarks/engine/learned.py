@@ -75,6 +75,7 @@ def _trained_table(chosen: Sequence[Case], pictures: Path | None) -> Table:
         rows += [_row(name, trained, one, drawn) for name, trained in found.items()]
         if pictures is not None:
             name = f"engine-learned-{_short(case)}"
+            curves: dict[str, Sequence[Episode]]
             curves = {engine: found[engine].curve for engine in ("hsdag", "placeto")}
             draw_curve(curves, pictures / f"{name}.png")
             drawn_curves.append(f"![{name}]({name}.png)")

@@ -28,7 +28,7 @@ def tables(_: Path | None) -> Iterator[Table]:
                 "--json",
             ]  # fmt: skip
             timed(argv)  # compiles the code that is not in the cache yet
-            for _ in range(RUNS):
+            for _run in range(RUNS):
                 printed, wall = timed(argv)
                 engine = sum(json.loads(printed)["wall_seconds"].values())
                 rows.append([name, f"{wall:.2f}", f"{engine:.2f}", f"{wall - engine:.2f}"])

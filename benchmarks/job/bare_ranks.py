@@ -87,7 +87,7 @@ def job_of(
     graph = build_graph(rows, [TensorRow(o.name, (f"{o.name}'",), o.bytes) for o in sent])
     devices = {one.name: "s1/0" for one in sent}
     devices |= {f"{one.name}'": f"{one.to}/0" for one in sent}
-    order = dict.fromkeys(cluster.device_names, ())
+    order: dict[str, tuple[str, ...]] = dict.fromkeys(cluster.device_names, ())
     order["s1/0"] = tuple(one.name for one in sent)
     for one in sorted(sent, key=lambda o: o.urgency):
         order[f"{one.to}/0"] += (f"{one.name}'",)

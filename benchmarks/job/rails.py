@@ -114,18 +114,14 @@ def speed() -> Table:
 
 def _replayed(
     network: Namespaces, sent: Sequence[Sent], shares: Mapping[str, float], sharing: str,
-    steps: int, **spec: object,
+    steps: int, **spec: Any,
 ) -> Told:  # fmt: skip
-    graph, placement = job_of(cluster_of(network.rates), sent, shares, sharing)
+    graph, placement = job_of(cluster_of(network.rates), sent, shares, sharing)  # type: ignore[arg-type]
     return replay(network, graph, placement, steps, **spec)
 
 
 def carried_mbit(
-    network: Namespaces,
-    rates: Mapping[str, Mapping[str, float]],
-    shares: Mapping[str, float],
-    sharing: str,
-    **spec: Any,
+    network: Namespaces, shares: Mapping[str, float], sharing: str, **spec: Any
 ) -> float:
     told = _replayed(network, [Sent("x", BULK_BYTES)], shares, sharing, 5, **spec)
     return BULK_BYTES * 8 / MBIT / statistics.median(told.step_seconds["s2"][1:])

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.job.replays import plan_document
 from benchmarks.report import ROOT
 from benchmarks.table import Table
 from placewire.controller.lab import find_lab

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.engine.measured import Ask, solve
 from benchmarks.job.bare_ranks import PAYLOAD, replay
@@ -158,7 +159,7 @@ def _profiled(case: Case, folder: Path) -> OperatorGraph:
             "--device-type", _type(server), "--optimizer", OPTIMIZER.model_dump_json(),
             "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"),
         ]  # fmt: skip
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         started.append(subprocess.Popen(words, cwd=ROOT, **silent))
     statuses = [process.wait() for process in started]
     if any(statuses):

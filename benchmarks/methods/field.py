@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.engine.setting import GIGABITS, captured_file, cluster, published_cases
@@ -28,9 +27,12 @@ SERVERS, NICS = 4, 3
 LIMIT_SECONDS = 20.0
 
 
-def servers(count: int, **more: Any) -> ComparedCluster:
-    name = f"{count} x {NICS} x {GIGABITS:g} Gbit/s"
-    return ComparedCluster(name, cluster(GIGABITS, servers=count, nics=NICS, **more))
+def servers(count: int) -> ComparedCluster:
+    return ComparedCluster(_name(count), cluster(GIGABITS, servers=count, nics=NICS))
+
+
+def _name(count: int) -> str:
+    return f"{count} x {NICS} x {GIGABITS:g} Gbit/s"
 
 
 def captured_graph(name: str) -> ComparedGraph:

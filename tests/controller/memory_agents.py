@@ -134,7 +134,10 @@ class MemoryAgent:
         self._leaving: dict[str, float] = {}
         self._gone_until = 0.0
         self._service = Service(
-            member.server, self.keeper, AsPromised(), find_neighbours=self._neighbours
+            member.server,
+            self.keeper,
+            AsPromised(),  # type: ignore[arg-type]
+            find_neighbours=self._neighbours,
         )
         self._link: ControllerConnection | None = None
 

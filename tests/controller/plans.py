@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from placewire.agent.contract.messages import Capabilities
+from placewire.agent.contract.capabilities import Capabilities
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.optimizer.names import SharingName

@@ -20,7 +20,7 @@ from benchmarks.job.rank_pool import RankPool, Trained
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
-from tests.agent import mutations
+from tests.job import mutations
 
 pytestmark = pytest.mark.slow
 

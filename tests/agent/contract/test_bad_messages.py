@@ -20,7 +20,8 @@ from placewire.agent.connection.controller_connection import (
     ControllerConnection,
     ControllerRefusedError,
 )
-from placewire.agent.contract.messages import Capabilities, Hello, Request
+from placewire.agent.contract.capabilities import Capabilities
+from placewire.agent.contract.messages import Hello, Request
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -123,7 +124,7 @@ class AgentInMemory:
         self.keeper = Keeper(network, store, lambda: FACTS, lambda: 1e9, 0, lambda: 1e3)
         self.keeper.stage(desired_state(3), 10)
         self.keeper.commit(3, None)
-        service = Service("s1", self.keeper, self.measuring)
+        service = Service("s1", self.keeper, self.measuring)  # type: ignore[arg-type]
         self._link = ControllerConnection(CONFIG, service, lambda: HELLO, None)  # type: ignore[arg-type]
         self._link._require_listener = self._listens  # type: ignore[method-assign]
         self.controller.link = self._link

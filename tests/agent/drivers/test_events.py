@@ -193,7 +193,7 @@ def test_it_is_listened_while_something_is_in_force_and_never_in_the_way(
         return sum(thread.name == "ovsdb events" for thread in threading.enumerate())
 
     async def run() -> None:
-        watching, desired = Watching(config, noticed), desired_state()
+        watching, desired = Watching(config, noticed), desired_state()  # type: ignore[arg-type]
         watching.follow(desired)
         await asyncio.sleep(0.1)
         assert listening() == 1 and len(asyncio.all_tasks()) == 1 + len(desired.bridges)

@@ -18,7 +18,7 @@ from placewire.optimizer.capture.layout import Layout
 
 def strides_as_kernels_choose() -> None:
     """Results keep the strides that a kernel gave them; what arrives has the captured ones."""
-    lower.as_captured = _as_it_is  # type: ignore[attr-defined]
+    execute.as_captured = _as_it_is  # type: ignore[attr-defined]
 
 
 def strides_lost_on_the_way() -> None:
@@ -34,7 +34,7 @@ def strides_lost_on_the_way() -> None:
 def strides_sent_as_they_are() -> None:
     """A sender sends its memory as a kernel left it; a receiver reads it as captured."""
     layout.as_captured = _as_it_is
-    lower.as_captured = _as_it_is  # type: ignore[attr-defined]
+    execute.as_captured = _as_it_is  # type: ignore[attr-defined]
 
 
 def _as_it_is(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
