@@ -28,12 +28,12 @@ from placewire.controller.story.job_run import calibrated_paths, end_left_ranks,
 from placewire.controller.story.preview_file import require_as_previewed
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.propose import propose
-from placewire.controller.story.tools import Request, Tools
+from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.verify.rail_use import rail_rows
 from placewire.job.contract.specification import RankEvent
 
 
-async def apply(request: Request, tools: Tools) -> RunReport:
+async def apply(request: ApplyRequest, tools: Tools) -> RunReport:
     """Raises a PlacewireError whose exit code says what went wrong; see controller/errors.py."""
     plan, show = request.plan, tools.show
     proposal = await propose(request, tools)
@@ -80,7 +80,7 @@ async def apply(request: Request, tools: Tools) -> RunReport:
 
 
 def make_report(
-    request: Request,
+    request: ApplyRequest,
     tools: Tools,
     proposal: Proposal,
     changes: dict[str, int],

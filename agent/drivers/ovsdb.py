@@ -34,8 +34,8 @@ def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: s
 
 
 def remove_bridges(remote: str, names: Sequence[str]) -> None:
-    """Removes those that are ours. Raises EffectError where a bridge has a foreign port, or a port
-    of ours a foreign QoS, which would go with the bridge."""
+    """Removes those of these bridges that are ours. Raises EffectError where a bridge has a foreign
+    port, or a port of ours a foreign QoS, which would go with the bridge."""
     with connected(remote) as database:
         named = (row for row in database.rows("Bridge") if row.name in names)
         rows = [row for row in named if OWNER_KEY in row.external_ids]

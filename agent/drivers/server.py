@@ -62,7 +62,7 @@ class Server:
 
     @cached_property
     def traffic_control(self) -> TrafficControl:
-        """Asked for once, because a kernel does not change while it runs."""
+        """What the kernel can do, read once: a kernel does not change while it runs."""
         return abilities.traffic_control()
 
     def observe(self, sought: Unmarked) -> ObservedState:
@@ -72,7 +72,8 @@ class Server:
             return self._observe(sought)
 
     def observe_what_answers(self) -> tuple[ObservedState, str | None]:
-        """Where Open vSwitch cannot be read: the NICs alone, and why. Raises EffectError."""
+        """Returns the state and None, or, where Open vSwitch cannot be read, the NICs alone and the
+        reason. Raises EffectError."""
         try:
             return self.observe(Unmarked()), None
         except UnreadableError as error:
@@ -137,7 +138,7 @@ class Server:
                 self._apply_batch(batch, plan_name)
 
     def capabilities(self) -> Capabilities:
-        """Where Open vSwitch does not answer: what can be said without it. Raises EffectError."""
+        """Says less where Open vSwitch does not answer. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
         observed, unreadable = self.observe_what_answers()
         nics = observed.nics
@@ -177,8 +178,9 @@ class Server:
             _KERNEL[first.collection](entries)
 
     def _make_effective(self, replaced: list[Entry]) -> None:
-        """Makes the kernel's classes as these queues where they are not yet so. The first way
-        leaves foreign filters alone, but does not help where the HTB is gone."""
+        """Makes the kernel's classes match the queues of replaced shapers, where they do not.
+        Writing the classes again leaves foreign filters alone; it does not help where the HTB is
+        gone, which is then installed anew."""
         nics = {entry.nic for entry in replaced if isinstance(entry, Shaper)}
         queues = [entry for entry in replaced if isinstance(entry, Queue) and entry.nic in nics]
         if queues and drifted_nics(queues, traffic_control.read_queues(nics)):
@@ -235,7 +237,8 @@ def open_vswitch_version() -> str:
 
 
 def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
-    """On the kernel datapath the NIC's own, so that the network sees no new station.
+    """The MAC address of a bridge: on the kernel datapath it is the NIC's own, so that the network
+    sees no new station.
 
     The userspace datapath copies what a NIC receives, and the kernel's IP stack sees it as well.
     With one MAC on both, every packet is accepted twice (measured: each segment was answered by a

@@ -1,8 +1,8 @@
-"""Item 5, Standard Evaluation: how far an estimate from small batches is from the step that ran.
+"""Item 5, Standard Evaluation (Celeritas): the errors of estimates made from small batches.
 
-It runs `controller evaluate` on devices none of which can hold the step. The deviations are those
-of Celeritas' Table 5, and those of the placed step from a direct profile of the same batch on one
-device.
+It runs `controller evaluate` on devices none of which can hold the step. One error is that of
+Celeritas' Table 5: the estimate against the measured ranks. The other is that of the measured ranks
+against a direct profile of the same batch on one device.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         ),
         rows=[_row(case) for case in CASES],
         notes=(
-            "off by: the average of |e - a| / a over the operators, e from lines through the small "
-            "batches, a measured on ranks that a sequential placement uses (Celeritas, Table 5: "
-            "1.5 to 6 % for memory, 8 to 14 % for time); step: the sum of all times, (e - a) / a. "
-            "beside direct: the same with that measurement for e, and a profile of the whole step "
-            "on one device for a.",
+            "off by: the mean of |e - a| / a over the operators. e is extrapolated by lines from "
+            "the small batches, a is measured on the ranks of a sequential placement (Celeritas, "
+            "Table 5: 1.5 to 6 % for memory, 8 to 14 % for time). step: (e - a) / a of the sum of "
+            "all times. beside direct: here e is what those ranks measured, and a is a profile of "
+            "the whole step on one device.",
         ),
     )  # fmt: skip
 

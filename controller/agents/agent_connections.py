@@ -36,7 +36,7 @@ from placewire.agent.contract.messages import (
 from placewire.agent.contract.state import Refusal
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority, bearer_of
 from placewire.controller.agents.listening_clock import ListeningClock
-from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
 from placewire.controller.errors import AgentUnreachable, UsageError
 
@@ -132,11 +132,11 @@ class Conversation:
 
 class AgentConnections:
     """conversations: by server. arrival: set whenever an agent says hello. clock: the caller must
-    run it while this serves. began: when this was made, by time.monotonic(). turned_away: notes
-    every refusal."""
+    run it while this serves. began: when this was made, by time.monotonic(). refused_connections:
+    notes every refusal."""
 
-    def __init__(self, authority: Authority, turned_away: TurnedAway) -> None:
-        self._authority, self._turned_away = authority, turned_away
+    def __init__(self, authority: Authority, refused_connections: RefusedConnections) -> None:
+        self._authority, self._refused_connections = authority, refused_connections
         self.conversations: dict[str, Conversation] = {}
         self.arrival, self.clock = asyncio.Event(), ListeningClock()
         self.began = time.monotonic()
@@ -278,7 +278,7 @@ class AgentConnections:
         return _closing(web.HTTPForbidden(text=text, content_type="application/json"))
 
     def _note(self, request: web.Request, why: str) -> None:
-        self._turned_away.note(request.remote or "", why)
+        self._refused_connections.note(request.remote or "", why)
 
 
 def _response(message: BaseModel) -> web.Response:

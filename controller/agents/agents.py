@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
 from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
 from placewire.controller.agents.authority import Authority
-from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.tls_listener import accepting
 from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable
 
@@ -33,19 +33,23 @@ _CERTIFICATE_SECONDS = 30 * 86_400.0
 
 
 class Agents:
-    def __init__(self, link: AgentConnections, turned_away: TurnedAway) -> None:
-        self._link, self._turned_away = link, turned_away
+    def __init__(self, link: AgentConnections, refused_connections: RefusedConnections) -> None:
+        self._link, self._refused_connections = link, refused_connections
 
     @classmethod
     @asynccontextmanager
     async def listening(
-        cls, host: str, tcp_port: int, authority: Authority, turned_away: TurnedAway | None = None
+        cls,
+        host: str,
+        tcp_port: int,
+        authority: Authority,
+        refused_connections: RefusedConnections | None = None,
     ) -> AsyncIterator[Agents]:
-        """Serves the agent link while the block runs. turned_away: notes every refused connection.
-        Raises CannotListen where this process cannot listen there."""
-        turned_away = turned_away or TurnedAway()
+        """Serves the agent link while the block runs. refused_connections: notes every
+        refusal. Raises CannotListen where this process cannot listen there."""
+        refused_connections = refused_connections or RefusedConnections()
         context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
-        link = AgentConnections(authority, turned_away)
+        link = AgentConnections(authority, refused_connections)
         runner = web.AppRunner(
             link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
         )
@@ -53,8 +57,8 @@ class Agents:
         assert runner.server is not None, "set up"
         counting = asyncio.create_task(link.clock.run())
         try:
-            async with accepting(host, tcp_port, context, runner.server, turned_away.note):
-                yield cls(link, turned_away)
+            async with accepting(host, tcp_port, context, runner.server, refused_connections.note):
+                yield cls(link, refused_connections)
         finally:
             counting.cancel()
             link.close()
@@ -94,7 +98,7 @@ class Agents:
         """Waits as `missing` does. Raises AgentUnreachable, naming the servers that are missing."""
         if missing := await self.missing(servers, timeout_seconds):
             why = f"not dialled in within {timeout_seconds:g} s"
-            if told := self._turned_away.told:
+            if told := self._refused_connections.told:
                 why += f"; these were turned away: {'; '.join(told[-_MOST_TOLD:])}"
             raise AgentUnreachable(missing, why=why)
 

@@ -17,7 +17,7 @@ FILE = "refused.jsonl"
 _LARGEST_FILE_BYTES = 1024 * 1024
 
 
-class TurnedAway:
+class RefusedConnections:
     """file: gets a JSON object a line, readable by its owner alone; None: no file. say: called with
     each refusal as one line. told: these lines."""
 

@@ -42,11 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
-        from placewire.controller.story.tools import Request
+        from placewire.controller.story.tools import ApplyRequest
 
         if not arguments.network_only:
             await asyncio.to_thread(tools.launcher.require_ready)
-        request = Request(
+        request = ApplyRequest(
             plan,
             arguments.plan,
             arguments.network_only,

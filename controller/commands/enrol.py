@@ -54,7 +54,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
     from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
     from placewire.controller.agents.enrolment import Enrolment
     from placewire.controller.agents.enrolment_listener import listening
-    from placewire.controller.agents.refused_connections import FILE, TurnedAway
+    from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     addresses = _addresses(arguments.servers)
     host, port = listening_place(arguments.listen)
@@ -69,7 +69,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         enrolment,
         lifetime_seconds=AGENT_LIFETIME_SECONDS,
         on_enrolled=lambda server: _say(f"{server}: enrolled"),
-        on_refused=TurnedAway(arguments.state_dir / FILE, _say).note,
+        on_refused=RefusedConnections(arguments.state_dir / FILE, _say).note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
         while enrolment.missing and time.monotonic() < enrolment.expires_seconds:

@@ -31,11 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     async def preview(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.preview_file import preview_of, write_preview
         from placewire.controller.story.propose import propose
-        from placewire.controller.story.tools import Request
+        from placewire.controller.story.tools import ApplyRequest
         from placewire.optimizer.cluster_plan.documents import read_yaml
 
         document = read_yaml(arguments.plan)
-        request = Request(plan, arguments.plan, False, lambda: confirmed(yes=True))
+        request = ApplyRequest(plan, arguments.plan, False, lambda: confirmed(yes=True))
         proposal = await propose(request, tools)
         if arguments.out is not None:
             write_preview(preview_of(document, arguments.plan, proposal), arguments.out)

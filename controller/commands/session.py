@@ -77,12 +77,12 @@ def agents_listening(
     Raises UsageError where an argument is wrong."""
     from placewire.controller.agents.agents import Agents
     from placewire.controller.agents.authority import Authority
-    from placewire.controller.agents.refused_connections import FILE, TurnedAway
+    from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     host, port = listening_place(arguments.listen)
     authority = Authority.load(arguments.state_dir / "ca")
-    turned_away = TurnedAway(arguments.state_dir / FILE, say)
-    return Agents.listening(host, port, authority, turned_away)
+    refused_connections = RefusedConnections(arguments.state_dir / FILE, say)
+    return Agents.listening(host, port, authority, refused_connections)
 
 
 def listening_place(text: str) -> tuple[str, int]:

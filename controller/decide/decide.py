@@ -41,7 +41,7 @@ _ONE_NIC_PART = 0.15
 @dataclass(frozen=True)
 class PlacementDecision:
     """considered: a placement per sharing that was tried. placement: the one of them with the
-    shortest predicted step. one_nic: the best placement over a single rail, unshaped, for
+    shortest predicted step. one_rail: the best placement over a single rail, unshaped, for
     comparison.
 
     graph_file: the operator graph that ranks are given. scored_file: the graph that the placement
@@ -53,7 +53,7 @@ class PlacementDecision:
     placement_file: Path
     placement: Placement
     considered: tuple[Placement, ...]
-    one_nic: Placement | None = None
+    one_rail: Placement | None = None
 
     @property
     def allocation(self) -> Placement:
@@ -66,7 +66,7 @@ class PlacementDecision:
     @property
     def compared(self) -> tuple[Placement, ...]:
         """All placements that were searched for; the one over a single rail is last."""
-        return self.considered if self.one_nic is None else (*self.considered, self.one_nic)
+        return self.considered if self.one_rail is None else (*self.considered, self.one_rail)
 
     @property
     def graph_notes(self) -> Mapping[str, Any]:
@@ -98,15 +98,15 @@ async def decide(
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
     file = await _solve(plan, scored_file, cluster, "auto", searched, cache, say)
-    one_nic = None
+    one_rail = None
     if alone is not None:
         limit -= searched
-        one_nic = await _solve(plan, scored_file, alone, WITHOUT_SHAPING, limit, cache, say)
+        one_rail = await _solve(plan, scored_file, alone, WITHOUT_SHAPING, limit, cache, say)
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
     considered = tuple(load_placement(one) for one in each if one.is_file())
     taken = load_placement(file).sharing
     placement = next(one for one in considered if one.sharing == taken)
-    compared = None if one_nic is None else load_placement(one_nic)
+    compared = None if one_rail is None else load_placement(one_rail)
     return PlacementDecision(graph_file, scored_file, file, placement, considered, compared)
 
 

@@ -57,7 +57,7 @@ def _make(shape: LabShape, recorder: Recorder, progress: Callable[[str], None]) 
 def _refuse_existing(shape: LabShape) -> None:
     if shape.name in records.recorded_names():
         raise PlacewireError(
-            f"a lab {shape.name!r} is there already",
+            f"a lab {shape.name!r} exists already",
             where="lab",
             remedy=f"controller lab down {shape.name}",
         )

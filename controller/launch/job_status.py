@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placewire.controller.errors import LaunchFailed
-from placewire.controller.launch.launcher import Launcher, LeftRank
+from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
@@ -19,7 +19,7 @@ class JobStatus:
     """controller: the process that follows the ranks, None where none does. checkpoint_step: how
     many steps were done before the last checkpoint. problems: what could not be found, and why."""
 
-    ranks: tuple[LeftRank, ...]
+    ranks: tuple[RunningProgram, ...]
     controller: str | None
     checkpoint_step: int | None
     checkpoint_path: str | None
@@ -28,12 +28,12 @@ class JobStatus:
 
 def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     problems: list[str] = []
-    ranks: tuple[LeftRank, ...] = ()
+    ranks: tuple[RunningProgram, ...] = ()
     last: CheckpointRow | None = None
     try:
         ranks = launcher.left()
     except LaunchFailed as error:
-        problems.append(f"ranks cannot be looked for: {error}")
+        problems.append(f"cannot tell which ranks run: {error}")
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)
         try:

@@ -11,7 +11,12 @@ import placewire
 from placewire.controller.errors import UsageError
 from placewire.controller.lab import Lab
 from placewire.controller.lab.processes import end, programs_inside, running_seconds
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
+from placewire.controller.launch.launcher import (
+    PROFILE_PROGRAM,
+    RANK_PROGRAM,
+    RunningProgram,
+    not_ended,
+)
 from placewire.controller.launch.local import LocalRank, not_started, start_rank
 from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import ProgramSpec
@@ -80,20 +85,20 @@ class LabLauncher:
         except OSError as error:
             raise not_started("a program", server, argv, error) from error
 
-    def left(self) -> tuple[LeftRank, ...]:
+    def left(self) -> tuple[RunningProgram, ...]:
         servers = [server.name for server in self._lab.record.servers]
         return tuple(rank for server in servers for rank in self._running(server, self._program))
 
-    def busy(self, server: str) -> tuple[LeftRank, ...]:
+    def busy(self, server: str) -> tuple[RunningProgram, ...]:
         programs = (self._program, PROFILE_PROGRAM)
         return tuple(rank for program in programs for rank in self._running(server, program))
 
-    def _running(self, server: str, program: Sequence[str]) -> list[LeftRank]:
+    def _running(self, server: str, program: Sequence[str]) -> list[RunningProgram]:
         inside = programs_inside(self._lab.record, self._lab.namespace(server), program)
         others = [pid for pid in inside if pid not in self._started]
-        return [LeftRank(server, pid, running_seconds(pid)) for pid in others]
+        return [RunningProgram(server, pid, running_seconds(pid)) for pid in others]
 
-    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         if remaining := end(rank.pid for rank in ranks):
             servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
             raise not_ended(remaining, ", ".join(servers))

@@ -43,7 +43,7 @@ class RankProcess(Protocol):
 
 
 @dataclass(frozen=True)
-class LeftRank:
+class RunningProgram:
     """A running rank or other program of Placewire. seconds: how long it has run."""
 
     server: str
@@ -80,13 +80,13 @@ class Launcher(Starter, Protocol):
         ranks. given: its standard input; on_line: gets each line of its standard error. Raises
         PlacewireError where it cannot be started; the caller judges the status it ends with."""
 
-    def busy(self, server: str) -> tuple[LeftRank, ...]:
+    def busy(self, server: str) -> tuple[RunningProgram, ...]:
         """Returns ranks and profiles on that server that would disturb a measurement there."""
 
-    def left(self) -> tuple[LeftRank, ...]:
+    def left(self) -> tuple[RunningProgram, ...]:
         """Returns the ranks on the plan's servers that this process did not start."""
 
-    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         """Ends these ranks. Raises JobFailed where one does not end."""
 
 
@@ -125,11 +125,11 @@ class NoLauncher:
             on_line=on_line,
         )
 
-    def busy(self, server: str) -> tuple[LeftRank, ...]:
+    def busy(self, server: str) -> tuple[RunningProgram, ...]:
         return ()
 
-    def left(self) -> tuple[LeftRank, ...]:
+    def left(self) -> tuple[RunningProgram, ...]:
         return ()
 
-    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         return

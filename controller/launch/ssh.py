@@ -16,7 +16,12 @@ from typing import TypeVar
 import paramiko
 
 from placewire.controller.errors import LaunchFailed, UsageError
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, RANK_PROGRAM, LeftRank, not_ended
+from placewire.controller.launch.launcher import (
+    PROFILE_PROGRAM,
+    RANK_PROGRAM,
+    RunningProgram,
+    not_ended,
+)
 from placewire.controller.launch.programs import LONGEST_LINE_BYTES, Ended, OnLine, follow, lines_of
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
@@ -104,16 +109,16 @@ class SshLauncher:
         finally:
             program.kill()
 
-    def left(self) -> tuple[LeftRank, ...]:
+    def left(self) -> tuple[RunningProgram, ...]:
         found = self._on_all(lambda on: self._running(on, self._program, by_launcher=True))
         return tuple(rank for ranks in found for rank in ranks)
 
-    def busy(self, server: str) -> tuple[LeftRank, ...]:
+    def busy(self, server: str) -> tuple[RunningProgram, ...]:
         on = self._servers[server]
         programs = (self._program, PROFILE_PROGRAM)
         return tuple(rank for program in programs for rank in self._running(on, program))
 
-    def end_left(self, ranks: Sequence[LeftRank]) -> None:
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         for server in sorted({rank.server for rank in ranks}):
             pids = " ".join(str(rank.pid) for rank in ranks if rank.server == server)
             groups = f"for p in {pids}; do ps -o pgid= -p $p; done | sort -u"
@@ -146,7 +151,7 @@ class SshLauncher:
 
     def _running(
         self, on: SshServer, program: Sequence[str], *, by_launcher: bool = False
-    ) -> list[LeftRank]:
+    ) -> list[RunningProgram]:
         """Finds programs that this process did not start. by_launcher: only those whose group's
         leader names their folder, as a launcher makes them; what somebody typed must not be ended.
         """
@@ -161,7 +166,7 @@ class SshLauncher:
             folder = _FOLDER.search(command)
             led = folder and folder[0] in commands.get(int(group), folder[0])
             if (on.name, int(group)) not in self._leaders and (led or not by_launcher):
-                found.append(LeftRank(on.name, int(pid), float(seconds)))
+                found.append(RunningProgram(on.name, int(pid), float(seconds)))
         return found
 
     def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:

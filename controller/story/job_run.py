@@ -15,7 +15,7 @@ from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import run_log
-from placewire.controller.story.tools import Request, Tools
+from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
 
 # Ranks are silent within a step; one may take so many times as long as predicted.
@@ -31,7 +31,7 @@ async def end_left_ranks(tools: Tools) -> None:
 
 
 async def calibrated_paths(
-    request: Request, tools: Tools, decision: PlacementDecision, change: NetworkChange
+    request: ApplyRequest, tools: Tools, decision: PlacementDecision, change: NetworkChange
 ) -> tuple[CalibratedRow, ...]:
     """Measures, where the plan asks for it, what messages cost on the network."""
     if not wants_calibration(request.plan, tools.cache):
@@ -51,7 +51,7 @@ async def calibrated_paths(
 
 
 async def run_job(
-    request: Request,
+    request: ApplyRequest,
     tools: Tools,
     decision: PlacementDecision | TrafficDecision,
     change: NetworkChange,

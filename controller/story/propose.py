@@ -11,10 +11,10 @@ from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
 from placewire.controller.errors import AgentRefused
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.story.proposal import Proposal
-from placewire.controller.story.tools import Request, Tools
+from placewire.controller.story.tools import ApplyRequest, Tools
 
 
-async def propose(request: Request, tools: Tools) -> Proposal:
+async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     """Changes nothing on any server."""
     plan, show = request.plan, tools.show
     servers = [server.name for server in plan.cluster.servers]
@@ -39,7 +39,7 @@ async def propose(request: Request, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def _decision(request: Request, tools: Tools) -> PlacementDecision | TrafficDecision:
+async def _decision(request: ApplyRequest, tools: Tools) -> PlacementDecision | TrafficDecision:
     plan = request.plan
     if isinstance(plan.job, TorchrunJob):
         return decide_traffic(plan, plan.job, tools.cache)

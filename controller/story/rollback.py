@@ -92,7 +92,7 @@ async def roll_back(
             await change.stage()
         allocation = allocation_of(journal, plan.name, chosen.plan_digest)
         if allocation is None:
-            show.say("what was promised is not known here any more: read back, not measured")
+            show.say("the journal has no promised rates any more: the network is read back only")
         else:
             await delivered(tools, plan, allocation, change, measured)
         await change.commit()

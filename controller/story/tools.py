@@ -17,7 +17,7 @@ from placewire.controller.story.preview_file import PreviewFile
 
 
 @dataclass(frozen=True)
-class Request:
+class ApplyRequest:
     """network_only: whether to stop before the job. confirm: asked before a change. preview: the
     only change that may be made; None: any. measured: whether to measure promised rates."""
 

@@ -20,7 +20,7 @@ from typing import Any
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
-from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, LeftRank
+from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, RunningProgram
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import Job, PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -31,7 +31,7 @@ from placewire.optimizer.names import is_cpu
 from placewire.optimizer.profile.exchange import require_profiles
 from placewire.optimizer.profile.joining import joined
 
-STANDING_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
+STALENESS_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
 # How many of the latest profiles of other steps the measuring program is given.
 _MOST_KNOWN = 32
 _MODEL_IS_WRONG = 3
@@ -121,7 +121,7 @@ async def _of_type(
             say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
             return file
         say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
-    running: dict[str, LeftRank] = {}
+    running: dict[str, RunningProgram] = {}
     # Servers where no other type is being measured come first.
     for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
         async with turns[server]:
@@ -164,7 +164,7 @@ async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -
     notes = (await asyncio.to_thread(read_json, file))["notes"]
     said: list[str] = []
     ended = await launcher.run(
-        server, STANDING_PROGRAM, given=json.dumps(notes).encode(), on_line=said.append
+        server, STALENESS_PROGRAM, given=json.dumps(notes).encode(), on_line=said.append
     )
     _require_done(ended, asked, server)
     changed: list[str] = json.loads(ended.output)

@@ -48,11 +48,11 @@ from placewire.optimizer.reductions.merging import operator_delay
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
 
-class NotHadError(ValueError):
+class NoFigureError(ValueError):
     """Says why there is no figure of ours."""
 
 
-_WHY_NONE = (NotHadError, NotCapturedError, ReductionRefusedError)
+_WHY_NONE = (NoFigureError, NotCapturedError, ReductionRefusedError)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Finder:
     def beside(self, figure: Figure) -> Beside:
         try:
             if figure.asked is None:
-                raise NotHadError(figure.why)
+                raise NoFigureError(figure.why)
             ours = self._ours(figure.model, figure.asked)
         except _WHY_NONE as error:
             return Beside(figure.model, figure.what, figure.paper, "none", str(error))
@@ -140,7 +140,7 @@ class _Finder:
     def _case(self, model: str, asked: Solved) -> Case:
         method = asked.method
         if method.engine not in ENGINES:
-            raise NotHadError(f"engine {method.engine} is not in the catalogue")
+            raise NoFigureError(f"engine {method.engine} is not in the catalogue")
         on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
         return Case(self._graph(model), on, meant_method(method))
 
@@ -148,7 +148,7 @@ class _Finder:
         row = self.rows[self._case(model, asked).key]
         step = step_of(row)
         if not step:
-            raise NotHadError(f"{row.engine}: {row.outcome}: {row.why}")
+            raise NoFigureError(f"{row.engine}: {row.outcome}: {row.why}")
         return step
 
 
@@ -160,16 +160,16 @@ def _solves(asked: Asked | None) -> tuple[Solved, ...]:
 
 def _solved(row: Row, asked: Solved) -> str:
     if row.outcome != "placed":
-        raise NotHadError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
+        raise NoFigureError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
     if asked.figure == "search":
         return f"{row.search_seconds:.3g} s"
     step = row.step_seconds if asked.figure == "own" else step_of(row)
     if step is None:
-        raise NotHadError("a memory is exceeded under contended")
+        raise NoFigureError("a memory is exceeded under contended")
     if asked.figure == "speedup":
         alone = row.single_device_seconds
         if not alone or not step:
-            raise NotHadError("no single device can hold the model")
+            raise NoFigureError("no single device can hold the model")
         return f"{alone / step:.2f}x"
     return f"{step * 1e3:.4g} ms"
 

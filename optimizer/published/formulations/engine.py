@@ -10,7 +10,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import apart, gurobi
+from placewire.optimizer.published.formulations import child_process, gurobi
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import (
     FormulationRefusedError,
@@ -49,11 +49,13 @@ def solve(
     program = None if solver == "cp-sat" else formulation.draft.build()
     left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
     if program is None:
-        answer = apart.solve_intervals(formulation, Instance(problem), left, settings.gap, heard)
+        answer = child_process.solve_intervals(
+            formulation, Instance(problem), left, settings.gap, heard
+        )
     elif solver == "gurobi":
         answer = gurobi.solve(program, left, settings.gap)
     else:
-        answer = apart.solve(program, left, settings.gap, heard)
+        answer = child_process.solve(program, left, settings.gap, heard)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, get_args
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
-from placewire.optimizer.published.formulations.network import lacks_a_rail, shares_no_rail
+from placewire.optimizer.published.formulations.network import (
+    refuse_missing_rails,
+    refuse_servers_without_common_rail,
+)
 from placewire.optimizer.published.formulations.solver import SolverName
 
 if TYPE_CHECKING:
@@ -37,7 +40,12 @@ _program = partial(
     Engine, sees="each transfer alone", memory="static sum: a constraint", unlike="yes",
     reduction="none", options=(_add_solver,),
 )  # fmt: skip
-_quickp = partial(_program, paper="QuickP (ICC 2025)", decides="devices", accepts=shares_no_rail)
+_quickp = partial(
+    _program,
+    paper="QuickP (ICC 2025)",
+    decides="devices",
+    accepts=refuse_servers_without_common_rail,
+)
 _thesis = partial(
     _program, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 )
@@ -53,13 +61,13 @@ ICC_P2 = _quickp(
 )
 THESIS_P1 = _thesis(
     "mixed-integer program, one bandwidth", partial(_solve, "thesis-p1"), section="3.3",
-    decides="devices", accepts=shares_no_rail,
+    decides="devices", accepts=refuse_servers_without_common_rail,
 )  # fmt: skip
 THESIS_P2 = _thesis(
     "the same, bandwidths decided", partial(_solve, "thesis-p2"), section="3.5",
-    decides="devices, rates", accepts=lacks_a_rail,
+    decides="devices, rates", accepts=refuse_missing_rails,
 )  # fmt: skip
 THESIS_P3 = _thesis(
     "the same for the reduced graph", partial(_solve, "thesis-p3"), section="4.3",
-    decides="devices, rates", accepts=lacks_a_rail, reduction="thesis",
+    decides="devices, rates", accepts=refuse_missing_rails, reduction="thesis",
 )  # fmt: skip

@@ -31,7 +31,8 @@ from placewire.optimizer.published.formulations.program import (
 
 # The rates where the first tangents touch, as fractions of a sender's limit.
 FIRST_POINTS = tuple(2.0**-k for k in range(6))
-# How far slow * rate may be below switch^2, and the incumbent from the bound where the gap is 0.
+# The relative error allowed in slow * rate >= switch^2, and the gap at which a solve ends that was
+# asked for gap 0.
 TOLERANCE = 1e-6
 # A tangent at this relative distance from another touches within the tolerance: 1 - (1 - x)^2.
 _SAME_POINT = 5e-4

@@ -53,7 +53,7 @@ class Network:
 def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     """Each pair of servers has the full rate of one NIC: that of the slower end on the first rail
     that both are on. with_latency: whether p0 is charged (the thesis) or not (ICC)."""
-    _raise(shares_no_rail(problem))
+    _raise(refuse_servers_without_common_rail(problem))
     server, usable = problem.cluster.server_of_device, problem.usable_nic_rates
     source, target, latency, per_bit = _given(problem)
     for q in np.flatnonzero(np.isnan(per_bit)).tolist():
@@ -98,7 +98,7 @@ def decided_network(problem: Problem) -> Network:
 
     All device pairs of one server pair have the same b, which is a queue of the server.
     """
-    _raise(lacks_a_rail(problem))
+    _raise(refuse_missing_rails(problem))
     source, target, latency, per_bit = _given(problem)
     between = np.isnan(per_bit)
     ends = problem.cluster.server_of_device[np.stack([source, target], axis=1)]
@@ -139,7 +139,7 @@ def _given(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray
     return source, target, latency, per_bit
 
 
-def shares_no_rail(problem: Problem) -> Refusal | None:
+def refuse_servers_without_common_rail(problem: Problem) -> Refusal | None:
     """Refuses, for programs with given bandwidths, servers that share no rail."""
     cluster, usable = problem.cluster, problem.usable_nic_rates
     for s, t in _server_pairs(problem).tolist():
@@ -152,7 +152,7 @@ def shares_no_rail(problem: Problem) -> Refusal | None:
     return None
 
 
-def lacks_a_rail(problem: Problem) -> Refusal | None:
+def refuse_missing_rails(problem: Problem) -> Refusal | None:
     """Refuses, for programs that decide bandwidths, a server without a NIC on some rail."""
     cluster = problem.cluster
     for s in np.unique(_server_pairs(problem)).tolist():

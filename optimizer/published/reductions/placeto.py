@@ -13,7 +13,7 @@ cycle arises. Where memory, devices or co-location keys forbid a merge, the next
 from __future__ import annotations
 
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.reductions.iterate import reduce_as_thesis
+from placewire.optimizer.published.reductions.thesis_and_quickp import reduce_as_thesis
 from placewire.optimizer.reductions.contract import Reduced, contract
 from placewire.optimizer.reductions.merging import MergingGraph
 from placewire.optimizer.reductions.reduction import Reduction

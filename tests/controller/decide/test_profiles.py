@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from placewire.controller.decide.measured.profiles import STANDING_PROGRAM, profiled_graph
+from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM, profiled_graph
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
-from placewire.controller.launch.launcher import LeftRank, NoLauncher, RankProcess
+from placewire.controller.launch.launcher import NoLauncher, RankProcess, RunningProgram
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -62,7 +62,7 @@ class Servers:
         given: bytes = b"",
         on_line: Callable[[str], None],
     ) -> Ended:
-        if tuple(words) == STANDING_PROGRAM:
+        if tuple(words) == STALENESS_PROGRAM:
             assert json.loads(given)["server"]
             return Ended(0, json.dumps(self.changed.get(server, [])).encode(), ())
         device_type = words[list(words).index("--device-type") + 1]
@@ -80,18 +80,18 @@ class Servers:
         on_line("capture: done")
         return Ended(0, answer(device_type, self.second.get(server, "q"), given), ())
 
-    def busy(self, server: str) -> tuple[LeftRank, ...]:
+    def busy(self, server: str) -> tuple[RunningProgram, ...]:
         ours = server in self.occupied or server in self.measuring
-        return (LeftRank(server, 4711, 12.0),) if ours else ()
+        return (RunningProgram(server, 4711, 12.0),) if ours else ()
 
     def require_ready(self) -> None: ...
     async def start(self, spec: RankSpec) -> RankProcess:
         raise NotImplementedError
 
-    def left(self) -> tuple[LeftRank, ...]:
+    def left(self) -> tuple[RunningProgram, ...]:
         return ()
 
-    def end_left(self, ranks: Sequence[LeftRank]) -> None: ...
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None: ...
 
 
 def of_types(*types: str) -> Plan:

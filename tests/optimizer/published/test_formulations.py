@@ -28,7 +28,7 @@ from placewire.optimizer.graph.operator_graph import (
 from placewire.optimizer.network.nics import even_rates
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.engines import heft
-from placewire.optimizer.published.formulations import apart, gurobi, highs, limits
+from placewire.optimizer.published.formulations import child_process, gurobi, highs, limits
 from placewire.optimizer.published.formulations.engine import solve
 from placewire.optimizer.published.formulations.errors import (
     FormulationRefusedError,
@@ -427,7 +427,7 @@ def test_what_highs_prints_stays_out_of_the_results(monkeypatch, capfd):
 def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
     problem = small(5, 1)
     here = objective(problem, name)
-    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(child_process, "_SMALL_ROWS", 0)
     heard: list[Any] = []
     solve(name, problem, EXACT, heard.append)
     assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-9)
@@ -438,7 +438,7 @@ def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
 def test_cp_sat_too_and_its_better_answers_are_told(monkeypatch):
     problem = small(5, 1)
     here = objective(problem, "moirai")
-    monkeypatch.setattr(apart, "_SMALL_INTERVALS", 0)
+    monkeypatch.setattr(child_process, "_SMALL_INTERVALS", 0)
     heard: list[Any] = []
     solve("moirai", problem, EXACT, heard.append)
     assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-6)
@@ -447,7 +447,7 @@ def test_cp_sat_too_and_its_better_answers_are_told(monkeypatch):
 
 def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
     """The child needs longer to start than the time limit allows."""
-    monkeypatch.setattr(apart, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(child_process, "_SMALL_ROWS", 0)
     began = time.monotonic()
     with pytest.raises(NoIncumbentError, match="no incumbent in time"):
         solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=0.2))

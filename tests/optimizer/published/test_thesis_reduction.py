@@ -17,14 +17,17 @@ from placewire.optimizer.published.comparison.reduction_report import (
     critical_path_seconds,
     reduction_report,
 )
-from placewire.optimizer.published.reductions.iterate import fuse_and_colocate, fused_within
-from placewire.optimizer.published.reductions.rank import (
+from placewire.optimizer.published.reductions.rank_colocation import (
     RankRates,
     best_successors,
     expand_groups,
     icc_rank_rates,
     rank_colocation,
     thesis_rank_rates,
+)
+from placewire.optimizer.published.reductions.thesis_and_quickp import (
+    fuse_and_colocate,
+    fused_within,
 )
 from placewire.optimizer.published.reductions.thresholds import Thresholds
 from placewire.optimizer.reductions.chain import reduce_by_name

@@ -13,7 +13,7 @@ from placewire.optimizer.kernels.graphs.coarsening import coarsen, critical_path
 from placewire.optimizer.kernels.graphs.fusing import fuses
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.reduction_report import critical_path_seconds
-from placewire.optimizer.published.reductions.iterate import fused_within
+from placewire.optimizer.published.reductions.thesis_and_quickp import fused_within
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.fusion import fused_groups, operator_delay

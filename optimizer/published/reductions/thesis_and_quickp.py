@@ -10,7 +10,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.reductions.rank import (
+from placewire.optimizer.published.reductions.rank_colocation import (
     expand_groups,
     icc_rank_rates,
     rank_colocation,

@@ -41,7 +41,7 @@ from placewire.agent.contract.messages import (
 from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority, Issued, server_context
-from placewire.controller.agents.refused_connections import TurnedAway
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.errors import AgentProblem, AgentRefused
 from tests.agent.states import desired_state
 from tests.controller.agents.dialling import client_context
@@ -69,8 +69,10 @@ class Site:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Agents]:
-        turned_away = TurnedAway(self.notes_file, self.said.append)
-        async with Agents.listening("127.0.0.1", self.port, self.authority, turned_away) as agents:
+        refused_connections = RefusedConnections(self.notes_file, self.said.append)
+        async with Agents.listening(
+            "127.0.0.1", self.port, self.authority, refused_connections
+        ) as agents:
             yield agents
 
     @asynccontextmanager
@@ -335,10 +337,10 @@ async def test_an_error_for_want_of_an_agent_says_who_was_turned_away(site: Site
 
 def test_what_strangers_say_cannot_fill_a_disk_or_a_terminal(tmp_path: Path) -> None:
     said: list[str] = []
-    turned_away = TurnedAway(tmp_path / "refused.jsonl", said.append)
+    refused_connections = RefusedConnections(tmp_path / "refused.jsonl", said.append)
     for number in range(2000):
-        turned_away.note("10.0.0.1", f"claims to be \x1b[2J{number}" + "x" * 10_000)
-        turned_away.note("10.0.0.1", "the same again")
+        refused_connections.note("10.0.0.1", f"claims to be \x1b[2J{number}" + "x" * 10_000)
+        refused_connections.note("10.0.0.1", "the same again")
     assert (tmp_path / "refused.jsonl").stat().st_size < 200_000
     assert len(said) < 300 and not any("\x1b" in line for line in said)
     assert sum("the same again" in line for line in said) == 1
