@@ -16,7 +16,7 @@ from placewire.controller.errors import CannotListen, UsageError
 if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
     from placewire.controller.launch.launcher import Launcher
-    from placewire.controller.plan.plan import Plan, PlanLaunch
+    from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.controller.story.tools import Tools
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
@@ -120,7 +120,7 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     )
 
 
-def _ssh_launcher(plan: Plan, launch: PlanLaunch) -> Launcher:
+def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
     from placewire.controller.launch.ssh import INSTALLED_PYTHON, SshLauncher
     from placewire.controller.launch.ssh_connection import Login, Surroundings
 

@@ -23,7 +23,7 @@ from placewire.optimizer.names import is_cpu
 
 if TYPE_CHECKING:
     from placewire.controller.plan.job import Job, PlacedJob, TorchrunJob
-    from placewire.controller.plan.plan import Plan, PlanLaunch
+    from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.optimizer.cluster_plan.section import PlanNic
 
 # Variables, and their values, with which a job makes NCCL or gloo use RDMA instead of sockets.
@@ -44,7 +44,7 @@ def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
     if plan.launch is None:
         yield from _code_mistakes(plan.job, base)
     else:
-        yield from _launch_mistakes(plan.launch, plan.job)
+        yield from _ssh_launch_mistakes(plan.launch, plan.job)
     yield from _network_mistakes(plan)
     if plan.job.kind == "torchrun":
         yield from _traffic_mistakes(plan, plan.job)
@@ -135,7 +135,7 @@ def _model_path(job: PlacedJob) -> tuple[str, str] | None:
     return (module, function) if named else None
 
 
-def _launch_mistakes(launch: PlanLaunch, job: Job) -> Iterator[Mistake]:
+def _ssh_launch_mistakes(launch: SshLaunch, job: Job) -> Iterator[Mistake]:
     """The launcher checks the servers' own files later, before anything is changed."""
     for name in ("key", "known_hosts"):
         path: str | None = getattr(launch, name)

@@ -33,7 +33,7 @@ from placewire.optimizer.cluster_plan.values import Flag, Text
 from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cpu
 
 
-class PlanLaunch(Frozen):
+class SshLaunch(Frozen):
     """How ranks, and the programs that profile the model, are started on the servers, each reached
     at its management address. Without this section they run in a lab, or not at all."""
 
@@ -141,7 +141,7 @@ class Plan(Frozen):
     )
     cluster: PlanCluster = Field(description="the servers, their devices and their NICs")
     job: Job = Field(description="what runs")
-    launch: PlanLaunch | None = Field(
+    launch: SshLaunch | None = Field(
         None,
         description="how ranks are started on the servers; none: ranks run in a lab, or not at all "
         "(`apply --network-only`)",

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.controller.errors import UsageError
-from placewire.controller.plan.plan import Plan, PlanLaunch
+from placewire.controller.plan.plan import Plan, SshLaunch
 
 CONFIG = "placewire_agent_config"
 ENROLS_FROM = "placewire_enrols_from"
@@ -96,7 +96,7 @@ def enrolment_addresses(
     return found
 
 
-def _reached(launch: PlanLaunch | None) -> dict[str, Any]:
+def _reached(launch: SshLaunch | None) -> dict[str, Any]:
     """Returns how Ansible reaches servers: with the same settings as `launch` for ranks."""
     found: dict[str, Any] = {
         "ansible_python_interpreter": "/usr/bin/python3",

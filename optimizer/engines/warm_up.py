@@ -20,12 +20,20 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.names import Model, SharingName
+from placewire.optimizer.names import (
+    DEFAULT_SHARING,
+    SHARING_OF_EVEN_TRAFFIC,
+    Model,
+    SharingName,
+)
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
+# The sharings that plans have by default; between them they compile both event loops.
 _CASES: tuple[tuple[SharingName, Model], ...] = (
-    ("strict", "contended"), ("strict", "thesis"), ("job", "contended"),
-)  # fmt: skip
+    (DEFAULT_SHARING, "contended"),
+    (DEFAULT_SHARING, "thesis"),
+    (SHARING_OF_EVEN_TRAFFIC, "contended"),
+)
 # Enough operators to be reduced, and memory for half of them.
 _OPERATORS, _BYTES = 320, 1_000
 

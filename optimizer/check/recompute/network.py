@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.cluster import Nic
+from placewire.optimizer.names import WITHOUT_SHAPING
 
 # A neighbour on a NIC sends, and receives, this many flows.
 NEIGHBOUR_FLOWS = 8
@@ -36,8 +37,8 @@ def _nics(allocation: Allocation) -> Iterator[tuple[NicKey, Nic]]:
 def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
     """The rate that the job may count on: the rate that others leave, and at least its floor. An
     unshaped network keeps no floor; there one flow gets its share beside the neighbour's flows."""
-    unshaped = allocation.sharing == "unshaped"
-    kept = 1 / (1 + NEIGHBOUR_FLOWS) if unshaped else allocation.floor
+    without_floor = allocation.sharing == WITHOUT_SHAPING
+    kept = 1 / (1 + NEIGHBOUR_FLOWS) if without_floor else allocation.floor
     others, rates = neighbours(allocation), nic_rates(allocation)
     return {key: max(rate - others[key], kept * rate) for key, rate in rates.items()}
 

@@ -417,7 +417,7 @@ async def test_an_agent_sends_nothing_to_a_controller_that_is_none(
         await until(lambda: said in caplog.text)
     assert false.asked == 0 and site.agent.picture() == before
     # Without a common TLS version, the handshake fails before either side can say why.
-    assert ("not spoken to" in caplog.text) == (kind != "of former TLS")
+    assert ("no trusted connection" in caplog.text) == (kind != "of former TLS")
 
 
 async def test_an_answer_without_end_is_ended(
