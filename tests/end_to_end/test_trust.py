@@ -23,7 +23,9 @@ import pytest
 
 from placewire.agent.contract.enrolment import parse_token
 from placewire.agent.store import read_kept
+from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM
 from placewire.controller.lab import Lab, find_lab
+from placewire.controller.launch.launcher import PROFILE_PROGRAM
 from tests.controller.forked_commands import Done, commands
 from tests.end_to_end.cluster import SERVERS, Finished, Process, TestCluster, once
 from tests.paths import ROOT
@@ -34,6 +36,8 @@ KILLED_APPLIES, KILLED_DESTROYS = 6, 4
 # Each server has one agent here, so that commands need not wait for a second one of its name.
 AT_ONCE = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.0}
 ENROLMENT = "10.9.0.254:7441"
+# These run the user's code, and so have the job's variables.
+PROGRAMS_OF_THE_JOB = ("placewire.job", PROFILE_PROGRAM[-1], STALENESS_PROGRAM[-1])
 
 
 def lab_of(cluster: TestCluster) -> Lab:
@@ -153,10 +157,7 @@ class Watched:
             except OSError:  # the process has ended
                 continue
             shown = words.replace(b"\0", b" ")[:100].decode(errors="replace")
-            is_job = any(
-                program in words
-                for program in (b"placewire.job", b"placewire.optimizer.commands.profile")
-            )
+            is_job = any(program.encode() in words for program in PROGRAMS_OF_THE_JOB)
             self.look(words, f"arguments of {shown}")
             self.look(variables, f"variables of {shown}", but=job if is_job else ())
 

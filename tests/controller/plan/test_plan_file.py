@@ -111,7 +111,7 @@ MISTAKES = {
         "outside rail 'a'",
     ),
     "network address": (_set(*NIC, "address", to="10.7.0.0/24"), "nics[0].address", "network or"),
-    "no prefix": (_set(*NIC, "address", to="10.7.0.2"), "nics[0].address", "at most /30"),
+    "no prefix": (_set(*NIC, "address", to="10.7.0.2"), "nics[0].address", "/30 or larger"),
     "ipv6 nic": (_set(*NIC, "address", to="fd00::1/64"), "nics[0].address", "IPv6"),
     "ipv6 management": (_set(*SERVER, "management", to="fd00::1"), "[1].management", "IPv6"),
     "management on a rail": (_set(*SERVER, "management", to="10.7.0.9"), "management", "inside"),
