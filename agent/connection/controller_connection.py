@@ -102,7 +102,7 @@ class ControllerConnection:
                 except Exception:
                     # Neither a fault that passes (Open vSwitch restarts) nor a mistake of ours may
                     # end the daemon, whose timer undoes what must not last.
-                    log.exception("the link failed; trying again")
+                    log.exception("the connection failed; trying again")
                     pause += REFUSED_SECONDS
                 finally:
                     self.linked.clear()
@@ -125,7 +125,7 @@ class ControllerConnection:
             self._session_id = Welcome.model_validate(document).session
         except ValidationError as error:
             raise ControllerRefusedError(f"its welcome is not understood: {error}") from error
-        log.info("linked to %s", self._url)
+        log.info("connected to %s", self._url)
         self._alone, self._late = "", 0
         self.linked.set()
         await self._renew_if_due(http)

@@ -79,8 +79,8 @@ async def listening(
         except OSError as error:
             raise UsageError(
                 f"cannot listen: {error.strerror or error}",
-                where=f"--listen {host}:{tcp_port}",
-                remedy="another `controller enrol` may be running; end it, or give another port",
+                where=f"{host}:{tcp_port}",
+                remedy="another program has this port, perhaps another enrolment; end it, or give another port",
             ) from error
         yield
     finally:

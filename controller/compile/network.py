@@ -1,6 +1,6 @@
 """Compiles allocated bandwidth to one desired network state per server. Pure; decides nothing.
 
-What each server gets (docs/architecture.md, "What a server gets"):
+What each server gets (docs/design/server-network.md):
   every NIC      a bridge with the NIC as its port, the address on the bridge, a routing table and a
                  source rule per rail, sysctls that keep ARP and reverse paths on their own NIC
   shaped NICs    an HTB root at the NIC's rate; queue 0 for everything else, a queue for

@@ -186,5 +186,5 @@ def real_lab() -> Iterator[RealLab]:
         lab = RealLab(server)
         clearing.callback(lab.close)
         log = server.directory / "agent.log"
-        wait_for(lambda: "linked to" in log.read_text(), "the agent", 20)
+        wait_for(lambda: "connected to" in log.read_text(), "the agent", 20)
         yield lab

@@ -111,6 +111,6 @@ def _why_nothing(
             f"{math.fsum(memory.tolist()) / 2**20:.1f} MiB; use engine auto, which counts the peak"
         )
     return NoIncumbentError(
-        f"{name}: no incumbent in time over {solver} ({answer.words}); allow more "
+        f"{name}: {solver} found no placement in time ({answer.words}); allow more "
         "(--time-limit), reduce the graph, or use engine auto"
     )
