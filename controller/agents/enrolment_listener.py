@@ -80,7 +80,7 @@ async def listening(
             raise UsageError(
                 f"cannot listen: {error.strerror or error}",
                 where=f"{host}:{tcp_port}",
-                remedy="another program has this port, perhaps another enrolment; end it, or give another port",
+                remedy="another program has this port, such as another enrolment; end one of them",
             ) from error
         yield
     finally:
