@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_OURS = "placewire"
+_OUR_MODULES = "placewire."
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,9 @@ class Registry(Generic[T]):
 
 
 def _order(entry: EntryPoint) -> tuple[bool, bool, str]:
-    """Placewire's own first; among them `auto`, the default, then by name."""
-    return _package(entry) != _OURS, entry.name != "auto", entry.name
+    """Placewire's own first; among them `auto`, the default, then by name. The module tells whose a
+    method is without reading its package's metadata, so that --help is quick."""
+    return not entry.value.startswith(_OUR_MODULES), entry.name != "auto", entry.name
 
 
 def _package(entry: EntryPoint) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import _ArgumentGroup
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.registry import Refusal, Registry
+
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
+    from placewire.optimizer.engines.solution import Report, Solution
+    from placewire.optimizer.problem import Problem, SolveSettings
 
 Decides = Literal["devices", "devices, order", "devices, rates", "devices, order, rates"]
 # Raises InfeasibleError where no placement within the memories is found, and OutOfTimeError.
-Solve = Callable[[Problem, SolveSettings, Report | None], Solution]
+Solve: TypeAlias = "Callable[[Problem, SolveSettings, Report | None], Solution]"
 
 
 def takes_all(problem: Problem) -> Refusal | None:

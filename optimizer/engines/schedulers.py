@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.problem import Problem
 from placewire.optimizer.registry import Registry
+
+if TYPE_CHECKING:
+    from placewire.optimizer.arrays import FloatArray, IntArray
+    from placewire.optimizer.engines.solution import Solution
+    from placewire.optimizer.problem import Problem
 
 # The name that keeps the engine's own order.
 OWN = "own"

@@ -10,7 +10,6 @@ from placewire.optimizer.cluster import Cluster, Device, Server
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.simulation.simulate import simulate
 
 if TYPE_CHECKING:
     from placewire.optimizer.profile.measure import Profile
@@ -28,6 +27,8 @@ def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
 
 
 def _peak_on_one_device(graph: OperatorGraph) -> int:
+    from placewire.optimizer.simulation.simulate import simulate
+
     (device_type,) = graph.device_types
     total = graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
     device = Device(type=device_type, memory_bytes=max(1, int(total.sum())))

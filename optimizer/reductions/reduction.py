@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from placewire.optimizer.problem import Problem
-from placewire.optimizer.reductions.contract import Reduced
 from placewire.optimizer.registry import Refusal, Registry
+
+if TYPE_CHECKING:
+    from placewire.optimizer.problem import Problem
+    from placewire.optimizer.reductions.contract import Reduced
 
 
 def takes_all(problem: Problem) -> Refusal | None:
