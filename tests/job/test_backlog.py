@@ -70,8 +70,11 @@ def test_the_next_part_leaves_when_the_receiver_has_the_one_before() -> None:
     for index in range(3):
         (waiting,) = message(index, 40_000)
         outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
+    until = time.monotonic() + 5
+    while len(posted) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
     time.sleep(0.05)
-    assert posted == [0, 1]
+    assert posted == [0, 1], "the third waits"
     held.bytes = 40_000
     ending = threading.Thread(target=outbox.complete_all, daemon=True)
     ending.start()
@@ -94,6 +97,9 @@ def test_the_kernel_is_not_asked_before_the_nic_can_have_carried_it() -> None:
     outbox.send(waiting.message, torch.zeros(0, dtype=torch.uint8))
     ending = threading.Thread(target=outbox.complete_all, daemon=True)
     ending.start()
+    until = time.monotonic() + 5
+    while not held.looks and time.monotonic() < until:
+        time.sleep(0.001)
     time.sleep(0.3)
     # If the kernel were asked every half millisecond, there would be hundreds of looks.
     assert held.looks == 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from placewire.controller.lab.processes import describe, is_alive
 from placewire.controller.lab.record import SysctlRecord, exclusive
 from placewire.controller.lab.shape import shape_of
 from placewire.controller.lab.switches import SEND_BUFFER_BYTES, send_buffer_bytes
+from tests.agent.server_under_test import wait_for
 from tests.controller.plans import plan, plan_document
 
 NAME = f"lab{os.getpid()}"
@@ -124,6 +126,12 @@ ANY_TRANSFER = Transfer(
 )  # fmt: skip
 
 
+def listens(lab: Lab, server: str, port: int) -> bool:
+    argv = ["ss", "--no-header", "--listening", "--tcp", "--numeric", f"sport = :{port}"]
+    command = lab.inside_server(server, argv)
+    return bool(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 def iperf3(
     lab: Lab, pairs: list[tuple[int, int]], rail: int = 0, at_most: float = 0.0
 ) -> list[float]:
@@ -135,7 +143,8 @@ def iperf3(
             argv = ["timeout", "10", "iperf3", "-s", "-1", "-J", "-p", str(port)]
             command = lab.inside_server(f"s{to}", argv)
             servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        time.sleep(0.3)
+        for port, (_, to) in enumerate(pairs, start=5201):
+            wait_for(partial(listens, lab, f"s{to}", port), f"iperf3 at port {port}")
         for port, (source, to) in enumerate(pairs, start=5201):
             argv = ["timeout", "10", "iperf3", "-c", f"10.7.{rail}.{to}", "-p", str(port)]
             argv += ["-t", "3", "-J", "--get-server-output", "-b", f"{at_most:.0f}"]
