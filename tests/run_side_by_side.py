@@ -5,8 +5,8 @@ up, and use no processor most of the time, so that three lanes of them run at on
 are for tests that make a lab; each has a folder of its own for temporary files, since these tests
 check what is left there. All other tests, and the static checks, run in the idle scheduling class,
 in sessions of the least weight, so that a test of the first kind gets a core whenever it wants one.
-The first lane's output is shown at once, that of the others after it. Ctrl-C ends all lanes, and
-each clears up after itself.
+The first lane's output is shown at once, that of the others after it. Ctrl-C or SIGTERM ends all
+lanes, and each clears up after itself.
 
 Tests marked `thorough` are left out: `make test-thorough` runs them. The last lines say what was
 skipped, and why.
@@ -47,6 +47,9 @@ class Lane:
 def run_side_by_side(*lanes: Lane) -> int:
     """Runs all commands at once; returns 0, or the exit status of one that failed. The output of
     the first is shown at once, that of the others when it has ended, in their order."""
+    # A shell's background job ignores SIGINT, and its lanes would, too.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     with ExitStack() as stack:
         kept = [stack.enter_context(_Said()) for _ in lanes[1:]]
         running = []

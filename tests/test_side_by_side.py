@@ -61,7 +61,10 @@ def test_what_runs_longer_is_shown_to_its_end() -> None:
     assert said.splitlines() == ["first", "late"]
 
 
-def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all_and_lets_them_clear_up(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
     program = (
         "import pathlib, time\n"
         "try:\n"
@@ -74,7 +77,7 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(tmp_path: Path) -> None:
     until = time.monotonic() + 30
     while not all(file.exists() for file in files) and time.monotonic() < until:
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, ending)
     process.communicate(timeout=30)
     assert process.returncode == 130
     assert [file.read_text() for file in files] == ["cleared up"] * 4
