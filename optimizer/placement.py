@@ -72,12 +72,14 @@ class Placement(Frozen):
         if not isinstance(document, dict) or document.get("version", 2) != 1:
             return document
         renamed = {"floor" if key == "entitled" else key: v for key, v in document.items()}
-        messages = [
-            {"send_order" if key == "rank" else key: v for key, v in message.items()}
-            for message in renamed.get("messages", ())
-            if isinstance(message, dict)
-        ]
-        return {**renamed, "messages": messages, "version": 2}
+        if isinstance(messages := renamed.get("messages"), list):
+            renamed["messages"] = [
+                {"send_order" if key == "rank" else key: v for key, v in message.items()}
+                if isinstance(message, dict)
+                else message
+                for message in messages
+            ]
+        return {**renamed, "version": 2}
 
     @cached_property
     def devices_used(self) -> tuple[str, ...]:

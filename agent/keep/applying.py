@@ -73,7 +73,10 @@ def _read_back(
 def _drift(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
 ) -> Drift:
-    return find_drift(desired, context.observe(desired, ledger), ledger).without(leave)
+    began = context.elapsed()
+    observed = context.observe(desired, ledger)
+    context.read_seconds = context.elapsed() - began
+    return find_drift(desired, observed, ledger).without(leave)
 
 
 def _text_of(left: Drift) -> str:

@@ -21,7 +21,7 @@ class Context:
     facts: called for each check, as the way to the controller may change.
     elapsed: seconds of a clock that nobody sets.
     read_back_seconds: how long to wait until a read-back shows what was applied.
-    read_seconds: how long the last reading of the network took.
+    read_seconds: how long the last read-back took.
     in_force_is_whole: False while parts of the state in force may be missing: from the agent's
     start to the first read-back, and after a change that failed and left that state in force.
     """
@@ -39,10 +39,7 @@ class Context:
 
     def observe(self, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
         """Raises UnreadableError."""
-        began = self.elapsed()
-        observed = self.network.observe(unmarked(desired, ledger))
-        self.read_seconds = self.elapsed() - began
-        return observed
+        return self.network.observe(unmarked(desired, ledger))
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
         return refuse(f"server {self.facts().server}", what, remedy)

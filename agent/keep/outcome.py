@@ -39,4 +39,5 @@ def text_of(error: Exception) -> str:
     if isinstance(error, (EffectError, NotAsAppliedError)):
         return str(error)
     log.error("unexpected", exc_info=error)
-    return f"{type(error).__name__}: {error}"
+    what = f"the agent failed: {type(error).__name__}: {error}"
+    return f"{what}; see the agent's log, and report it"

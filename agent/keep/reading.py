@@ -26,7 +26,7 @@ def preview(context: Context, desired: DesiredState) -> Previewed:
     except LeaseRefusedError as error:
         return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
     observed = context.observe(desired, kept.ledger)
-    if found := find_refusals(context, desired, observed):
+    if found := find_refusals(context, desired, observed, kept.ledger):
         return Previewed(changes=(), refusals=found, lease=kept.lease)
     changes = changes_of(difference(desired, observed, kept.ledger))
     return Previewed(changes=changes, refusals=(), lease=kept.lease)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import Outcome, changes_of, text_of
@@ -24,7 +24,7 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
         return Outcome(refusals=(error.refusal,))
     except EffectError as error:
         return _refused(context, error, "repair that, then stage again")
-    if found := find_refusals(context, desired, observed):
+    if found := find_refusals(context, desired, observed, memory.kept.ledger):
         return Outcome(refusals=found)
     if kind == "new":
         try:
@@ -46,10 +46,9 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
 
 
 def find_refusals(
-    context: Context, desired: DesiredState, observed: ObservedState
+    context: Context, desired: DesiredState, observed: ObservedState, ledger: Ledger
 ) -> tuple[Refusal, ...]:
     """Why this state cannot be staged on this server as it is now."""
-    ledger = context.memory.kept.ledger
     return (
         refusals(desired, observed, ledger, context.facts())
         or hold_back(difference(desired, observed, ledger), observed, ledger)[1]

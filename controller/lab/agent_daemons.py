@@ -78,6 +78,8 @@ def _start(recorder: Recorder, server: LabServer, config: Path) -> _Daemon:
     with log.open("wb") as sink:
         process = subprocess.Popen(
             inside(server.namespace, argv),
+            # Python imports from the folder that it starts in, and an agent runs as root.
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,

@@ -190,7 +190,8 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """seconds: from the barrier before the step. loss: only from the rank that computes it."""
+    """seconds: from the barrier before the step. loss: from the rank that computes it, where it is
+    finite."""
 
     event: Literal["step"] = "step"
     rank: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -224,6 +225,8 @@ def _run_steps(
             seconds = time.perf_counter() - start
             program.recorder.end()
             value = None if loss is None else float(loss)
+            if value is not None and not math.isfinite(value):
+                value = None  # A step that diverges is the user's matter; the training goes on.
             emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
             del data, loss
             if step == beginning.step and step + 1 < spec.steps:

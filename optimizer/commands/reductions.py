@@ -1,4 +1,4 @@
-"""`optimizer reductions`: lists every way to make a graph smaller, its paper, and what it takes."""
+"""`optimizer reductions`: lists every way to make a graph smaller, and its paper."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from placewire.optimizer.commands.outcome import ended
 def parser(prog: str) -> argparse.ArgumentParser:
     return list_parser(
         prog,
-        "Ways to make a graph smaller before the search (--reduction), each with its paper and "
-        "what it takes. All keep the graph acyclic and co-located operators together, and tie "
-        "nothing that no device can hold or run.",
+        "Ways to make a graph smaller before the search (--reduction), each with its paper, and "
+        "with --graph and --cluster, whether it takes that problem. All keep the graph acyclic "
+        "and co-located operators together, and tie nothing that no device can hold or run.",
     )
 
 

@@ -79,8 +79,12 @@ class RateLimits:
         return self.least(np.divide(self.capacity, load, out=np.ones_like(load), where=load > 0))
 
     def within(self, rates: FloatArray) -> FloatArray:
-        """The rates float64[S, S, R], lowered as far as the limits demand."""
-        lowered: FloatArray = rates * np.minimum(self.room(rates), 1.0)
+        """The rates float64[S, S, R], lowered as far as the limits demand: first by what is sent,
+        then by what is still received."""
+        lowered = rates
+        for kind in range(self.groups.shape[-1]):
+            only = RateLimits(self.capacity, self.groups[..., kind : kind + 1])
+            lowered = lowered * np.minimum(only.room(lowered), 1.0)
         return lowered
 
 

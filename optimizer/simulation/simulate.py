@@ -154,7 +154,7 @@ def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -
     log = message_log(tables)
     background = None
     if network.shares_rates:
-        background = np.zeros_like(network.problem.cluster.nic_rates)
+        background = np.zeros_like(tables.nic_rates)
         count = run_shared_rates(
             tables, network.rates, network.minimums, device, priority, order, start, finish, sent,
             position, log, background,

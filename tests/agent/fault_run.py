@@ -294,8 +294,8 @@ class FaultRun:
 
     def _note(self, request: Frozen, reply: Any) -> None:
         outcome = outcome_of(reply)
-        if reply is not None and "the agent failed" in str(reply.get("refusal")):
-            self._break(f"{type(request).__name__}: {reply['refusal']['what']}")
+        if "the agent failed" in str(reply):
+            self._break(f"{type(request).__name__}: {reply}")
         if outcome == "done" and not self._is_durable():
             outcome = "unknown"
         if isinstance(request, Commit):

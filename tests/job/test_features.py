@@ -12,6 +12,7 @@ from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_training import on_one_device, train, with_own_values
+from tests.job.node_by_node import train_node_by_node
 from tests.placements import cluster_of, placement_of, random_devices
 
 ALL = OptimizerChoice(
@@ -74,11 +75,15 @@ def test_all_features_train_the_same_on_any_ranks(
 
 
 @pytest.mark.parametrize("name", ["hard", "conditional"])
-def test_one_rank_trains_as_the_profile_does(name: str, request: pytest.FixtureRequest) -> None:
+def test_one_rank_trains_as_the_profile_and_as_node_by_node(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     captured: CapturedStep = request.getfixturevalue(name)
-    own = with_own_values(captured)
+    own, by_hand = with_own_values(captured), with_own_values(captured)
     alone = StraightStep(own)
     for step in range(4):
         alone.run(alone.load(step))
+    train_node_by_node(by_hand, 4)
     _, values = train(captured, on_one_device(captured))
     assert all(torch.equal(values[k], v) for k, v in own.values.items())
+    assert all(torch.equal(values[k], v) for k, v in by_hand.values.items())

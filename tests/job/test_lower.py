@@ -14,6 +14,7 @@ from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_network import Mailbox, MailboxTransport
 from tests.job.lazy_training import STEPS, on_one_device, program_of, train, with_own_values
+from tests.job.node_by_node import train_node_by_node
 from tests.placements import cluster_of, placement_of, random_devices
 
 
@@ -68,13 +69,15 @@ def test_example_models_train_bit_identically_on_three_servers(name: str) -> Non
     assert all(torch.equal(values[k], v) for k, v in expected.items())
 
 
-def test_one_rank_trains_as_the_profile_does(hard: CapturedStep) -> None:
-    own = with_own_values(hard)
+def test_one_rank_trains_as_the_profile_and_as_node_by_node(hard: CapturedStep) -> None:
+    own, by_hand = with_own_values(hard), with_own_values(hard)
     alone = StraightStep(own)
     for step in range(STEPS):
         alone.run(alone.load(step))
+    train_node_by_node(by_hand, STEPS)
     _, values = train(hard, on_one_device(hard))
     assert all(torch.equal(values[k], v) for k, v in own.values.items())
+    assert all(torch.equal(values[k], v) for k, v in by_hand.values.items())
 
 
 def test_dropout_differs_between_steps(hard: CapturedStep) -> None:

@@ -58,6 +58,15 @@ def one_rank_losses(graph: OperatorGraph, tmp_path_factory: pytest.TempPathFacto
     return rank.losses
 
 
+def test_a_training_that_diverges_goes_on(tmp_path: Path) -> None:
+    """Its loss is no number soon, which no JSON can say."""
+    choice = OptimizerChoice(lr=1e38)
+    graph = capture("tests.models.hard:training_step", 4, choice, 0).operators
+    options = HARD | {"optimizer": {"name": choice.name, "lr": choice.lr}}
+    (rank,) = run_ranks(spread(graph, 1, 0, ("a",)), tmp_path, (), **options)
+    assert len(rank.step_seconds) == STEPS and 1 <= len(rank.losses) < STEPS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("devices", "seed", "rails"), [(2, 1, ("a", "b")), (3, 2, ("a",))])
 def test_ranks_train_as_one(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
-from placewire.optimizer.cluster import Link
+from placewire.optimizer.cluster import Cluster, Link
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
@@ -174,6 +174,17 @@ def test_memory_forces_volume_over_the_network(sharing):
     assert "volume" in lower_bound(tight).reason
     thesis = Problem(made, tight.cluster, sharing, "thesis")
     assert lower_bound(thesis).seconds == pytest.approx(1.0 + 1.0 + 10 * 0.1, rel=1e-3)
+
+
+def test_an_even_split_counts_only_servers_that_the_job_can_reach():
+    # A neighbour takes all of s1's NIC, so that s2 and s3 have each other's to themselves.
+    weights = {"A": 6 * 10**6, "B": 6 * 10**6}
+    made = graph({"A": 1.0, "B": 0.5}, [("A", ["B"], 10**6)], weight_bytes=weights)
+    document = cluster(3, memory=10**7).model_dump()
+    document["servers"][0]["nics"][0]["background_bits_per_second"] = 5 * BYTE_PER_MICROSECOND
+    problem = Problem(made, Cluster.model_validate(document), "even", floor=0.0)
+    assert simulated_optimum(problem) == pytest.approx(1.0 + 1.0 + 0.5)
+    assert lower_bound(problem).seconds <= 2.5 * (1 + 1e-9)
 
 
 def test_memory_forces_volume_without_a_pair_that_conflicts():
