@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewire.extras import needing
+
 if TYPE_CHECKING:
     from placewire.agent.contract.config import AgentConfig
 
@@ -28,7 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(made)
-    return _dispatch(made.parse_args(arguments))
+    options = made.parse_args(arguments)
+    with needing("agent"):
+        return _dispatch(options)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,6 +31,7 @@ from placewire.controller.commands import (
 from placewire.controller.commands.lasting_output import make_output_last
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
+from placewire.extras import needing
 
 _EPILOG = """\
 exit codes:
@@ -101,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         argcomplete.autocomplete(made)
     arguments = made.parse_args(argv)
     try:
-        code = COMMANDS[arguments.command].run(arguments)
+        with needing("controller"):
+            code = COMMANDS[arguments.command].run(arguments)
     except PlacewireError as error:
         sys.stdout.flush()
         print(f"controller: {error}", file=sys.stderr)

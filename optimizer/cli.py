@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
+from placewire.extras import needing
 from placewire.optimizer.commands.arguments import EXIT_CODES
 
 # The module of each command under placewire.optimizer, and what the command is for.
@@ -46,9 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
         argcomplete.autocomplete(parser(with_arguments=True))
     if not given or given[0] not in COMMANDS:
         parser().parse_args(given)  # --help, or a usage error: does not return
-    command: Callable[[list[str], str], int] = _module(given[0]).main
     try:
-        code = command(given[1:], f"optimizer {given[0]}")
+        with needing("optimizer"):
+            command: Callable[[list[str], str], int] = _module(given[0]).main
+            code = command(given[1:], f"optimizer {given[0]}")
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader is gone, as after `| head`. A process that SIGPIPE ends has this exit status.
