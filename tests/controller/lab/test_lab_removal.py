@@ -117,7 +117,7 @@ def test_down_after_a_kill_in_the_middle_of_up(where: str) -> None:
     assert done.returncode == -9
     with pytest.raises(PlacewireError, match=f"half-made.*\n.*controller lab down {NAME}"):
         find_lab(NAME)
-    with pytest.raises(PlacewireError, match="there already"):
+    with pytest.raises(PlacewireError, match="exists already"):
         lab_up(plan(document()))
     lab_down(NAME)
 
