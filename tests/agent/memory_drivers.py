@@ -49,7 +49,10 @@ class MemoryNetwork:
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
-            _APPLY[collection](self, list(group))
+            try:
+                _APPLY[collection](self, list(group))
+            except LookupError as error:  # As the drivers tell that something has vanished.
+                raise EffectError(f"{collection}: {error!r} is not there") from error
 
     def _read(self, what: str) -> None:
         if self._striker.at(Place.READ, what) is Fault.UNREADABLE:
