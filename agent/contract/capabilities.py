@@ -1,4 +1,4 @@
-"""What a server can do, as its agent found out: datapath, the kernel's traffic control, NICs.
+"""The capabilities of a server, as its agent found them: datapath, traffic control, NICs.
 
 The compiler chooses by it what steers traffic; the agent refuses what the server cannot do.
 """
@@ -61,7 +61,7 @@ class Capabilities(Frozen):
 
     @property
     def steering(self) -> Steering | None:
-        """What steers traffic into its queue on this server; None where nothing can."""
+        """The way to steer traffic into its queue on this server; None where there is none."""
         if self.datapath == "none" or self.traffic_control.lacks(CLASSFUL_QDISC):
             return None
         if self.set_queue_honoured:

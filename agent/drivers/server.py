@@ -62,7 +62,7 @@ class Server:
 
     @cached_property
     def traffic_control(self) -> TrafficControl:
-        """What the kernel can do, read once: a kernel does not change while it runs."""
+        """The kernel's abilities, read once, because a kernel does not change while it runs."""
         return abilities.traffic_control()
 
     def observe(self, sought: Unmarked) -> ObservedState:

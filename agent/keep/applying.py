@@ -61,7 +61,8 @@ def _apply(
 def _read_back(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
 ) -> Drift:
-    """What still differs after a wait: ovs-vswitchd programs the kernel after its answer."""
+    """Returns the drift that is left after a wait: ovs-vswitchd answers before it programs the
+    kernel."""
     deadline = time.monotonic() + context.read_back_seconds
     while True:
         left = _drift(context, desired, ledger, leave)

@@ -15,7 +15,7 @@ Labels = Mapping[str, str]
 
 
 class Known(NamedTuple):
-    """What the metrics are made of, as it is when somebody asks for them."""
+    """The values that the metrics show, read when somebody asks for the metrics."""
 
     info: Labels
     lease: LeaseState

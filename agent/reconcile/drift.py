@@ -63,8 +63,8 @@ def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Le
 
 
 def subject_of(step: Step) -> str:
-    """What a step is about, as one thing that two programs may fight over. All queues of a NIC are
-    one subject, because they are written together."""
+    """Names the object of a step that two programs may fight over. All queues of a NIC are one
+    subject, because they are written together."""
     if isinstance(step, EntryStep) and isinstance(step.entry, (Shaper, Queue, Classifier)):
         return queues_of(step.entry.nic)
     if isinstance(step, EntryStep) and isinstance(step.entry, UnusedRow):

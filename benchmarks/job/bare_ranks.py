@@ -53,8 +53,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Told:
-    """What ranks reported. step_seconds: by server. traffic: bytes of all steps by (destination
-    device, rail), as the sender counted them."""
+    """The reports of the ranks. step_seconds: by server. traffic: bytes of all steps by
+    (destination device, rail), as the sender counted them."""
 
     step_seconds: Mapping[str, tuple[float, ...]]
     traffic: Mapping[tuple[str, str], int]

@@ -137,6 +137,7 @@ def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
 
 
 def drawn(examples):
+    """No database: a failure is reproduced by its printed example, and runs stay alike."""
     return settings(
         max_examples=examples,
         deadline=None,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
@@ -34,24 +34,11 @@ from placewire.optimizer.reductions.refusals import ReductionRefusedError
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster, described
 from tests.optimizer.check.brute_force import simulated_optimum
-from tests.optimizer.problems import MODELS, SHARINGS, able_devices, problems
+from tests.optimizer.problems import MODELS, SHARINGS, able_devices, drawn, problems
 
 ROUNDING = 1 + 1e-6
 # Room for some of the operators that are drawn, so that memory decides now and then.
 TIGHT = st.sampled_from([100_000, 200_000, 10**9])
-
-
-def drawn(examples):
-    """No database: a failure is reproduced by its printed example, and runs stay alike."""
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-
 
 SEARCHES = ("auto", "heft", "single")
 # Of the other engines those that are programs, and `sequential`; test_catalog has the rest.
