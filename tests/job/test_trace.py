@@ -132,7 +132,9 @@ def test_a_message_arrives_after_it_was_queued(tmp_path: Path) -> None:
     assert sending.finish_seconds > sent >= 0.01  # p's time
     together = merged(traces).devices[1]
     (there,) = [s for s in together.spans if s.row == "a receives"]
-    assert there.start_seconds == sent and there.finish_seconds > sent
+    # A barrier aligns the clocks of two processes, as exactly as both are run when it opens. A busy
+    # machine may run one of them later: then the message seems to arrive before it was queued.
+    assert there.start_seconds == min(sent, there.finish_seconds)
     assert there.details["bytes"] == 3 << 19
 
 
