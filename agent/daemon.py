@@ -22,6 +22,7 @@ from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.metrics.metrics_server import MetricsServer
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.service import Service
 from placewire.agent.store import take_lock
@@ -49,6 +50,7 @@ def run(config: AgentConfig) -> int:
                 _log(report)
         except Exception:
             log.exception("the state on disk could not be resumed; trying again")
+        _log_problems(keeper)
         measuring = Iperf3Measuring()
         instance = uuid.uuid4().hex
         connection = ControllerConnection(
@@ -109,7 +111,7 @@ async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
     logged: tuple[Refusal, ...] = ()
     while True:
         try:
-            watching.follow(keeper.desired)
+            watching.follow(keeper.desired, keeper.concerned_nics)
             due = keeper.seconds_until_due()
             pause = LONGEST_PAUSE_SECONDS if due is None else min(due, LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, SHORTEST_PAUSE_SECONDS))
@@ -123,6 +125,15 @@ async def _keep_lease(keeper: Keeper, watching: Watching) -> None:
         except Exception:
             log.exception("the lease could not be looked after; trying again")
             await asyncio.sleep(RETRY_SECONDS)
+
+
+def _log_problems(keeper: Keeper) -> None:
+    try:
+        problems = keeper.observe().state.problems
+    except EffectError as error:
+        problems = (str(error),)
+    for problem in (*problems, *keeper.lease.owed):
+        log.error("%s", problem)
 
 
 def _log(report: ApplyReport) -> None:

@@ -57,6 +57,18 @@ def parser() -> argparse.ArgumentParser:
         )
         if name in ("status", "doctor"):
             command.add_argument("--json", action="store_true", help="print JSON")
+        if name == "restore":
+            how = command.add_mutually_exclusive_group()
+            how.add_argument(
+                "--from-marks",
+                action="store_true",
+                help="where the state on disk is lost or damaged: take back what carries our marks",
+            )
+            how.add_argument(
+                "--give-up",
+                metavar="NIC",
+                help="forget what is owed to a NIC that was away and never comes back",
+            )
         if name == "enrol":
             command.add_argument(
                 "controller", metavar="HOST:PORT", help="where `controller enrol` waits"
@@ -94,6 +106,10 @@ def _dispatch(options: argparse.Namespace) -> int:
 
         if options.command == "status":
             return offline.status(config, as_json=options.json)
+        if options.from_marks:
+            return offline.restore_from_marks(config)
+        if options.give_up is not None:
+            return offline.give_up(config, options.give_up)
         return offline.restore(config)
     except (AlreadyRunningError, StoreError, EffectError, OSError) as error:
         print(f"agent: {error}", file=sys.stderr)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Observation
-from placewire.agent.contract.state import LeaseState
+from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.agent.drivers.server import Server
-from placewire.agent.store import take_lock
+from placewire.agent.keep.keeper import Keeper
+from placewire.agent.store import DamagedError, put_damaged_aside, read_kept, take_lock
 from placewire.agent.wiring import build_keeper
 
 
@@ -20,10 +21,11 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
     keeper = build_keeper(config, Server(config))
     seen = keeper.observe()
     unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
-    problems = [*seen.state.problems, *unused]
+    problems = [*seen.state.problems, *unused, *seen.lease.owed]
     if seen.lease.is_in_force:
         found = keeper.read_back(seen.lease.generation)
-        problems = [*found.problems, *(change.due_sentence for change in found.deviations)]
+        due = (change.due_sentence for change in found.deviations)
+        problems = [*found.problems, *due, *seen.lease.owed]
     if as_json:
         document = {**seen.model_dump(mode="json"), "problems": problems}
         print(json.dumps(document, indent=2))
@@ -36,10 +38,45 @@ def restore(config: AgentConfig) -> int:
     """Raises AlreadyRunningError, EffectError, StoreError."""
     with take_lock(Path(config.state_dir)):
         keeper = build_keeper(config, Server(config))
-        if keeper.lease.is_idle:
-            print(f"{config.server}: nothing of Placewire is in force")
-            return 0
         report = keeper.restore(keeper.lease.generation)
+        return _tell(config, keeper, report)
+
+
+def restore_from_marks(config: AgentConfig) -> int:
+    """For a server whose state on disk is lost or damaged. Raises AlreadyRunningError, EffectError,
+    OSError, StoreError."""
+    directory = Path(config.state_dir)
+    with take_lock(directory):
+        try:
+            read_kept(directory)
+        except DamagedError as error:
+            print(f"{error}", file=sys.stderr)
+            for path in put_damaged_aside(directory):
+                print(f"{config.server}: put aside: {path}")
+        keeper = build_keeper(config, Server(config))
+        if not keeper.lease.is_idle:
+            print(
+                f"{config.server}: the state on disk knows what is here: {_lease(keeper.lease)}; "
+                "`agent restore` undoes that",
+                file=sys.stderr,
+            )
+            return 1
+        return _tell(config, keeper, keeper.restore_from_marks())
+
+
+def give_up(config: AgentConfig, nic: str) -> int:
+    """Returns 1 where nothing is owed to that NIC. Raises AlreadyRunningError, EffectError,
+    StoreError."""
+    with take_lock(Path(config.state_dir)):
+        said = build_keeper(config, Server(config)).give_up(nic)
+    for sentence in said:
+        print(f"{config.server}: given up: {sentence}")
+    if not said:
+        print(f"{config.server}: nothing is owed to a NIC {nic}", file=sys.stderr)
+    return 0 if said else 1
+
+
+def _tell(config: AgentConfig, keeper: Keeper, report: ApplyReport) -> int:
     for change in report.changes:
         print(f"  {change.action:8} {change.collection:12} {change.key}")
     for refusal in report.refusals:

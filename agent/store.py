@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -24,32 +25,91 @@ log = logging.getLogger(__name__)
 AUDIT_BYTES = 4 * 1024 * 1024
 AUDIT_FILES = 8
 STATE_FILE = "state.json"
+COPY_FILE = "state.copy.json"
 
 
 class StoreError(ValueError):
     """The state on disk cannot be used. The message: which file, and what to do."""
 
 
+class DamagedError(StoreError):
+    """Neither the state nor its copy is as it was written."""
+
+
 def read_kept(directory: Path) -> Kept:
-    """Reads what an agent has on disk there; touches nothing. Raises OSError, StoreError."""
-    path = directory / STATE_FILE
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return Kept()
+    """Reads what an agent has on disk there; touches nothing. Kept() where there is nothing. The
+    copy is read where the state is lost or damaged. Raises OSError, StoreError."""
+    damaged: list[str] = []
+    for name in (STATE_FILE, COPY_FILE):
+        path = directory / name
+        try:
+            kept = _parsed(path.read_bytes(), path)
+        except FileNotFoundError:
+            continue
+        except DamagedError as error:
+            damaged.append(str(error))
+            continue
+        if name == COPY_FILE:
+            said = "; ".join(damaged) or f"{directory / STATE_FILE} is lost"
+            log.error("%s; its copy %s is whole, and is used", said, path)
+        return kept
+    if damaged:
+        raise DamagedError(
+            f"{'; '.join(damaged)}: what was in force here cannot be known. Stop the agent and run "
+            "`agent restore --from-marks`: it puts these files aside, and gives each NIC back what "
+            "its bridge's mark says that it held"
+        )
+    return Kept()
+
+
+def put_damaged_aside(directory: Path) -> tuple[str, ...]:
+    """Renames the state and its copy, so that an agent starts without them; returns their new
+    names. Raises OSError."""
+    aside = []
+    for name in (STATE_FILE, COPY_FILE):
+        path = directory / name
+        if path.exists():
+            path.replace(path.with_name(f"{name}.damaged"))
+            aside.append(f"{path}.damaged")
+    return tuple(aside)
+
+
+def _parsed(data: bytes, path: Path) -> Kept:
+    """Two lines: a header with the digest of the second, and the state. One line without a header
+    is what agents of version 1 wrote. Raises DamagedError, StoreError."""
+    first, _, rest = data.partition(b"\n")
+    header = _json(first)
+    if isinstance(header, dict) and "sha256" in header:
+        text = rest.removesuffix(b"\n")
+        if hashlib.sha256(text).hexdigest() != header["sha256"]:
+            raise DamagedError(f"{path} is not as it was written")
+    elif isinstance(header, dict) and header.get("version") == 1 and not rest.strip():
+        text = first
+    else:
+        raise DamagedError(f"{path} is not as it was written")
     try:
         return Kept.model_validate_json(text)
     except ValidationError as error:
         raise StoreError(
-            f"{path}: not a state of this version ({error.error_count()} mistakes); "
-            "restore with the version of the agent that wrote it"
+            f"{path}: not a state that this version of the agent knows ({error.error_count()} "
+            "mistakes); run the version of the agent that wrote it"
         ) from error
+
+
+def _json(line: bytes) -> Any:
+    """None where it is no JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 class DiskStore:
     """Implements placewire.agent.reconcile.effects.Store in one directory.
 
-    state.json     what the agent must know after a restart; replaced as a whole
+    state.json     what the agent must know after a restart: a line with a digest, and the state;
+                   replaced as a whole
+    state.copy.json  the same, written before it, for where the first is lost or damaged
     audit.jsonl    one record per line, only ever appended to. A file of AUDIT_BYTES becomes
                    audit.jsonl.1, that one audit.jsonl.2, and so on; those after AUDIT_FILES are
                    deleted. Whoever must keep more collects the files elsewhere.
@@ -58,7 +118,6 @@ class DiskStore:
     def __init__(self, directory: Path, audit_bytes: int = AUDIT_BYTES) -> None:
         self._audit_bytes = audit_bytes
         self._directory = directory
-        self._state = directory / STATE_FILE
         self._audit = directory / "audit.jsonl"
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
 
@@ -67,13 +126,22 @@ class DiskStore:
         return read_kept(self._directory)
 
     def save(self, kept: Kept) -> None:
-        staged = self._state.with_suffix(".part")
+        text = kept.model_dump_json()
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        lines = json.dumps({"sha256": digest}) + "\n" + text + "\n"
+        # The copy first: what a full disk does not take must not be in the file that is read first.
+        for name in (COPY_FILE, STATE_FILE):
+            self._replace(name, lines)
+
+    def _replace(self, name: str, text: str) -> None:
+        path = self._directory / name
+        staged = path.with_suffix(".part")
         with staged.open("w") as file:
             _give_to_owner(file.fileno(), self._directory)
-            file.write(kept.model_dump_json())
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        staged.replace(self._state)
+        staged.replace(path)
         # The directory is synced too, so that the rename itself survives a power cut.
         descriptor = os.open(self._directory, os.O_RDONLY)
         try:

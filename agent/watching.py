@@ -21,24 +21,24 @@ class Watching:
     def __init__(self, config: AgentConfig, keeper: Keeper) -> None:
         self._config = config
         self._keeper = keeper
-        self._followed: DesiredState | None = None
+        self._followed: tuple[DesiredState | None, frozenset[str]] = (None, frozenset())
         self._kernel = KernelEvents(keeper.notice)
         self._database: DatabaseEvents | None = None
         self._flows: list[asyncio.Task[None]] = []
 
-    def follow(self, desired: DesiredState | None) -> None:
-        """None: nothing is in force, and nothing is listened to. Never raises, so that the lease is
-        looked after in any case: the keeper looks now and then without being told."""
-        if desired is self._followed:
+    def follow(self, desired: DesiredState | None, nics: frozenset[str]) -> None:
+        """desired: the state in force. nics: those of it, and those to which something is owed.
+        Without both, nothing is listened to. Never raises, so that the lease is looked after in
+        any case: the keeper looks now and then without being told."""
+        if desired is self._followed[0] and nics == self._followed[1]:
             return
         try:
             self.close()
-            if desired is not None:
-                self._open(desired)
+            self._open(desired, nics)
         except Exception:
             log.exception("not every change of others will be noticed at once")
         finally:
-            self._followed = desired
+            self._followed = (desired, nics)
 
     def close(self) -> None:
         self._kernel.close()
@@ -48,14 +48,16 @@ class Watching:
         if self._database is not None:
             self._database.stop()
             self._database = None
-        self._followed = None
+        self._followed = (None, frozenset())
 
-    def _open(self, desired: DesiredState) -> None:
-        bridges = [bridge.name for bridge in desired.bridges]
-        self._flows = [asyncio.create_task(self._follow_flows(bridge)) for bridge in bridges]
-        self._database = DatabaseEvents(self._config.ovsdb_remote, self._keeper.notice)
-        self._database.start()
-        self._kernel.open(frozenset(bridges) | {bridge.nic for bridge in desired.bridges})
+    def _open(self, desired: DesiredState | None, nics: frozenset[str]) -> None:
+        bridges = [bridge.name for bridge in desired.bridges] if desired is not None else []
+        if desired is not None:
+            self._flows = [asyncio.create_task(self._follow_flows(bridge)) for bridge in bridges]
+            self._database = DatabaseEvents(self._config.ovsdb_remote, self._keeper.notice)
+            self._database.start()
+        if bridges or nics:
+            self._kernel.open(nics.union(bridges))
 
     async def _follow_flows(self, bridge: str) -> None:
         try:

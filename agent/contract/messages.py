@@ -37,7 +37,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.frozen import Frozen
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 POLL_SECONDS = 10.0
 
 

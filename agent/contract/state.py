@@ -119,6 +119,24 @@ class EffectiveQueue(Frozen):
     least_burst_bytes: int = 0
 
 
+class TakenOver(Frozen):
+    """What a NIC held before its addresses moved to a bridge; put back when the bridge goes.
+
+    mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
+    and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
+    own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise.
+    """
+
+    nic: str
+    addresses: tuple[str, ...]
+    routes: tuple[str, ...] = ()
+    was_up: bool = True
+    was_promiscuous: bool = False
+    bridge: str = ""
+    mac: str = ""
+    sysctls: tuple[Sysctl, ...] = ()
+
+
 class ObservedState(Collections):
     """Placewire's entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys.
 
@@ -127,7 +145,8 @@ class ObservedState(Collections):
     are in nics. sysctls: those that a desired state or the ledger names. bridges_down: bridges
     whose interface is down, as ovs-vswitchd leaves it when it makes the interface anew.
     bridge_routes: other programs' routes over the bridges, as `ip route` accepts them. unused_rows:
-    the next change removes them. problems: what is broken, e.g. a bridge of MTU above its NIC's.
+    the next change removes them. held: what bridges' marks say that their NICs held before.
+    problems: what is broken, e.g. a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -136,25 +155,21 @@ class ObservedState(Collections):
     bridges_down: tuple[str, ...] = ()
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
+    held: tuple[TakenOver, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-class TakenOver(Frozen):
-    """What a NIC held before its addresses moved to a bridge; put back when the bridge goes."""
-
-    nic: str
-    addresses: tuple[str, ...]  # as `ip address add` accepts them
-    routes: tuple[str, ...] = ()  # as `ip route` prints and accepts them
-    was_up: bool = True
-    was_promiscuous: bool = False
-    bridge: str = ""  # Placewire's bridge, which took the NIC over
-
-
 class Ledger(Frozen):
-    """Values of others that Placewire changes, as they were; on disk before anything is touched."""
+    """Values of others that Placewire changes, as they were; on disk before anything is touched.
+
+    nics, sysctls  what the state in force took over, or, while a change is under way, what the
+                   states before and after it take over
+    owed           debts: what NICs held that were away when it was to be given back to them
+    """
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
+    owed: tuple[TakenOver, ...] = ()
 
 
 class Change(Frozen):
@@ -201,6 +216,7 @@ class LeaseState(Frozen):
     failed      restoring failed; detail says what is left
 
     generation: of the state in force. highest_generation: ever seen; a stage must be above it.
+    owed: one sentence for each NIC that was away when it was to get back what it held.
     """
 
     phase: LeasePhase
@@ -212,6 +228,7 @@ class LeaseState(Frozen):
     baseline_generation: int | None = None
     expires_unix: float | None = None
     detail: str = ""
+    owed: tuple[str, ...] = ()
 
     @property
     def is_idle(self) -> bool:

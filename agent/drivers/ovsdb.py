@@ -10,20 +10,34 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from placewire.agent.contract.entries import OWNER_KEY, Bridge, Queue, Shaper
+from placewire.agent.contract.state import Ledger
 from placewire.agent.drivers.ovsdb_connection import Database, connected
-from placewire.agent.drivers.switch_view import NIC_KEY, PURPOSE_KEY, QUEUE_KEY, SwitchView
+from placewire.agent.drivers.switch_view import (
+    HELD_KEY,
+    NIC_KEY,
+    PURPOSE_KEY,
+    QUEUE_KEY,
+    SwitchView,
+)
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.steps import EntryStep
 
 
-def add_bridges(remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str) -> None:
+def add_bridges(
+    remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str, ledger: Ledger
+) -> None:
     """Adds bridges in one transaction, each with its NIC as its port; a bridge of ours that exists
-    is completed. bridges: with the bridge's MAC address. Raises EffectError."""
+    is completed. bridges: with the bridge's MAC address. ledger: what their NICs held, which their
+    marks repeat. Raises EffectError."""
     with connected(remote) as database:
 
         def change(transaction: Any) -> None:
             for bridge, mac in bridges:
-                _write_bridge(database, transaction, bridge, mac, plan_name)
+                marks = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
+                if (held := marked_as_held(bridge, ledger)) is not None:
+                    marks[HELD_KEY] = held.model_dump_json()
+                _write_bridge(database, transaction, bridge, mac, marks)
 
         names = ", ".join(bridge.name for bridge, _ in bridges)
         database.transact(change, f"bridges {names}")
@@ -122,12 +136,12 @@ def remove_unused_rows(remote: str) -> None:
 
 
 def _write_bridge(
-    database: Database, transaction: Any, bridge: Bridge, mac: str, plan_name: str
+    database: Database, transaction: Any, bridge: Bridge, mac: str, marks: dict[str, str]
 ) -> None:
     row = next((r for r in database.rows("Bridge") if r.name == bridge.name), None)
     if row is not None and OWNER_KEY not in row.external_ids:
         raise EffectError(f"bridge {bridge.name} exists, and is not ours")
-    marks = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
+    plan_name = marks[OWNER_KEY]
     if row is None:
         row = transaction.insert(database.tables["Bridge"])
         row.name = bridge.name

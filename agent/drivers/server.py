@@ -26,7 +26,7 @@ from placewire.agent.contract.entries import (
     Queue,
     Shaper,
 )
-from placewire.agent.contract.state import ForeignEntry, ObservedState
+from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState
 from placewire.agent.drivers import (
     abilities,
     devices,
@@ -126,16 +126,17 @@ class Server:
             bridges_down=tuple(name for name in live if not view.is_up(name)),
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
             unused_rows=tuple(switch.unused_rows()),
+            held=tuple(switch.held()),
             problems=tuple(_problems(bridges, view)),
         )
 
-    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
             change = batch[0].as_change()
             with _as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
-                self._apply_batch(batch, plan_name)
+                self._apply_batch(batch, plan_name, ledger)
 
     def capabilities(self) -> Capabilities:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
@@ -157,7 +158,7 @@ class Server:
             devices=devices.devices(),
         )
 
-    def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
+    def _apply_batch(self, batch: list[Step], plan_name: str, ledger: Ledger) -> None:
         first = batch[0]
         if isinstance(first, NicStep):
             for step in batch:
@@ -166,7 +167,7 @@ class Server:
             return
         entries = [step for step in batch if isinstance(step, EntryStep)]
         if first.collection == "bridges":
-            self._bridges(entries, plan_name)
+            self._bridges(entries, plan_name, ledger)
         elif first.collection in _TOGETHER:
             ovsdb.change_queues(self._remote, entries, plan_name)
             self._make_effective([step.entry for step in entries if step.action == "replace"])
@@ -188,12 +189,12 @@ class Server:
         if queues and (left := drifted_nics(queues, traffic_control.read_queues(nics))):
             ovsdb.install_anew(self._remote, left)
 
-    def _bridges(self, steps: list[EntryStep], plan_name: str) -> None:
+    def _bridges(self, steps: list[EntryStep], plan_name: str, ledger: Ledger) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
             view = interfaces.InterfaceView()
             macs = [(b, _bridge_mac(b, view.mac(b.nic))) for b in wanted]
-            ovsdb.add_bridges(self._remote, macs, plan_name)
+            ovsdb.add_bridges(self._remote, macs, plan_name, ledger)
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -12,11 +15,12 @@ from placewire.agent.contract.entries import (
     Shaper,
     UnusedRow,
 )
-from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
 from placewire.agent.reconcile.foreign import PORTS, SHAPERS
 
 NIC_KEY = "placewire-nic"
+HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
 
@@ -43,6 +47,17 @@ class SwitchView:
                 is_port = self.bridge_of_port.get(nic) == row.name
                 found.append((row.name, nic if is_port else "", datapath))
         return sorted(found)
+
+    def held(self) -> list[TakenOver]:
+        """What marks of bridges of ours say that their NICs held; a mark that somebody spoilt is
+        left out."""
+        found = []
+        for row in self._rows("Bridge"):
+            text = row.external_ids.get(HELD_KEY)
+            if OWNER_KEY in row.external_ids and text is not None:
+                with suppress(ValidationError):
+                    found.append(TakenOver.model_validate_json(text))
+        return found
 
     def foreign_bridges(self) -> list[ForeignEntry]:
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import NamedTuple
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context
@@ -14,15 +15,22 @@ from placewire.agent.reconcile.steps import Step
 READ_BACK_PAUSE_SECONDS = 0.1
 
 
+class Applied(NamedTuple):
+    """steps: those that were taken. observed: the network as it was read back, whole."""
+
+    steps: tuple[Step, ...]
+    observed: ObservedState
+
+
 def apply_whole(
     context: Context,
     desired: DesiredState | None,
     ledger: Ledger,
     event: str,
     observed: ObservedState | None = None,
-) -> tuple[Step, ...]:
-    """Makes the network as `desired` says (None: as it was before Placewire), and returns the steps
-    that this took. Raises EffectError, NotAsAppliedError.
+) -> Applied:
+    """Makes the network as `desired` says (None: as it was before Placewire). Raises EffectError,
+    NotAsAppliedError.
 
     event: its name in the audit log. A stage that cannot be written to the audit log is not done;
     every other event is. observed: the network, where it was read a moment ago.
@@ -30,10 +38,11 @@ def apply_whole(
     if observed is None:
         observed = context.observe(desired, ledger)
     steps = find_drift(desired, observed, ledger).steps
-    _apply(context, steps, desired, event)
-    if left := _read_back(context, desired, ledger, leave=()):
+    _apply(context, steps, desired, ledger, event)
+    left, observed = _read_back(context, desired, ledger, leave=())
+    if left:
         raise NotAsAppliedError(_text_of(left))
-    return steps
+    return Applied(steps, observed)
 
 
 def apply_all_but(
@@ -41,43 +50,47 @@ def apply_all_but(
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
     other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
-    steps = _drift(context, desired, ledger, leave).steps
-    _apply(context, steps, desired, "heal")
-    left = _read_back(context, desired, ledger, leave)
+    steps = _drift(context, desired, ledger, leave)[0].steps
+    _apply(context, steps, desired, ledger, "heal")
+    left, _ = _read_back(context, desired, ledger, leave)
     if left.steps or left.faults:
         raise NotAsAppliedError(_text_of(left))
     return steps, left.in_the_way
 
 
 def _apply(
-    context: Context, steps: tuple[Step, ...], desired: DesiredState | None, event: str
+    context: Context,
+    steps: tuple[Step, ...],
+    desired: DesiredState | None,
+    ledger: Ledger,
+    event: str,
 ) -> None:
     if steps:
         record = context.memory.audit if event == "stage" else context.memory.note
         record(event, steps)
-        context.network.apply(steps, desired.plan_name if desired else "")
+        context.network.apply(steps, desired.plan_name if desired else "", ledger)
 
 
 def _read_back(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
-) -> Drift:
-    """Returns the drift that is left after a wait: ovs-vswitchd answers before it programs the
-    kernel."""
+) -> tuple[Drift, ObservedState]:
+    """Returns the drift that is left after a wait, and the network as it was read last:
+    ovs-vswitchd answers before it programs the kernel."""
     deadline = time.monotonic() + context.read_back_seconds
     while True:
-        left = _drift(context, desired, ledger, leave)
+        left, observed = _drift(context, desired, ledger, leave)
         if not (left.steps or left.faults) or time.monotonic() > deadline:
-            return left
+            return left, observed
         time.sleep(READ_BACK_PAUSE_SECONDS)
 
 
 def _drift(
     context: Context, desired: DesiredState | None, ledger: Ledger, leave: Collection[str]
-) -> Drift:
+) -> tuple[Drift, ObservedState]:
     began = context.elapsed()
     observed = context.observe(desired, ledger)
     context.read_seconds = context.elapsed() - began
-    return find_drift(desired, observed, ledger).without(leave)
+    return find_drift(desired, observed, ledger).without(leave), observed
 
 
 def _text_of(left: Drift) -> str:

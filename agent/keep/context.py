@@ -10,6 +10,7 @@ from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
 
@@ -40,6 +41,19 @@ class Context:
     def observe(self, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
         """Raises UnreadableError."""
         return self.network.observe(unmarked(desired, ledger))
+
+    def extend_ledger(self, desired: DesiredState | None, observed: ObservedState) -> Ledger:
+        """Writes down what NICs hold that `desired` takes over and the ledger does not have: a NIC
+        that its owner was given back, or that was away. Returns the ledger. Raises EffectError
+        where the disk does not take it: nothing is taken over whose former state could be lost."""
+        with self.memory.lock:
+            kept = self.memory.kept
+            if desired is None:
+                return kept.ledger
+            ledger = extended(desired, observed, kept.ledger)
+            if ledger != kept.ledger:
+                self.memory.save(kept.model_copy(update={"ledger": ledger}))
+            return ledger
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
         return refuse(f"server {self.facts().server}", what, remedy)

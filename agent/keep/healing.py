@@ -58,14 +58,16 @@ class Healing:
         with self._lock:
             return max(0.0, self._next_look.due_at - self._elapsed())
 
-    def look(self, desired: DesiredState, ledger: Ledger) -> Outcome:
+    def look(self, desired: DesiredState) -> Outcome:
         """Reads the network, and heals what others changed as far as is allowed now."""
         began = read = self._elapsed()
         outcome = NOTHING_DONE
         again_in: float | None = RETRY_SECONDS
         try:
-            observed = self._context.observe(desired, ledger)
+            observed = self._context.observe(desired, self._memory.kept.ledger)
             read = self._elapsed()
+            # A NIC that was away may hold what the ledger does not have.
+            ledger = self._context.extend_ledger(desired, observed)
             drift = find_drift(desired, observed, ledger)
             away = switch_is_away(desired, observed)
             outcome, again_in = self._act(desired, ledger, drift, away=away)

@@ -16,10 +16,12 @@ from placewire.agent.contract.state import ApplyReport, DesiredState, DriftState
 from placewire.agent.keep import reading, restoring, staging
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.healing import Healing
-from placewire.agent.keep.memory import Memory, elapsed_seconds
+from placewire.agent.keep.memory import Memory, boot_id, elapsed_seconds
 from placewire.agent.keep.outcome import Outcome
+from placewire.agent.keep.paying import Paying
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.effects import Network, Store
+from placewire.agent.reconcile.ledger import owed_sentences, without_debts
 from placewire.agent.reconcile.validate import ServerFacts
 
 # ovs-vswitchd programs the kernel only after it has answered a transaction.
@@ -38,19 +40,28 @@ class Keeper:
         clock: Callable[[], float] = time.time,
         read_back_seconds: float = READ_BACK_SECONDS,
         elapsed: Callable[[], float] = elapsed_seconds,
+        boot_id: Callable[[], str] = boot_id,
     ) -> None:
-        self._memory = Memory(store, clock, elapsed)
+        self._memory = Memory(store, clock, elapsed, boot_id)
         self._context = Context(network, self._memory, facts, elapsed, read_back_seconds)
         self._healing = Healing(self._context, clock)
+        self._paying = Paying(self._context)
         self._changing = threading.Lock()
 
     @property
     def lease(self) -> LeaseState:
-        return self._memory.kept.lease
+        return self._memory.lease
 
     @property
     def desired(self) -> DesiredState | None:
         return self._memory.kept.desired
+
+    @property
+    def concerned_nics(self) -> frozenset[str]:
+        """The NICs of the state in force, and those to which something is owed."""
+        desired, ledger = self.desired, self._memory.kept.ledger
+        own = {bridge.nic for bridge in desired.bridges} if desired is not None else set()
+        return frozenset(own | {debt.nic for debt in ledger.owed})
 
     @property
     def drift(self) -> DriftState:
@@ -104,6 +115,7 @@ class Keeper:
         the agent tries until it is whole."""
         started = time.monotonic()
         with self._changing:
+            self._pay_first()
             outcome = self._settle(staging.stage(self._context, desired, lease_seconds))
         report = self._report(desired.generation, outcome, started)
         return report.model_copy(update={"server": desired.server})
@@ -114,6 +126,7 @@ class Keeper:
         never came, and the agent cannot save that it must not come later."""
         started = time.monotonic()
         with self._changing:
+            self._pay_first()
             outcome = self._settle(restoring.restore(self._context, generation))
         return self._report(generation, outcome, started)
 
@@ -122,8 +135,31 @@ class Keeper:
         leases.check_destroy(self._memory.kept, plan_name)
         started = time.monotonic()
         with self._changing:
+            self._pay_first()
             outcome = self._settle(restoring.destroy(self._context))
         return self._report(self.lease.highest_generation, outcome, started)
+
+    def restore_from_marks(self) -> ApplyReport:
+        """Takes back what carries marks that no state on disk knows. Raises EffectError."""
+        started = time.monotonic()
+        with self._changing:
+            outcome = self._settle(restoring.restore_from_marks(self._context))
+        return self._report(self.lease.highest_generation, outcome, started)
+
+    def give_up(self, nic: str) -> tuple[str, ...]:
+        """Forgets what is owed to a NIC that never comes back, and says what that was; empty where
+        nothing is owed to it. Raises EffectError where that cannot be saved."""
+        memory = self._memory
+        with memory.lock:
+            ledger = memory.kept.ledger
+            given_up = tuple(debt for debt in ledger.owed if debt.nic == nic)
+            rest = without_debts(ledger, given_up)
+            if given_up:
+                memory.save(memory.kept.model_copy(update={"ledger": rest}))
+        said = owed_sentences(ledger.model_copy(update={"owed": given_up}))
+        if said:
+            memory.note("given up", (), detail="; ".join(said))
+        return said
 
     # -- what the agent does by itself -----------------------------------------------------------
 
@@ -152,18 +188,22 @@ class Keeper:
             kept, now = self._memory.kept, self._memory.now()
         retry = context.retry.seconds_until_next()
         due = leases.seconds_until_due(kept, now, retry)
+        due = _soonest(due, self._paying.seconds_until_look())
         if kept.desired is None or not kept.lease.is_in_force:
             return due
         look = self._healing.seconds_until_look() if context.in_force_is_whole else retry
-        return look if due is None else min(due, look)
+        return _soonest(due, look)
 
     def notice(self, *, switch_restarted: bool = False) -> None:
         """Something of the server's network may have changed: `tick` is to look at it soon."""
         self._healing.notice(switch_restarted=switch_restarted)
+        self._paying.notice()
 
     def _do_what_is_due(self) -> Outcome | None:
         context = self._context
         if (outcome := restoring.restore_where_due(context)) is not None:
+            return outcome
+        if self._paying.seconds_until_look() == 0 and (outcome := self._paying.pay()) is not None:
             return outcome
         kept = self._memory.kept
         if kept.desired is None:
@@ -171,8 +211,12 @@ class Keeper:
         if not context.in_force_is_whole:
             return restoring.make_whole(context, kept.desired)
         if self._healing.seconds_until_look() <= 0:
-            return self._healing.look(kept.desired, kept.ledger)
+            return self._healing.look(kept.desired)
         return None
+
+    def _pay_first(self) -> None:
+        if self._paying.seconds_until_look() is not None:
+            self._paying.pay()
 
     def _settle(self, outcome: Outcome) -> Outcome:
         """To be called with the change lock held."""
@@ -192,3 +236,7 @@ class Keeper:
             refusals=outcome.refusals,
             wall_seconds=time.monotonic() - started,
         )
+
+
+def _soonest(*seconds: float | None) -> float | None:
+    return min((s for s in seconds if s is not None), default=None)

@@ -1,7 +1,8 @@
 """The agent's memory of its lease: in the process, on disk, and in step with the clock.
 
-The expiry of a lease is written in wall-clock time, which alone outlives a restart. A running agent
-counts by a clock that nobody sets, and moves expiries along where the wall clock is set.
+The expiry of a lease is written in wall-clock time. A running agent counts by the boot clock,
+which nobody sets, and moves expiries along where the wall clock is set. An agent that starts finds
+on disk what both clocks showed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from placewire.agent.contract.state import LeaseState
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.effects import EffectError, Store
-from placewire.agent.reconcile.lease import Kept
+from placewire.agent.reconcile.lease import KEPT_VERSION, ClockMark, Kept
+from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
@@ -28,22 +32,39 @@ def elapsed_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def boot_id() -> str:
+    """A name that the kernel gives each boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 class Memory:
-    """lock: held by whoever calls a method that changes `kept`."""
+    """lock: held by whoever calls a method that changes `kept`. boot_id: of the boot that `elapsed`
+    counts from."""
 
     def __init__(
-        self, store: Store, clock: Callable[[], float], elapsed: Callable[[], float]
+        self,
+        store: Store,
+        clock: Callable[[], float],
+        elapsed: Callable[[], float],
+        boot_id: Callable[[], str],
     ) -> None:
         self._store = store
         self._clock = clock
         self._elapsed = elapsed
+        self._boot_id = boot_id
         self.lock = threading.Lock()
-        self.kept = store.load()
+        # Wall-clock time less elapsed time, as the expiries were written by.
+        self._wall_offset = clock() - elapsed()
+        self.kept = leases.resumed(store.load(), self._mark())
         # Whether the disk lags behind `kept`, and when a save was last tried.
         self.unsaved = False
         self._tried_at = elapsed()
-        # Wall-clock time less elapsed time, as the expiries were written by.
-        self._wall_offset = clock() - elapsed()
+
+    @property
+    def lease(self) -> LeaseState:
+        """The lease, with the debts that the ledger has."""
+        kept = self.kept
+        return kept.lease.model_copy(update={"owed": owed_sentences(kept.ledger)})
 
     def now(self) -> float:
         """Wall-clock time, after expiries were put in step with it."""
@@ -58,11 +79,12 @@ class Memory:
     def save(self, kept: Kept) -> None:
         """Raises EffectError where the disk does not take it; `self.kept` then stays as it was."""
         if kept is not self.kept:
+            marked = self._marked(kept)
             try:
-                self._store.save(kept)
+                self._store.save(marked)
             except OSError as error:
                 raise EffectError(f"the agent's state cannot be saved: {error}") from error
-            self.kept, self.unsaved = kept, False
+            self.kept, self.unsaved = marked, False
 
     def hold(self, kept: Kept) -> None:
         """Like `save`, but what the disk does not take is held here and saved later: a full disk
@@ -73,12 +95,22 @@ class Memory:
             log.error("%s; going on without (an agent that starts anew would not know)", error)
             self.kept, self.unsaved, self._tried_at = kept, True, self._elapsed()
 
+    def _mark(self) -> ClockMark:
+        """The clocks of now; the wall clock as it was when expiries were put in step with it."""
+        elapsed = self._elapsed()
+        return ClockMark(
+            boot_id=self._boot_id(), boot_seconds=elapsed, unix=elapsed + self._wall_offset
+        )
+
+    def _marked(self, kept: Kept) -> Kept:
+        return kept.model_copy(update={"version": KEPT_VERSION, "saved_at": self._mark()})
+
     def save_again(self) -> None:
         """Saves what the disk did not take, at most once every RETRY_SECONDS."""
         if self.unsaved and self._elapsed() - self._tried_at >= leases.RETRY_SECONDS:
             self._tried_at = self._elapsed()
             try:
-                self._store.save(self.kept)
+                self._store.save(self._marked(self.kept))
             except OSError:
                 return
             self.unsaved = False

@@ -11,11 +11,18 @@ from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks
 
 
 def observe(context: Context) -> Observation:
+    """The problems name also marks of ours that no state on this server's disk knows."""
     kept = context.memory.kept
-    return Observation(state=context.observe(kept.desired, kept.ledger), lease=kept.lease)
+    state = context.observe(kept.desired, kept.ledger)
+    unknown = refusal_of_unknown_marks(context.facts().server, kept, state)
+    problems = (*state.problems, *(refusal.sentence for refusal in unknown))
+    return Observation(
+        state=state.model_copy(update={"problems": problems}), lease=context.memory.lease
+    )
 
 
 def preview(context: Context, desired: DesiredState) -> Previewed:
@@ -24,12 +31,12 @@ def preview(context: Context, desired: DesiredState) -> Previewed:
     try:
         leases.check_stage(kept, desired)
     except LeaseRefusedError as error:
-        return Previewed(changes=(), refusals=(error.refusal,), lease=kept.lease)
+        return Previewed(changes=(), refusals=(error.refusal,), lease=context.memory.lease)
     observed = context.observe(desired, kept.ledger)
     if found := find_refusals(context, desired, observed, kept.ledger):
-        return Previewed(changes=(), refusals=found, lease=kept.lease)
+        return Previewed(changes=(), refusals=found, lease=context.memory.lease)
     changes = changes_of(difference(desired, observed, kept.ledger))
-    return Previewed(changes=changes, refusals=(), lease=kept.lease)
+    return Previewed(changes=changes, refusals=(), lease=context.memory.lease)
 
 
 def read_back(context: Context, generation: int) -> ReadBackResult:

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from placewire.agent.contract.state import DesiredState, Refusal
+from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.drift import find_drift
-from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.effects import EffectError, NotDurableError
 from placewire.agent.reconcile.lease import Kept
+from placewire.agent.reconcile.ledger import ledger_of_marks, owed_refusals
+from placewire.agent.reconcile.unknown_marks import (
+    held_on_bridges,
+    refusal_of_unknown_marks,
+    unknown_marks,
+)
 
 
 def restore(context: Context, generation: int) -> Outcome:
     """Raises LeaseRefusedError and EffectError, as Keeper.restore does."""
     memory = context.memory
     with memory.lock:
-        if not leases.check_restore(memory.kept, generation):
+        there_is = leases.check_restore(memory.kept, generation)
+        if not there_is:
             memory.save(leases.never_to_come(memory.kept, generation))
-            return NOTHING_DONE
         aim = leases.begin_restore(memory.kept, memory.now(), "restore")
-    return _restore_to(context, aim)
+    return _restore_to(context, aim) if there_is else _nothing_to_undo(context)
 
 
 def destroy(context: Context) -> Outcome:
     return _restore_to(context, leases.begin_destroy(context.memory.kept))
+
+
+def restore_from_marks(context: Context) -> Outcome:
+    """For a server whose state on disk is lost. Raises EffectError."""
+    memory = context.memory
+    observed = context.observe(None, memory.kept.ledger)
+    if not unknown_marks(memory.kept, observed):
+        return _with_debts(context, NOTHING_DONE)
+    ledger = ledger_of_marks(observed, held_on_bridges(observed))
+    ledger = ledger.model_copy(update={"owed": memory.kept.ledger.owed})
+    with memory.lock:
+        memory.save(leases.begin_restore_from_marks(memory.kept, ledger))
+    return bring_back(context)
 
 
 def restore_where_due(context: Context) -> Outcome | None:
@@ -47,14 +66,15 @@ def bring_back(context: Context) -> Outcome:
     kept = memory.kept
     context.retry.begin()
     try:
-        steps = apply_whole(context, kept.desired, kept.ledger, "restore")
+        observed = context.observe(kept.desired, kept.ledger)
+        ledger = context.extend_ledger(kept.desired, observed)
+        done = apply_whole(context, kept.desired, ledger, "restore", observed)
+        _save_as_restored(context, done.observed)
     except Exception as error:
         # Any error at all: the lease must say that the baseline is not back.
         context.retry.failed(error)
         return _failed(context, kept, text_of(error))
-    with memory.lock:
-        memory.hold(leases.restored(memory.kept))
-    return Outcome(changes_of(steps), read_back=True)
+    return _with_debts(context, Outcome(changes_of(done.steps), read_back=True))
 
 
 def make_whole(context: Context, desired: DesiredState) -> Outcome:
@@ -62,7 +82,9 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     database, but loses addresses, routes and filters."""
     context.retry.begin()
     try:
-        steps = apply_whole(context, desired, context.memory.kept.ledger, "resume")
+        observed = context.observe(desired, context.memory.kept.ledger)
+        ledger = context.extend_ledger(desired, observed)
+        steps = apply_whole(context, desired, ledger, "resume", observed).steps
     except Exception as error:
         context.retry.failed(error)
         return Outcome(refusals=(context.failure(text_of(error)),))
@@ -84,7 +106,34 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
         observed = context.observe(aim.desired, aim.ledger)
     except EffectError:
         return ()
-    return find_drift(aim.desired, observed, aim.ledger).in_the_way
+    unknown = refusal_of_unknown_marks(context.facts().server, context.memory.kept, observed)
+    return unknown or find_drift(aim.desired, observed, aim.ledger).in_the_way
+
+
+def _nothing_to_undo(context: Context) -> Outcome:
+    """Nothing of that generation is here; but something may be owed, or bear marks of ours."""
+    memory = context.memory
+    if not memory.kept.lease.is_idle:
+        return NOTHING_DONE
+    return _with_debts(context, Outcome(refusals=_in_the_way(context, memory.kept)))
+
+
+def _with_debts(context: Context, outcome: Outcome) -> Outcome:
+    owed = owed_refusals(context.facts().server, context.memory.kept.ledger)
+    return outcome._replace(refusals=(*outcome.refusals, *owed))
+
+
+def _save_as_restored(context: Context, observed: ObservedState) -> None:
+    """Raises NotDurableError: an agent that starts anew would bring back what was undone."""
+    memory = context.memory
+    try:
+        with memory.lock:
+            memory.save(leases.restored(memory.kept, observed))
+    except EffectError as error:
+        raise NotDurableError(
+            f"all is undone, but that cannot be written to disk: {error}; an agent that starts "
+            "now would bring back what was undone"
+        ) from error
 
 
 def _failed(context: Context, kept: Kept, what: str) -> Outcome:

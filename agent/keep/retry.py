@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from placewire.agent.reconcile.effects import UnreadableError
+from placewire.agent.reconcile.effects import NotDurableError, UnreadableError
 from placewire.agent.reconcile.lease import retry_seconds
 
 
@@ -23,8 +23,9 @@ class Retry:
         self._failures = 0
 
     def failed(self, error: Exception) -> None:
-        """An error of reading does not count: nothing was changed, and trying again is cheap."""
-        if not isinstance(error, UnreadableError):
+        """An error of reading does not count, nor one of the disk after all was changed: trying
+        again disturbs nothing."""
+        if not isinstance(error, (UnreadableError, NotDurableError)):
             self._failures += 1
 
     def seconds_until_next(self) -> float:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import Outcome, changes_of, text_of
 from placewire.agent.keep.restoring import bring_back
 from placewire.agent.reconcile import lease as leases
-from placewire.agent.reconcile.diff import difference, extend_ledger
+from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import hold_back
 from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.ledger import extended, is_of
+from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks
 from placewire.agent.reconcile.validate import refusals
 
 
@@ -29,29 +31,50 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
     if kind == "new":
         try:
             with memory.lock:
-                ledger = extend_ledger(desired, observed, memory.kept.ledger)
+                ledger = extended(desired, observed, memory.kept.ledger)
                 memory.save(leases.begin_stage(memory.kept, desired, ledger))
         except EffectError as error:
             return _refused(context, error, "make room, then stage again")
     context.retry.begin()
     try:
-        steps = apply_whole(context, desired, memory.kept.ledger, "stage", observed)
+        done = apply_whole(context, desired, memory.kept.ledger, "stage", observed)
         with memory.lock:
             # A state that is staged again may have been committed since the check above.
-            memory.save(leases.staged(memory.kept, memory.now() + lease_seconds))
+            expires = memory.now() + lease_seconds
+            memory.save(leases.staged(memory.kept, expires, done.observed))
     except Exception as error:
         # Any error at all: it must not leave the server half changed.
         return _give_up(context, error)
-    return Outcome(changes_of(steps), read_back=True)
+    return Outcome(changes_of(done.steps), read_back=True)
 
 
 def find_refusals(
     context: Context, desired: DesiredState, observed: ObservedState, ledger: Ledger
 ) -> tuple[Refusal, ...]:
     """Why this state cannot be staged on this server as it is now."""
+    server = context.facts().server
     return (
-        refusals(desired, observed, ledger, context.facts())
+        refusal_of_unknown_marks(server, context.memory.kept, observed)
+        or _unpaid(server, desired, observed, ledger)
+        or refusals(desired, observed, ledger, context.facts())
         or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
+    )
+
+
+def _unpaid(
+    server: str, desired: DesiredState, observed: ObservedState, ledger: Ledger
+) -> tuple[Refusal, ...]:
+    """NICs that came back, and have not yet all that they held before."""
+    wanted = {bridge.nic for bridge in desired.bridges}
+    here = [nic for nic in observed.nics if nic.name in wanted]
+    return tuple(
+        refuse(
+            f"server {server}, NIC {debt.nic}",
+            "came back, and does not yet have what it held before Placewire took it over",
+            "ask again in a minute; `agent status` says what is owed",
+        )
+        for debt in ledger.owed
+        if any(is_of(debt, nic) for nic in here)
     )
 
 

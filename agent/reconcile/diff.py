@@ -36,6 +36,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
+from placewire.agent.reconcile.ledger import has_back, is_of
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -64,38 +65,6 @@ def difference(
     leaving.append([EntryStep(row, None) for row in observed.unused_rows])
     backwards = [step for group in reversed(leaving) for step in reversed(group)]
     return (*appearing, *backwards, *_nics_back(wanted.bridges, observed, ledger))
-
-
-def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
-    """The ledger that must be on disk before `desired` is applied. A value that the ledger has
-    already is kept, because the observed one may be Placewire's own."""
-    bridge_of = {bridge.nic: bridge.name for bridge in desired.bridges}
-    new_nics = bridge_of.keys() - {taken.nic for taken in ledger.nics}
-    new_sysctls = {s.name for s in desired.sysctls} - {s.name for s in ledger.sysctls}
-    nics = (
-        TakenOver(
-            nic=nic.name,
-            addresses=nic.address_commands,
-            routes=nic.routes,
-            was_up=nic.up,
-            was_promiscuous=nic.promiscuous,
-            bridge=bridge_of[nic.name],
-        )
-        for nic in observed.nics
-        if nic.name in new_nics
-    )
-    sysctls = (sysctl for sysctl in observed.sysctls if sysctl.name in new_sysctls)
-    return Ledger(nics=(*ledger.nics, *nics), sysctls=(*ledger.sysctls, *sysctls))
-
-
-def prune_ledger(states: Collection[DesiredState], ledger: Ledger) -> Ledger:
-    """The part of the ledger that one of these states covers; the rest has been put back."""
-    nics = {bridge.nic for state in states for bridge in state.bridges}
-    names = {sysctl.name for state in states for sysctl in state.sysctls}
-    return Ledger(
-        nics=tuple(taken for taken in ledger.nics if taken.nic in nics),
-        sysctls=tuple(sysctl for sysctl in ledger.sysctls if sysctl.name in names),
-    )
 
 
 def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -195,16 +164,7 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
     for taken in ledger.nics:
         nic = facts.get(taken.nic)
         if taken.nic in wanted or nic is None:
-            continue
-        whole = (
-            set(taken.addresses) <= set(nic.address_commands)
-            and set(taken.routes) <= set(nic.routes)
-            and taken.was_up == nic.up
-            # A killed ovs-vswitchd leaves its NICs promiscuous.
-            and (taken.was_promiscuous or not nic.promiscuous)
-            # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
-            and not nic.left_by_switch
-        )
-        if taken.nic in ours or not whole:
+            continue  # One that is away will be owed what it held.
+        if taken.nic in ours or (is_of(taken, nic) and not has_back(taken, nic)):
             steps.append(NicStep("back", ours.get(taken.nic, ""), taken))
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from placewire.agent.contract.state import ObservedState
+from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.reconcile.steps import Step
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -13,6 +13,10 @@ from placewire.agent.reconcile.unmarkable import Unmarked
 
 class EffectError(Exception):
     """A change of the server failed. The message: what was tried, and what the system answered."""
+
+
+class NotDurableError(EffectError):
+    """The network is as asked, but the disk does not take that."""
 
 
 class UnreadableError(EffectError):
@@ -23,8 +27,10 @@ class Network(Protocol):
     def observe(self, sought: Unmarked) -> ObservedState:
         """Reads back all that is Placewire's. Raises UnreadableError."""
 
-    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """Executes the steps in order, up to the first that fails. Raises EffectError."""
+    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
+        """Executes the steps in order, up to the first that fails, and marks what it makes with the
+        plan's name; bridges also with what the ledger says that their NICs held. Raises
+        EffectError."""
 
 
 class Store(Protocol):
@@ -32,7 +38,7 @@ class Store(Protocol):
         """What is on disk; Kept() where there is nothing."""
 
     def save(self, kept: Kept) -> None:
-        """Returns once `kept` is durable."""
+        """Returns once `kept` is durable. Raises OSError."""
 
     def audit(self, records: Sequence[dict[str, Any]]) -> None:
         """Appends all records to the audit log, or none."""

@@ -8,18 +8,30 @@
 
 A restore brings back the newest baseline that is still entitled to be in force (its own lease has
 not run out), or nothing where there is none.
+
+An expiry is written in wall-clock time, for people; it counts by the boot clock, which nobody sets.
+What is saved has both clocks as they were (ClockMark), so that an agent that starts again knows how
+much of a lease is left, whatever was done to the wall clock meanwhile.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, refuse
-from placewire.agent.reconcile.diff import prune_ledger
+from placewire.agent.contract.numbers import LONGEST_LEASE_SECONDS
+from placewire.agent.contract.state import (
+    DesiredState,
+    LeaseState,
+    Ledger,
+    ObservedState,
+    refuse,
+)
+from placewire.agent.reconcile import ledger as ledgers
 from placewire.frozen import Frozen
 
 RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 300.0
+KEPT_VERSION: Literal[2] = 2
 
 
 class Baseline(Frozen):
@@ -29,19 +41,30 @@ class Baseline(Frozen):
     expires_unix: float | None
 
 
+class ClockMark(Frozen):
+    """The clocks at one moment. boot_id: names the boot of the kernel that boot_seconds, which
+    nobody sets, count from; unix: the wall clock."""
+
+    boot_id: str
+    boot_seconds: float
+    unix: float
+
+
 class Kept(Frozen):
     """All that an agent keeps on disk.
 
     desired    the state in force, or the one that a change aims at (None: nothing of ours)
     baselines  what a restore may bring back, newest last
     ledger     values of others as they were before we changed them
+    saved_at   the clocks as this was saved; None where an agent of version 1 wrote it
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = KEPT_VERSION
     lease: LeaseState = LeaseState(phase="idle", generation=0)
     desired: DesiredState | None = None
     baselines: tuple[Baseline, ...] = ()
     ledger: Ledger = Ledger()
+    saved_at: ClockMark | None = None
 
 
 class LeaseRefusedError(ValueError):
@@ -104,12 +127,12 @@ def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:
     return Kept(lease=lease, desired=desired, baselines=beneath, ledger=ledger)
 
 
-def staged(kept: Kept, expires_unix: float) -> Kept:
+def staged(kept: Kept, expires_unix: float, observed: ObservedState) -> Kept:
     """To be called once the state was read back and found as desired. A committed state that is
     staged again keeps the lease that it has."""
     if kept.lease.is_committed:
         return kept
-    return _with_lease(kept, phase="staged", expires_unix=expires_unix)
+    return _with_lease(_settled(kept, observed), phase="staged", expires_unix=expires_unix)
 
 
 def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -> Kept:
@@ -128,7 +151,7 @@ def committed(kept: Kept, generation: int, expires_unix: float | None, now_unix:
         return kept
     if expires_unix is None:
         kept = kept.model_copy(update={"baselines": kept.baselines[-1:]})
-    return _with_lease(_pruned(kept), phase="committed", expires_unix=expires_unix)
+    return _with_lease(kept, phase="committed", expires_unix=expires_unix)
 
 
 def check_restore(kept: Kept, generation: int) -> bool:
@@ -166,10 +189,15 @@ def begin_destroy(kept: Kept) -> Kept:
     return _restoring(kept, None, (), "destroy")
 
 
-def restored(kept: Kept) -> Kept:
+def begin_restore_from_marks(kept: Kept, ledger: Ledger) -> Kept:
+    """For a server whose state on disk is lost: the marks tell what was there before."""
+    return _restoring(kept.model_copy(update={"ledger": ledger}), None, (), "restore from marks")
+
+
+def restored(kept: Kept, observed: ObservedState) -> Kept:
     """To be called once the read-back shows that the aim of `begin_restore` is in force."""
     phase = "idle" if kept.desired is None else "committed"
-    return _with_lease(_pruned(kept), phase=phase, detail="")
+    return _with_lease(_settled(kept, observed), phase=phase, detail="")
 
 
 def failed(kept: Kept, detail: str) -> Kept:
@@ -216,6 +244,30 @@ def with_clock_set(kept: Kept, by_seconds: float) -> Kept:
     )
     changed = kept.model_copy(update={"baselines": baselines})
     return _with_lease(changed, expires_unix=moved(kept.lease.expires_unix))
+
+
+def resumed(kept: Kept, now: ClockMark) -> Kept:
+    """What an agent read from disk, with its expiries by the clocks of now. After another boot only
+    the wall clock can tell how much time has passed, and it may be wrong: a lease then has at most
+    as long as it had when it was saved."""
+    saved = kept.saved_at
+
+    def expiry(expires_unix: float | None) -> float | None:
+        if expires_unix is None:
+            return None
+        if saved is None:
+            return min(expires_unix, now.unix + LONGEST_LEASE_SECONDS)
+        left = expires_unix - saved.unix
+        if saved.boot_id == now.boot_id:
+            return now.unix + left - (now.boot_seconds - saved.boot_seconds)
+        return min(expires_unix, now.unix + left)
+
+    baselines = tuple(
+        baseline.model_copy(update={"expires_unix": expiry(baseline.expires_unix)})
+        for baseline in kept.baselines
+    )
+    changed = kept.model_copy(update={"baselines": baselines})
+    return _with_lease(changed, expires_unix=expiry(kept.lease.expires_unix))
 
 
 def retry_seconds(failures: int) -> float:
@@ -274,11 +326,8 @@ def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -
         )
 
 
-def _pruned(kept: Kept) -> Kept:
-    """The ledger loses what neither the state in force nor a baseline covers."""
-    states = [baseline.desired for baseline in kept.baselines]
-    states += [kept.desired] if kept.desired else []
-    return kept.model_copy(update={"ledger": prune_ledger(states, kept.ledger)})
+def _settled(kept: Kept, observed: ObservedState) -> Kept:
+    return kept.model_copy(update={"ledger": ledgers.settled(kept.desired, observed, kept.ledger)})
 
 
 def _is_past(expires_unix: float | None, now_unix: float) -> bool:

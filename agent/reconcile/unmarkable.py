@@ -19,7 +19,8 @@ class Unmarked(NamedTuple):
 def unmarked(desired: DesiredState | None, ledger: Ledger) -> Unmarked:
     """Known from the desired state and the ledger alone."""
     wanted = desired.sysctls if desired else ()
+    owed = (sysctl for debt in ledger.owed for sysctl in debt.sysctls)
     return Unmarked(
-        sysctls=frozenset(sysctl.name for sysctl in (*ledger.sysctls, *wanted)),
-        bridges=frozenset(taken.bridge for taken in ledger.nics),
+        sysctls=frozenset(sysctl.name for sysctl in (*ledger.sysctls, *wanted, *owed)),
+        bridges=frozenset(taken.bridge for taken in (*ledger.nics, *ledger.owed)),
     )

@@ -83,6 +83,7 @@ class FaultRun:
         self._disk = MemoryDisk(self.striker)
         self._network = MemoryNetwork(self.server, self.striker)
         self._running_seconds = 1000.0  # the boot clock
+        self._boots = 1
         self._clock_off = 1_700_000_000.0
         self._vanished: set[str] = set()
         # Whether others may have changed the state in force since the agent last made it whole.
@@ -108,7 +109,7 @@ class FaultRun:
         try:
             self.keeper = Keeper(
                 self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,  # type: ignore[arg-type]
-                lambda: self._running_seconds,
+                lambda: self._running_seconds, lambda: f"boot {self._boots}",
             )  # fmt: skip
         except StoreError as error:
             self._break(f"the agent cannot start: {error}")
@@ -140,6 +141,7 @@ class FaultRun:
 
     def _reboot(self) -> None:
         self._disk.cut_power(self._rng)
+        self._boots += 1
         self._running_seconds, self._clock_off = 10.0, self._wall_clock() + 50
         self.server.boot()
         self._others.after_a_reboot()

@@ -21,7 +21,7 @@ from placewire.agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from placewire.agent.contract.state import ObservedState
+from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -47,7 +47,7 @@ class MemoryNetwork:
             raise UnreadableError("ovs-vswitchd does not tell its flows")
         return self._server.read(switch, sought)
 
-    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
             try:
                 _APPLY[collection](self, list(group))

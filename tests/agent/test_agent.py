@@ -24,6 +24,7 @@ from placewire.agent.contract.messages import (
     Restore,
     Stage,
 )
+from placewire.agent.contract.state import Ledger
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.steps import Step
@@ -261,9 +262,9 @@ class DyingServer(Server):
         super().__init__(config)
         self._steps = steps
 
-    def apply(self, steps: Any, plan_name: str) -> None:
+    def apply(self, steps: Any, plan_name: str, ledger: Ledger) -> None:
         done: list[Step] = list(steps[: self._steps])
-        super().apply(done, plan_name)
+        super().apply(done, plan_name, ledger)
         os._exit(9)
 
 

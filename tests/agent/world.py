@@ -12,6 +12,7 @@ from placewire.agent.contract.state import (
     DesiredState,
     EffectiveQueue,
     ForeignEntry,
+    Ledger,
     NicFacts,
     ObservedState,
 )
@@ -72,7 +73,7 @@ class FakeNetwork:
             **found, nics=self.nics, effective_queues=effective, foreign=self.foreign
         )
 
-    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         for number, step in enumerate(steps):
             if self.fail_after == number:
                 raise EffectError("no such device")
@@ -108,6 +109,7 @@ class World:
         self.store = DiskStore(directory)
         self.now = 1000.0
         self.clock_off = 0.0
+        self.boot_id = "boot 1"
         self.directory = directory
 
     def keeper(self) -> Keeper:
@@ -115,7 +117,7 @@ class World:
 
         return Keeper(
             self.network, self.store, lambda: facts, lambda: self.now + self.clock_off, 0,
-            lambda: self.now,
+            lambda: self.now, lambda: self.boot_id,
         )  # fmt: skip
 
 

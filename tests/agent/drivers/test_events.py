@@ -194,13 +194,13 @@ def test_it_is_listened_while_something_is_in_force_and_never_in_the_way(
 
     async def run() -> None:
         watching, desired = Watching(config, noticed), desired_state()  # type: ignore[arg-type]
-        watching.follow(desired)
+        watching.follow(desired, frozenset({"nic0"}))
         await asyncio.sleep(0.1)
         assert listening() == 1 and len(asyncio.all_tasks()) == 1 + len(desired.bridges)
         tasks = asyncio.all_tasks()
-        watching.follow(desired)
+        watching.follow(desired, frozenset({"nic0"}))
         assert asyncio.all_tasks() == tasks, "the same state: nothing anew"
-        watching.follow(None)
+        watching.follow(None, frozenset())
         await asyncio.sleep(0.1)
         assert len(asyncio.all_tasks()) == 1
 

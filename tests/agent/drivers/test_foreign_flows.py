@@ -54,11 +54,11 @@ def test_a_flow_that_came_after_the_look_is_not_overwritten(
     during = flows(server)
     moved = first.model_copy(update={"queue_id": 3})
     with pytest.raises(AssertionError, match=r"EffectError: .*not ours") as raised:
-        server.inside(here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan")
+        server.inside(here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan", Ledger())
     assert theirs in str(raised.value), "named as the switch shows it"
     assert flows(server) == during, "neither theirs nor any of ours: a bundle is one"
     server.sh(f"ovs-ofctl --strict del-flows unix:{server.directory}/pw-nic0.mgmt {match}")
-    server.inside(here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan")
+    server.inside(here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan", Ledger())
     assert {f.queue_id for f in server.inside(keeping.observe, server.config).state.flows} == {3}
 
 
@@ -67,12 +67,12 @@ def _stage_while_somebody_adds(config: AgentConfig, command: list[str]) -> Apply
     server = Server(config)
     apply = server.apply
 
-    def apply_late(steps: list[EntryStep], plan_name: str) -> None:
+    def apply_late(steps: list[EntryStep], plan_name: str, ledger: Ledger) -> None:
         server.apply = apply  # type: ignore[method-assign]
         at = next(n for n, s in enumerate(steps) if s.collection == "flows")
-        apply(steps[:at], plan_name)
+        apply(steps[:at], plan_name, ledger)
         subprocess.run(command, check=True)
-        apply(steps[at:], plan_name)
+        apply(steps[at:], plan_name, ledger)
 
     server.apply = apply_late  # type: ignore[method-assign, assignment]
     return build_keeper(config, server).stage(desired_state(2), 60)

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,14 @@ from placewire.agent.contract.entries import COLLECTIONS
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import Kept, LeaseRefusedError
-from placewire.agent.reconcile.steps import Step
-from placewire.agent.store import AUDIT_FILES, AlreadyRunningError, DiskStore, StoreError, take_lock
+from placewire.agent.store import (
+    AUDIT_FILES,
+    AlreadyRunningError,
+    DiskStore,
+    StoreError,
+    read_kept,
+    take_lock,
+)
 from tests.agent.world import BARE, Crash, World, plan
 
 
@@ -216,9 +222,9 @@ def test_a_failing_change_is_undone_and_said(world: World) -> None:
         network = world.network
         applied = network.apply
 
-        def once(todo: Sequence[Step], plan_name: str, apply: Any = applied) -> None:
+        def once(*asked: Any, apply: Any = applied) -> None:
             try:
-                apply(todo, plan_name)
+                apply(*asked)
             finally:
                 world.network.fail_after = None
 
@@ -281,7 +287,7 @@ def test_the_disk_has_it_before_anything_is_touched(world: World) -> None:
     world.network.crash_after = 0
     with pytest.raises(Crash):
         world.keeper().stage(plan(1), 10)
-    kept = Kept.model_validate_json((world.directory / "state.json").read_text())
+    kept = read_kept(world.directory)
     assert kept.lease.phase == "applying"
     assert kept.ledger.nics[0].addresses == ("10.7.0.1/24 scope global label nic0",)
     assert kept.ledger.sysctls[0].value == "0"

@@ -20,9 +20,10 @@ from placewire.agent.contract.state import (
     TakenOver,
 )
 from placewire.agent.reconcile.canonical import canonical
-from placewire.agent.reconcile.diff import difference, extend_ledger, prune_ledger
+from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.ledger import extended, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import refusals
@@ -80,10 +81,10 @@ some_states = st.builds(
 def test_a_difference_applied_leaves_none_and_can_be_undone(
     first: DesiredState, second: DesiredState
 ) -> None:
-    ledger = extend_ledger(first, BARE, Ledger())
+    ledger = extended(first, BARE, Ledger())
     one = applied(BARE, difference(first, BARE, ledger))
     assert difference(first, one, ledger) == ()
-    both = extend_ledger(second, one, ledger)
+    both = extended(second, one, ledger)
     two = applied(one, difference(second, one, both))
     assert difference(second, two, both) == ()
     wanted = collections_of(canonical(second))
@@ -99,7 +100,7 @@ def test_a_difference_applied_leaves_none_and_can_be_undone(
 
 def test_the_order_is_outwards_then_back() -> None:
     desired = desired_state(1, nics=("nic0",))
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     steps = difference(desired, BARE, ledger)
     assert list(dict.fromkeys(step.collection for step in steps)) == [
         "bridges", "addresses", "nics", "sysctls", "shapers", "queues", "flows", "classifiers",
@@ -125,7 +126,7 @@ def test_what_appears_comes_before_what_goes() -> None:
 
 def test_a_sysctl_that_is_no_longer_wanted_gets_its_former_value() -> None:
     desired = desired_state(1, nics=("nic0",))
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     up = applied(BARE, difference(desired, BARE, ledger))
     (step,) = difference(desired.model_copy(update={"sysctls": desired.sysctls[:1]}), up, ledger)
     assert step.as_change().action == "replace" and '"0"' in str(step.as_change().after)
@@ -133,12 +134,12 @@ def test_a_sysctl_that_is_no_longer_wanted_gets_its_former_value() -> None:
 
 def test_the_ledger_keeps_first_values_and_forgets_what_is_back() -> None:
     desired = desired_state(1)
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     later = BARE.model_copy(update={"nics": (nic("nic0"), nic("nic1"))})
-    assert extend_ledger(desired, later, ledger) == ledger
-    fewer = prune_ledger([desired_state(1, nics=("nic1",))], ledger)
-    assert [taken.nic for taken in fewer.nics] == ["nic1"]
-    assert prune_ledger([], ledger) == Ledger()
+    assert extended(desired, later, ledger) == ledger
+    fewer = settled(desired_state(1, nics=("nic1",)), BARE, ledger)
+    assert [taken.nic for taken in fewer.nics] == ["nic1"] and not fewer.owed
+    assert settled(None, BARE, ledger) == Ledger()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
     route = "default via 10.7.0.254 dev nic0 proto static"
     bare = BARE.model_copy(update={"nics": (nic("nic0", "10.7.0.1/24", routes=(route,)),)})
     desired = desired_state(1, nics=("nic0",))
-    ledger = extend_ledger(desired, bare, Ledger())
+    ledger = extended(desired, bare, Ledger())
     up = applied(bare, difference(desired, bare, ledger))
     (step,) = difference(desired, up, ledger)
     assert isinstance(step, NicStep) and step.direction == "to bridge"
@@ -346,7 +347,7 @@ def test_our_own_bridge_is_no_obstacle() -> None:
 
 def test_only_what_would_harm_others_is_held_back() -> None:
     desired = desired_state(1)
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     up = applied(BARE, difference(desired, BARE, ledger))
     down = difference(None, up, ledger)
     assert hold_back(down, up, ledger) == (down, ())
@@ -369,7 +370,7 @@ def test_only_what_would_harm_others_is_held_back() -> None:
 
 def test_an_interface_that_a_killed_switch_left_is_taken_up_again_or_goes() -> None:
     desired = desired_state(1)
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     assert unmarked(None, ledger).bridges == {"pw-nic0", "pw-nic1"}
     assert unmarked(desired, Ledger()).bridges == set(), "it may be another's"
     left = Bridge(name="pw-nic0", nic="", datapath="netdev")
@@ -384,7 +385,7 @@ def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
     ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
     (step,) = difference(None, observed, ledger)
     assert isinstance(step, NicStep) and not step.held.was_promiscuous
-    wanted_so = extend_ledger(desired_state(1), observed, Ledger())
+    wanted_so = extended(desired_state(1), observed, Ledger())
     assert difference(None, observed, wanted_so) == ()
 
 
@@ -414,7 +415,7 @@ def test_shaping_that_a_port_left_on_a_nic_of_ours_is_in_nobodys_way() -> None:
 def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None:
     extra = Address(interface="pw-nic0", address="10.8.0.1/24")
     desired = desired_state(1, addresses=(*desired_state(1).addresses, extra))
-    ledger = extend_ledger(desired, BARE, Ledger())
+    ledger = extended(desired, BARE, Ledger())
     up = applied(BARE, difference(desired, BARE, ledger))
     port = ForeignEntry(collection="ports", key="pw-nic0", text="port op0")
     under = up.model_copy(update={"foreign": (port,)})

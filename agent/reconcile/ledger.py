@@ -1,0 +1,205 @@
+"""The ledger: what a server had before Placewire changed it, and what Placewire owes it. Pure.
+
+An entry is on disk before its NIC is taken over, and leaves the ledger once the NIC has all of it
+back. From then on it is its owner's, who may change it. A NIC that is away at that moment can be
+given nothing: its entry becomes a debt. A debt stays until its NIC is back and has everything, or
+until an operator gives it up.
+
+A NIC that comes back is the same NIC if it has its name and its MAC address. One that has only the
+name may be another adapter in the same slot; one that has only the MAC address was renamed by
+somebody who may want it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from placewire.agent.contract.entries import Bridge, Sysctl
+from placewire.agent.contract.state import (
+    DesiredState,
+    Ledger,
+    NicFacts,
+    ObservedState,
+    Refusal,
+    TakenOver,
+    refuse,
+)
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
+
+_INTERFACE_SYSCTLS = ("net.ipv4.conf.", "net.ipv4.neigh.", "net.ipv6.conf.", "net.ipv6.neigh.")
+
+
+def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
+    """The ledger that must be on disk before `desired` is applied. A value that the ledger has
+    already is kept, because the observed one may be Placewire's own. What is owed to a NIC that
+    `desired` takes over is what that NIC held."""
+    facts = {nic.name: nic for nic in observed.nics}
+    known = {taken.nic for taken in ledger.nics}
+    nics, sysctls, owed = [*ledger.nics], [*ledger.sysctls], [*ledger.owed]
+    for bridge in desired.bridges:
+        nic = facts.get(bridge.nic)
+        if nic is None or nic.name in known:
+            continue
+        debt = next((debt for debt in owed if is_of(debt, nic)), None)
+        if debt is None:
+            nics.append(_held(nic, bridge, desired.take_over))
+        else:
+            owed.remove(debt)
+            nics.append(debt.model_copy(update={"bridge": bridge.name, "sysctls": ()}))
+            sysctls += debt.sysctls
+    own = {bridge.name for bridge in desired.bridges}
+    wanted = {sysctl.name for sysctl in desired.sysctls} - {sysctl.name for sysctl in sysctls}
+    sysctls += [
+        sysctl
+        for sysctl in observed.sysctls
+        # Those of bridges' interfaces go with the interface.
+        if sysctl.name in wanted and interface_of(sysctl.name) not in own
+    ]
+    return Ledger(nics=tuple(nics), sysctls=tuple(sysctls), owed=tuple(owed))
+
+
+def settled(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Ledger:
+    """The ledger once `observed` was read back and found as `desired` says: what `desired` does not
+    take over was given back, or is owed from now on."""
+    facts = {nic.name: nic for nic in observed.nics}
+    covered = {bridge.nic for bridge in desired.bridges} if desired else set()
+    names = {sysctl.name for sysctl in desired.sysctls} if desired else set()
+    nics, debts = [], []
+    for taken in ledger.nics:
+        nic = facts.get(taken.nic)
+        if taken.nic in covered:
+            nics.append(taken)
+        elif nic is None or not has_back(taken, nic):
+            debts.append(taken.model_copy(update={"sysctls": sysctls_of(taken.nic, ledger)}))
+    moved = {sysctl.name for debt in debts for sysctl in debt.sysctls}
+    there = {sysctl.name for sysctl in observed.sysctls}
+    sysctls = (
+        sysctl
+        for sysctl in ledger.sysctls
+        if sysctl.name not in moved and (sysctl.name in names or sysctl.name not in there)
+    )
+    return Ledger(nics=tuple(nics), sysctls=tuple(sysctls), owed=(*ledger.owed, *debts))
+
+
+def has_back(taken: TakenOver, nic: NicFacts) -> bool:
+    """Whether the NIC has all that it held before it was taken over, and nothing of ours."""
+    return (
+        set(taken.addresses) <= set(nic.address_commands)
+        and set(taken.routes) <= set(nic.routes)
+        and taken.was_up == nic.up
+        # A killed ovs-vswitchd leaves its NICs promiscuous.
+        and (taken.was_promiscuous or not nic.promiscuous)
+        # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
+        and not nic.left_by_switch
+    )
+
+
+def is_of(debt: TakenOver, nic: NicFacts) -> bool:
+    """Whether the debt is owed to this NIC."""
+    return nic.name == debt.nic and debt.mac in ("", nic.mac)
+
+
+def payable(
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[TakenOver, ...]:
+    """The debts whose NIC is here and free: no bridge's port, and not wanted by `desired`."""
+    wanted = {bridge.nic for bridge in desired.bridges} if desired else set()
+    free = [nic for nic in observed.nics if nic.bridge is None and nic.name not in wanted]
+    return tuple(debt for debt in ledger.owed if any(is_of(debt, nic) for nic in free))
+
+
+def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step, ...]:
+    """The steps that give their NICs what is still missing of these debts, which are payable."""
+    facts = {nic.name: nic for nic in observed.nics}
+    current = {sysctl.name: sysctl for sysctl in observed.sysctls}
+    steps: list[Step] = []
+    for debt in debts:
+        nic = facts.get(debt.nic)
+        steps += [
+            EntryStep(current[former.name], former)
+            for former in debt.sysctls
+            if former.name in current and current[former.name] != former
+        ]
+        if nic is None or not has_back(debt, nic):
+            steps.append(NicStep("back", "", debt))
+    return tuple(steps)
+
+
+def without_debts(ledger: Ledger, paid: Collection[TakenOver]) -> Ledger:
+    return ledger.model_copy(update={"owed": tuple(d for d in ledger.owed if d not in paid)})
+
+
+def owed_sentences(ledger: Ledger) -> tuple[str, ...]:
+    return tuple(f"NIC {debt.nic}{_mac(debt)} was away and is owed {_what(debt)}"
+                 for debt in ledger.owed)  # fmt: skip
+
+
+def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
+    """The debts as what is left to do of an undo."""
+    return tuple(
+        refuse(
+            f"server {server}, NIC {debt.nic}{_mac(debt)}",
+            f"is away, or another NIC has its name: it is owed {_what(debt)}",
+            "bring it back under its name, and the agent gives it that within a minute; where it "
+            f"never comes back, stop the agent and run `agent restore --give-up {debt.nic}`",
+        )
+        for debt in ledger.owed
+    )
+
+
+def marked_as_held(bridge: Bridge, ledger: Ledger) -> TakenOver | None:
+    """What the mark of a bridge says that its NIC held: a second witness beside the disk."""
+    taken = next((taken for taken in ledger.nics if taken.nic == bridge.nic), None)
+    if taken is None:
+        return None
+    return taken.model_copy(update={"sysctls": sysctls_of(bridge.nic, ledger)})
+
+
+def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) -> Ledger:
+    """The ledger as far as the marks of bridges tell it. over_nic: what is known of bridges whose
+    mark does not say what their NIC held."""
+    marked = {held.bridge for held in observed.held}
+    held = (*observed.held, *(taken for taken in over_nic if taken.bridge not in marked))
+    return Ledger(
+        nics=tuple(taken.model_copy(update={"sysctls": ()}) for taken in held),
+        sysctls=tuple(sysctl for taken in held for sysctl in taken.sysctls),
+    )
+
+
+def sysctls_of(interface: str, ledger: Ledger) -> tuple[Sysctl, ...]:
+    return tuple(s for s in ledger.sysctls if interface_of(s.name) == interface)
+
+
+def interface_of(sysctl: str) -> str:
+    """The interface that a sysctl is of; "" for one of the whole machine."""
+    for prefix in _INTERFACE_SYSCTLS:
+        if sysctl.startswith(prefix):
+            interface = sysctl.removeprefix(prefix).rpartition(".")[0]
+            return "" if interface in ("all", "default") else interface
+    return ""
+
+
+def _held(nic: NicFacts, bridge: Bridge, take_over: Collection[str]) -> TakenOver:
+    """A NIC whose addresses may not be taken over keeps them."""
+    keeps = bool(nic.addresses) and nic.name not in take_over
+    return TakenOver(
+        nic=nic.name,
+        mac=nic.mac,
+        addresses=() if keeps else nic.address_commands,
+        routes=() if keeps else nic.routes,
+        was_up=nic.up,
+        # ovs-vswitchd makes its own ports promiscuous.
+        was_promiscuous=nic.promiscuous and nic.bridge is None,
+        bridge=bridge.name,
+    )
+
+
+def _mac(debt: TakenOver) -> str:
+    return f" ({debt.mac})" if debt.mac else ""
+
+
+def _what(debt: TakenOver) -> str:
+    addresses = [f"address {address.split()[0]}" for address in debt.addresses]
+    routes = [f"route {route}" for route in debt.routes]
+    sysctls = [f"{sysctl.name} = {sysctl.value}" for sysctl in debt.sysctls]
+    return ", ".join([*addresses, *routes, *sysctls]) or "its former flags"
