@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import Bridge
-from placewire.agent.contract.state import ObservedState
 from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.unknown_marks import TAKE_BACK, unknown_marks
 
 # The audit logs take 36 MiB at most; the state takes a few hundred KiB.
 COMFORTABLE_BYTES = 64 * 1024 * 1024
@@ -73,7 +72,7 @@ def _lease(facts: Facts) -> Iterator[Finding]:
 
 def _left(facts: Facts) -> Iterator[Finding]:
     """Finds what has our mark, but belongs to no state in force."""
-    observed, lease = facts.observed, facts.own.lease
+    observed = facts.observed
     for problem in observed.problems:
         yield Finding(
             severity="warning", what=problem, where="ours",
@@ -85,30 +84,17 @@ def _left(facts: Facts) -> Iterator[Finding]:
             where="ours", why="Open vSwitch never drops it; the next change removes it",
             remedy=f"ovs-vsctl destroy {row.table} {row.uuid}",
         )  # fmt: skip
-    if lease is None or not lease.is_idle:
-        return
-    # In an order in which every remedy can be obeyed: routes go with their bridge.
-    left = [
-        *(
-            (f"rule {r.key}", f"ip rule del priority {r.priority} from {r.source}")
-            for r in observed.rules
-        ),
-        *(
-            (f"route {r.key}", f"ip route del {r.destination} table {r.table} proto 80")
-            for r in observed.routes
-        ),
-        *((f"bridge {b.name}", _without_bridge(b, observed)) for b in observed.bridges),
-    ]
-    for what, remedy in left:
+    for sentence in facts.own.owed:
         yield Finding(
-            severity="warning", what=f"{what} has our mark, and no plan is in force",
-            where="ours", why="an earlier agent left it; its state on disk is gone",
-            remedy=remedy,
+            severity="error", what=sentence, where="ours",
+            why="it lost that to a plan, and was away when the plan was undone",
+            remedy="bring it back under its name; or stop the agent, agent restore --give-up NIC",
         )  # fmt: skip
-
-
-def _without_bridge(bridge: Bridge, observed: ObservedState) -> str:
-    """The commands; they give its addresses to the NIC, because nothing else may know them."""
-    held = [a.address for a in observed.addresses if a.interface == bridge.name and bridge.nic]
-    back = "".join(f"; ip address add {address} dev {bridge.nic}" for address in held)
-    return f"ovs-vsctl del-br {bridge.name}{back}"
+    lease = facts.own.lease
+    if lease is not None and (unknown := unknown_marks(lease, observed)):
+        yield Finding(
+            severity="error", what="bear our mark, and no state on this server's disk knows them",
+            where=", ".join(unknown),
+            why="the state is lost; the agent refuses every change until they are taken back",
+            remedy=TAKE_BACK,
+        )  # fmt: skip

@@ -57,13 +57,15 @@ class OtherFacts(Frozen):
 
 class OwnFacts(Frozen):
     """state_unreadable: why the state on disk could not be read, or None. taken_over: NICs in its
-    ledger. agent_running: whether a daemon holds the state directory. unreadable_files: those that
-    the configuration names and the agent's user cannot read."""
+    ledger. owed: what it owes, one sentence for each NIC. agent_running: whether a daemon holds the
+    state directory. unreadable_files: those that the configuration names and the agent's user
+    cannot read."""
 
     state_dir: str
     lease: LeaseState | None
     state_unreadable: str | None
     taken_over: tuple[str, ...] = ()
+    owed: tuple[str, ...] = ()
     free_bytes: int
     agent_running: bool
     unreadable_files: tuple[str, ...] = ()

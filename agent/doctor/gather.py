@@ -18,6 +18,7 @@ from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.drivers.sysctl import read_sysctls
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.store import StoreError, read_kept
 from placewire.agent.wiring import addresses_towards
 
@@ -95,6 +96,7 @@ def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
         lease=kept.lease if kept else None,
         state_unreadable=problem,
         taken_over=tuple(taken.nic for taken in kept.ledger.nics) if kept else (),
+        owed=owed_sentences(kept.ledger) if kept else (),
         free_bytes=_free_bytes(directory),
         agent_running=_agent_running(directory),
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),

@@ -37,7 +37,7 @@ def restore_from_marks(context: Context) -> Outcome:
     """For a server whose state on disk is lost. Raises EffectError."""
     memory = context.memory
     observed = context.observe(None, memory.kept.ledger)
-    if not unknown_marks(memory.kept, observed):
+    if not unknown_marks(memory.kept.lease, observed):
         return _with_debts(context, NOTHING_DONE)
     ledger = ledger_of_marks(observed, held_on_bridges(observed))
     ledger = ledger.model_copy(update={"owed": memory.kept.ledger.owed})
@@ -106,7 +106,7 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
         observed = context.observe(aim.desired, aim.ledger)
     except EffectError:
         return ()
-    unknown = refusal_of_unknown_marks(context.facts().server, context.memory.kept, observed)
+    unknown = refusal_of_unknown_marks(context.facts().server, context.memory.kept.lease, observed)
     return unknown or find_drift(aim.desired, observed, aim.ledger).in_the_way
 
 

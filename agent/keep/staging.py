@@ -54,7 +54,7 @@ def find_refusals(
     """Why this state cannot be staged on this server as it is now."""
     server = context.facts().server
     return (
-        refusal_of_unknown_marks(server, context.memory.kept, observed)
+        refusal_of_unknown_marks(server, context.memory.kept.lease, observed)
         or _unpaid(server, desired, observed, ledger)
         or refusals(desired, observed, ledger, context.facts())
         or hold_back(difference(desired, observed, ledger), observed, ledger)[1]

@@ -148,11 +148,13 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
 
 
 def marked_as_held(bridge: Bridge, ledger: Ledger) -> TakenOver | None:
-    """What the mark of a bridge says that its NIC held: a second witness beside the disk."""
+    """What the mark of a bridge says that its NIC held: a second witness beside the disk. It tells
+    the sysctls of the whole machine, too."""
     taken = next((taken for taken in ledger.nics if taken.nic == bridge.nic), None)
     if taken is None:
         return None
-    return taken.model_copy(update={"sysctls": sysctls_of(bridge.nic, ledger)})
+    sysctls = (*sysctls_of(bridge.nic, ledger), *sysctls_of("", ledger))
+    return taken.model_copy(update={"sysctls": sysctls})
 
 
 def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) -> Ledger:
@@ -162,11 +164,12 @@ def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) ->
     held = (*observed.held, *(taken for taken in over_nic if taken.bridge not in marked))
     return Ledger(
         nics=tuple(taken.model_copy(update={"sysctls": ()}) for taken in held),
-        sysctls=tuple(sysctl for taken in held for sysctl in taken.sysctls),
+        sysctls=tuple({s.name: s for taken in held for s in taken.sysctls}.values()),
     )
 
 
 def sysctls_of(interface: str, ledger: Ledger) -> tuple[Sysctl, ...]:
+    """interface: "" for those of the whole machine."""
     return tuple(s for s in ledger.sysctls if interface_of(s.name) == interface)
 
 

@@ -9,9 +9,8 @@ of its NICs for gone, and an undo would leave the NICs without them.
 from __future__ import annotations
 
 from placewire.agent.contract.entries import Sysctl
-from placewire.agent.contract.state import ObservedState, Refusal, TakenOver, refuse
+from placewire.agent.contract.state import LeaseState, ObservedState, Refusal, TakenOver, refuse
 from placewire.agent.reconcile.diff import over_bridge
-from placewire.agent.reconcile.lease import Kept
 
 TAKE_BACK = (
     "stop the agent and run `agent restore --from-marks`, which gives each NIC back what its "
@@ -20,19 +19,19 @@ TAKE_BACK = (
 _MOST_NAMED = 4
 
 
-def unknown_marks(kept: Kept, observed: ObservedState) -> tuple[str, ...]:
-    """The marked entries, named, where the state on disk says that nothing is in force."""
-    if not kept.lease.is_idle:
+def unknown_marks(lease: LeaseState, observed: ObservedState) -> tuple[str, ...]:
+    """The marked entries, named, where the lease on disk says that nothing is in force."""
+    if not lease.is_idle:
         return ()
     entries = (entry for entry in observed.entries() if not isinstance(entry, Sysctl))
     return tuple(f"{entry.collection} {entry.key}" for entry in entries)
 
 
 def refusal_of_unknown_marks(
-    server: str, kept: Kept, observed: ObservedState
+    server: str, lease: LeaseState, observed: ObservedState
 ) -> tuple[Refusal, ...]:
     """Why nothing may be changed there now; empty where all marks are known."""
-    found = unknown_marks(kept, observed)
+    found = unknown_marks(lease, observed)
     if not found:
         return ()
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""

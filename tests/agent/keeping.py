@@ -44,6 +44,10 @@ def destroy(config: AgentConfig) -> ApplyReport:
     return keeper(config).destroy(PLAN)
 
 
+def restore_from_marks(config: AgentConfig) -> ApplyReport:
+    return keeper(config).restore_from_marks()
+
+
 def resume(config: AgentConfig) -> ApplyReport | None:
     return keeper(config).resume()
 

@@ -25,6 +25,7 @@ from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.faults import Fault, Place, Striker
@@ -50,7 +51,10 @@ class MemoryNetwork:
     def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
             try:
-                _APPLY[collection](self, list(group))
+                if collection == "bridges":
+                    self._bridges(list(group), ledger)
+                else:
+                    _APPLY[collection](self, list(group))
             except LookupError as error:  # As the drivers tell that something has vanished.
                 raise EffectError(f"{collection}: {error!r} is not there") from error
 
@@ -79,10 +83,10 @@ class MemoryNetwork:
         self._server.switch_follows()
         _require(self._server.switch_runs, "ovs-vswitchd does not take it in")
 
-    def _bridges(self, steps: list[EntryStep]) -> None:
+    def _bridges(self, steps: list[EntryStep], ledger: Ledger) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
-            self._do("add bridges", lambda: self._write_bridges(wanted))
+            self._do("add bridges", lambda: self._write_bridges(wanted, ledger))
             for bridge in wanted:
                 for name in (bridge.nic, bridge.name):
                     self._do(f"link {name} up", lambda name=name: self._bring_up(name))
@@ -93,7 +97,7 @@ class MemoryNetwork:
                 if name in self._server.links:
                     self._do(f"remove {name}", lambda name=name: self._remove_left(name))
 
-    def _write_bridges(self, wanted: list[Bridge]) -> None:
+    def _write_bridges(self, wanted: list[Bridge], ledger: Ledger) -> None:
         for bridge in wanted:
             _require(bridge.nic in self._server.links, f"NIC {bridge.nic} is gone")
             row = self._server.bridges.get(bridge.name)
@@ -108,6 +112,7 @@ class MemoryNetwork:
                 bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
             )
             row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
+            row.held = marked_as_held(bridge, ledger) or row.held
             row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
         self._follow()
 
@@ -364,7 +369,6 @@ class MemoryNetwork:
 
 
 _APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {
-    "bridges": MemoryNetwork._bridges,
     "queues": MemoryNetwork._queues,
     "flows": MemoryNetwork._flows,
     "addresses": MemoryNetwork._addresses,

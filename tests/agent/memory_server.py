@@ -24,7 +24,13 @@ from placewire.agent.contract.entries import (
     Sysctl,
     UnusedRow,
 )
-from placewire.agent.contract.state import EffectiveQueue, ForeignEntry, NicFacts, ObservedState
+from placewire.agent.contract.state import (
+    EffectiveQueue,
+    ForeignEntry,
+    NicFacts,
+    ObservedState,
+    TakenOver,
+)
 from placewire.agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
 from placewire.agent.reconcile.foreign import PORTS, SHAPERS
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -56,6 +62,7 @@ class BridgeRow:
     nic: str
     mtu_bytes: int
     ports: dict[str, Port]
+    held: TakenOver | None = None  # the mark of what its NIC held
 
 
 @dataclass
@@ -118,7 +125,8 @@ class MemoryServer:
             if name not in self.links:
                 self.links[name] = Link(mac(name), internal=True, up=False)
                 self.sysctls[INTERFACE_SYSCTL.format(name)] = "0"
-                self.flows[name] = []
+            # An interface that was left is taken up, with an empty flow table.
+            self.flows.setdefault(name, [])
             self.links[name].mtu_bytes = row.mtu_bytes
         self.flows = {name: rows for name, rows in self.flows.items() if name in self.bridges}
         ports = {port.name: port for row in self.bridges.values() for port in row.ports.values()}
@@ -242,6 +250,7 @@ class MemoryServer:
             "queues": tuple(queue for _, q in shaped for queue in q.queues.values()),
             "foreign": tuple(foreign),
             "internal": tuple(self.bridges),
+            "held": tuple(row.held for row in ours if row.held is not None),
             "unused_rows": tuple(
                 UnusedRow(table="QoS", uuid=str(number)) for number in range(len(self.stray))
             ),
@@ -293,6 +302,7 @@ class MemoryServer:
             bridges_down=tuple(name for name in names if not self.links[name].up),
             bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
             unused_rows=switch["unused_rows"],
+            held=switch["held"],
             problems=tuple(down),
         )
 

@@ -14,7 +14,6 @@ import pytest
 from placewire.agent.contract.capabilities import LEAF_QDISCS, TrafficControl
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import (
-    Address,
     Bridge,
     Route,
     Rule,
@@ -36,6 +35,7 @@ from placewire.agent.doctor.gather_others import (
 from placewire.agent.doctor.show import document, print_findings
 from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers.switch_view import SwitchView
+from placewire.agent.reconcile.unknown_marks import TAKE_BACK
 from tests.agent.observed_states import nic
 from tests.agent.server_under_test import ServerUnderTest
 from tests.paths import ROOT
@@ -228,17 +228,22 @@ def test_a_long_nic_is_checked_with_the_bridge_name_that_a_plan_would_use() -> N
 
 
 def test_remedies_can_be_obeyed_as_they_stand() -> None:
-    address = Address(interface="pw-nic0", address="10.7.0.1/24")
-    held = {"observed.bridges": (PW_NIC0,), "observed.addresses": (address,)}
+    held = {"observed.bridges": (PW_NIC0,)}
     stray = {"observed.unused_rows": (UnusedRow(table="Queue", uuid="12-ab"),)}
     remedies = [one.remedy for one in findings(facts(**held, **stray))]
     assert remedies == [
         "ovs-vsctl destroy Queue 12-ab",
-        "ovs-vsctl del-br pw-nic0; ip address add 10.7.0.1/24 dev nic0",
+        TAKE_BACK,
     ]
     for service in SERVICES:
         (found,) = findings(facts(**{"others.services": (service,)}))
         assert "{" not in found.remedy and found.why
+
+
+def test_what_is_owed_is_an_error() -> None:
+    owed = "NIC nic0 (02:00:00:00:00:01) was away and is owed address 10.7.0.1/24"
+    (found,) = findings(facts(**{"own.owed": (owed,)}))
+    assert found.severity == "error" and found.what == owed and "--give-up" in found.remedy
 
 
 def test_what_networkd_leaves_alone() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent import keeping
 from tests.agent.agent_process import agent_command
 from tests.agent.controller_double import write_certificates
@@ -86,29 +87,19 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
 @pytest.mark.slow
 def test_what_an_earlier_agent_left_is_named_with_what_removes_it(server: ServerUnderTest) -> None:
     write_certificates(server.directory)
+    bare = server.snapshot()
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     before = server.snapshot()
     ((agent, what),) = places(examined(server), "error")
     assert agent == "agent" and "generation 1 is staged, and no agent runs" in what
-    (server.directory / "state" / "state.json").unlink()
-    remedies = left_behind(server)
+    for name in (STATE_FILE, COPY_FILE):
+        (server.directory / "state" / name).unlink()
+    ((where, what),) = places(examined(server), "error")
+    assert "bridges pw-nic0" in where and "no state on this server's disk knows them" in what
     assert server.snapshot() == before
-    assert "ovs-vsctl del-br pw-nic0; ip address add 10.7.0.1/24 dev nic0" in remedies
-    # Rows of the database are in use until their bridge is gone.
-    for remedy in remedies:
-        obey(server, remedy)
-    for remedy in left_behind(server):
-        obey(server, remedy)
-    assert left_behind(server) == []
-    assert "10.7.0.1/24" in server.sh("ip -o address show dev nic0")
-
-
-def left_behind(server: ServerUnderTest) -> list[str]:
-    return [one["remedy"] for one in examined(server)["findings"] if one["where"] == "ours"]
-
-
-def obey(server: ServerUnderTest, remedy: str) -> None:
-    server.sh(remedy.replace("ovs-vsctl", f"ovs-vsctl --db={server.config.ovsdb_remote}"))
+    assert server.inside(keeping.restore_from_marks, server.config).succeeded
+    assert not places(examined(server), "error")
+    assert server.snapshot() == bare
 
 
 def test_the_table_fits_a_hundred_columns(server: ServerUnderTest) -> None:

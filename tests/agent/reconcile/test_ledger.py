@@ -1,0 +1,99 @@
+"""The ledger and its debts: pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewire.agent.contract.entries import Sysctl
+from placewire.agent.contract.state import Ledger, ObservedState, TakenOver
+from placewire.agent.reconcile.ledger import (
+    extended,
+    interface_of,
+    owed_refusals,
+    owed_sentences,
+    payable,
+    payment,
+    settled,
+)
+from placewire.agent.reconcile.steps import EntryStep, NicStep
+from tests.agent.observed_states import BARE, nic
+from tests.agent.states import desired_state
+
+ARP_IGNORE = "net.ipv4.conf.nic0.arp_ignore"
+WAS = Sysctl(name=ARP_IGNORE, value="0")
+LEDGER = Ledger(
+    nics=(TakenOver(nic="nic0", mac="02:00:00:00:00:01", addresses=("10.7.0.1/24",)),),
+    sysctls=(WAS,),
+)
+WITHOUT_NIC = ObservedState(nics=(nic("nic1"),))
+
+
+def debt_of_nic0() -> Ledger:
+    return settled(None, WITHOUT_NIC, LEDGER)
+
+
+def test_what_an_absent_nic_held_becomes_a_debt_with_its_sysctls() -> None:
+    ledger = debt_of_nic0()
+    assert not ledger.nics and not ledger.sysctls
+    (debt,) = ledger.owed
+    assert debt.addresses == ("10.7.0.1/24",) and debt.sysctls == (WAS,)
+    assert settled(None, WITHOUT_NIC, ledger) == ledger, "a debt stays"
+    (sentence,) = owed_sentences(ledger)
+    (refusal,) = owed_refusals("s1", ledger)
+    for text in (sentence, refusal.sentence):
+        assert "nic0" in text and "10.7.0.1/24" in text and f"{ARP_IGNORE} = 0" in text
+
+
+def test_a_payment_gives_all_and_nothing_twice() -> None:
+    ledger = debt_of_nic0()
+    changed = Sysctl(name=ARP_IGNORE, value="1")
+    back = ObservedState(nics=(nic("nic0", up=False),), sysctls=(changed,))
+    assert payable(None, back, ledger) == ledger.owed
+    sysctl, addresses = payment(ledger.owed, back)
+    assert isinstance(sysctl, EntryStep) and sysctl.after == WAS
+    assert isinstance(addresses, NicStep) and addresses.held.addresses == ("10.7.0.1/24",)
+    given = ObservedState(nics=(nic("nic0", "10.7.0.1/24"),), sysctls=(WAS,))
+    assert payment(ledger.owed, given) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"mac": "02:00:00:00:00:02"}, "another NIC has its name"),
+        ({"name": "nic9"}, "it was renamed"),
+        ({"bridge": "br0"}, "it is somebody's port"),
+    ],
+)
+def test_nothing_is_paid_to_a_nic_that_is_not_the_one_or_not_free(
+    changes: dict[str, str], why: str
+) -> None:
+    here = nic("nic0").model_copy(update=changes)
+    assert payable(None, ObservedState(nics=(here,)), debt_of_nic0()) == (), why
+
+
+def test_a_state_that_takes_a_nic_over_again_knows_what_it_is_owed() -> None:
+    desired = desired_state(2, nics=("nic0",))
+    ledger = extended(desired, ObservedState(nics=(nic("nic0"),)), debt_of_nic0())
+    assert not ledger.owed and WAS in ledger.sysctls
+    assert ledger.nics[0].addresses == ("10.7.0.1/24",)
+
+
+def test_a_nic_that_may_not_be_taken_over_keeps_its_addresses() -> None:
+    desired = desired_state(1, nics=("nic0",)).model_copy(update={"take_over": ()})
+    (taken,) = extended(desired, BARE, Ledger()).nics
+    assert taken.addresses == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "interface"),
+    [
+        ("net.ipv4.conf.nic0.arp_ignore", "nic0"),
+        ("net.ipv4.conf.eth0.100.arp_ignore", "eth0.100"),
+        ("net.ipv4.neigh.nic0.mcast_solicit", "nic0"),
+        ("net.ipv6.conf.nic0.disable_ipv6", "nic0"),
+        ("net.ipv4.conf.all.rp_filter", ""),
+        ("net.core.wmem_default", ""),
+    ],
+)
+def test_whose_sysctl_it_is(name: str, interface: str) -> None:
+    assert interface_of(name) == interface
