@@ -164,11 +164,11 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
                  lease("committed", **{"own.agent_running": False})),
     "problem": ("warning", "ours", "bridge pw-x is down",
                 {"observed.problems": ("bridge pw-x is down",)}),
-    "left bridge": ("warning", "ours", "bridge pw-nic0 has our mark",
+    "left bridge": ("error", "bridges pw-nic0", "bear our mark",
                     {"observed.bridges": (PW_NIC0,)}),
-    "left rule": ("warning", "ours", "rule 18000 from 10.7.0.1/32 has our mark",
+    "left rule": ("error", "rules 18000 from 10.7.0.1/32", "bear our mark",
                   {"observed.rules": (Rule(priority=18000, source="10.7.0.1/32", table=8000),)}),
-    "left route": ("warning", "ours", "route table 8000 10.7.0.0/24 has our mark",
+    "left route": ("error", "routes table 8000 10.7.0.0/24", "bear our mark",
                    {"observed.routes": (Route(table=8000, destination="10.7.0.0/24",
                                               interface="nic0", source="10.7.0.1"),)}),
     **{
@@ -232,8 +232,8 @@ def test_remedies_can_be_obeyed_as_they_stand() -> None:
     stray = {"observed.unused_rows": (UnusedRow(table="Queue", uuid="12-ab"),)}
     remedies = [one.remedy for one in findings(facts(**held, **stray))]
     assert remedies == [
-        "ovs-vsctl destroy Queue 12-ab",
         TAKE_BACK,
+        "ovs-vsctl destroy Queue 12-ab",
     ]
     for service in SERVICES:
         (found,) = findings(facts(**{"others.services": (service,)}))
