@@ -14,8 +14,9 @@
 #              was cut off goes on where it ended)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
+# make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,6 +69,9 @@ bench-methods: setup
 
 bench-agent: setup
 	$(BIN)/python -m benchmarks.agent --report docs/benchmarks
+
+soak: setup
+	$(BIN)/python -m benchmarks.soak --report docs/benchmarks
 
 bench-job: setup
 	$(BIN)/python -m benchmarks.job --report docs/benchmarks
