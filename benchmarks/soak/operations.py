@@ -34,7 +34,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Operation:
-    """changes: whether it can leave servers on another decision, so that a fault may make it fail."""
+    """changes: whether it can leave servers on another decision, and a fault may make it fail."""
 
     name: str
     weight: int
