@@ -40,7 +40,7 @@ def applied(lab: LabUnderSoak, plan: Path, folder: Path) -> dict[str, float]:
     report = folder / "run.json"
     report.unlink(missing_ok=True)
     began = time.monotonic()
-    done = lab.run("apply", str(plan), "--yes", "--report", str(report))
+    done = lab.run("apply", str(plan), "--yes", "--out", str(report))
     seconds = time.monotonic() - began
     if done.code != 0:
         raise RuntimeError(done.told)

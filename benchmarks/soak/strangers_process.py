@@ -68,9 +68,8 @@ async def _run(host: str, tcp_port: int, idle: int, slow: int, addresses: int) -
     strangers = Strangers(host, tcp_port, addresses)
     tasks = [asyncio.create_task(strangers.one(n, slow=n >= idle)) for n in range(idle + slow)]
     while not ending.is_set():
-        print(
-            f"opened {strangers.opened} closed {strangers.closed} open {strangers.open}", flush=True
-        )
+        counts = f"opened {strangers.opened} closed {strangers.closed} open {strangers.open}"
+        print(counts, flush=True)
         try:
             await asyncio.wait_for(ending.wait(), 1.0)
         except TimeoutError:

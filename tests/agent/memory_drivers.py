@@ -36,6 +36,7 @@ class MemoryNetwork:
     def __init__(self, server: MemoryServer, striker: Striker) -> None:
         self._server = server
         self._striker = striker
+        self._ledger = Ledger()  # of the change under way
 
     def observe(self, sought: Unmarked) -> ObservedState:
         """Reads the database first, then the kernel, which may have changed in between."""
@@ -51,10 +52,8 @@ class MemoryNetwork:
     def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
             try:
-                if collection == "bridges":
-                    self._bridges(list(group), ledger)
-                else:
-                    _APPLY[collection](self, list(group))
+                self._ledger = ledger
+                _APPLY[collection](self, list(group))
             except LookupError as error:  # As the drivers tell that something has vanished.
                 raise EffectError(f"{collection}: {error!r} is not there") from error
 
@@ -83,10 +82,10 @@ class MemoryNetwork:
         self._server.switch_follows()
         _require(self._server.switch_runs, "ovs-vswitchd does not take it in")
 
-    def _bridges(self, steps: list[EntryStep], ledger: Ledger) -> None:
+    def _bridges(self, steps: list[EntryStep]) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
-            self._do("add bridges", lambda: self._write_bridges(wanted, ledger))
+            self._do("add bridges", lambda: self._write_bridges(wanted))
             for bridge in wanted:
                 for name in (bridge.nic, bridge.name):
                     self._do(f"link {name} up", lambda name=name: self._bring_up(name))
@@ -97,7 +96,7 @@ class MemoryNetwork:
                 if name in self._server.links:
                     self._do(f"remove {name}", lambda name=name: self._remove_left(name))
 
-    def _write_bridges(self, wanted: list[Bridge], ledger: Ledger) -> None:
+    def _write_bridges(self, wanted: list[Bridge]) -> None:
         for bridge in wanted:
             _require(bridge.nic in self._server.links, f"NIC {bridge.nic} is gone")
             row = self._server.bridges.get(bridge.name)
@@ -112,7 +111,7 @@ class MemoryNetwork:
                 bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
             )
             row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
-            row.held = marked_as_held(bridge, ledger) or row.held
+            row.held = marked_as_held(bridge, self._ledger) or row.held
             row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
         self._follow()
 
@@ -369,6 +368,7 @@ class MemoryNetwork:
 
 
 _APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {
+    "bridges": MemoryNetwork._bridges,
     "queues": MemoryNetwork._queues,
     "flows": MemoryNetwork._flows,
     "addresses": MemoryNetwork._addresses,
