@@ -165,6 +165,7 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
         nic = facts.get(taken.nic)
         if taken.nic in wanted or nic is None:
             continue  # One that is away will be owed what it held.
-        if taken.nic in ours or (is_of(taken, nic) and not has_back(taken, nic)):
+        free = is_of(taken, nic) and nic.bridge is None
+        if taken.nic in ours or (free and not has_back(taken, nic)):
             steps.append(NicStep("back", ours.get(taken.nic, ""), taken))
     return steps

@@ -139,9 +139,10 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
     return tuple(
         refuse(
             f"server {server}, NIC {debt.nic}{_mac(debt)}",
-            f"is away, or another NIC has its name: it is owed {_what(debt)}",
-            "bring it back under its name, and the agent gives it that within a minute; where it "
-            f"never comes back, stop the agent and run `agent restore --give-up {debt.nic}`",
+            "is away, has lost its name to another, or is a port of somebody's bridge: it is owed "
+            + _what(debt),
+            "bring it back under its name and free, and the agent gives it that within a minute; "
+            f"if it never comes back, stop the agent and run `agent restore --give-up {debt.nic}`",
         )
         for debt in ledger.owed
     )

@@ -11,7 +11,13 @@ import pytest
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent.memory_agent import MemoryAgent
-from tests.agent.memory_server import INTERFACE_SYSCTL, base_address, base_route
+from tests.agent.memory_server import (
+    INTERFACE_SYSCTL,
+    BridgeRow,
+    Port,
+    base_address,
+    base_route,
+)
 from tests.agent.states import desired_state
 
 PLAN = "test-plan"
@@ -118,6 +124,24 @@ def test_a_nic_that_came_back_as_somebodys_port_waits(agent: MemoryAgent) -> Non
     agent.network.observe = as_port  # type: ignore[method-assign]
     agent.wait(61)
     assert agent.server.links["nic0"].addresses == [] and agent.keeper.lease.owed
+
+
+def test_a_nic_that_somebody_made_a_port_is_given_nothing_until_it_is_free(
+    agent: MemoryAgent,
+) -> None:
+    """Its addresses would be cut off there."""
+    in_force(agent)
+    server = agent.server
+    del server.bridges["pw-nic0"]
+    server.bridges["br0"] = BridgeRow("br0", False, "nic0", 1500, {"nic0": Port("nic0", False)})
+    server.switch_follows()
+    report = agent.keeper.destroy(PLAN)
+    assert "port of somebody's bridge" in report.refusals[0].what
+    assert server.links["nic0"].addresses == [] and "br0" in server.bridges
+    del server.bridges["br0"]
+    server.switch_follows()
+    agent.wait(61)
+    assert whole(agent) and not agent.keeper.lease.owed
 
 
 def test_a_debt_can_be_given_up(agent: MemoryAgent) -> None:
