@@ -98,13 +98,19 @@ class NicFacts(Frozen):
 
 
 class ForeignEntry(Frozen):
-    """Something of another program in a place that Placewire uses. The agent refuses a state that
-    collides with it. key: the key of the entry of Placewire's in whose place it is (see
-    reconcile/foreign.py for the exceptions)."""
+    """Something of another program in a place that Placewire uses, or on what Placewire made. The
+    agent neither changes nor removes it (reconcile/foreign.py).
+
+    key: the key of the entry of Placewire's in whose place it is; else a name of its own.
+    on: what it goes with: the name of a bridge, NIC or queue of Placewire's; "": it would stay.
+    remedy: the command that removes it, for root on this server; "" where there is none.
+    """
 
     collection: str
     key: str
     text: str
+    on: str = ""
+    remedy: str = ""
 
 
 class EffectiveQueue(Frozen):
@@ -123,11 +129,12 @@ class ObservedState(Collections):
     """Placewire's entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys.
 
     bridges: Placewire's in the database, and (with nic "") interfaces that the ledger names and
-    that a killed ovs-vswitchd left behind. addresses: those of the bridges' interfaces; a NIC's own
-    are in nics. sysctls: those that a desired state or the ledger names. bridges_down: bridges
-    whose interface is down, as ovs-vswitchd leaves it when it makes the interface anew.
-    bridge_routes: other programs' routes over the bridges, as `ip route` accepts them. unused_rows:
-    the next change removes them. problems: what is broken, e.g. a bridge of MTU above its NIC's.
+    that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
+    interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
+    state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
+    it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
+    Placewire nor the kernel made, as `ip route` accepts them. unused_rows: the next change removes
+    them. problems: what is broken, e.g. a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -151,10 +158,13 @@ class TakenOver(Frozen):
 
 
 class Ledger(Frozen):
-    """Values of others that Placewire changes, as they were; on disk before anything is touched."""
+    """What no mark can tell; on disk before anything is touched. nics, sysctls: values of others
+    that Placewire changes, as they were. addresses: those that Placewire gives to its bridges; any
+    other address there is another program's."""
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
+    addresses: tuple[Address, ...] = ()
 
 
 class Change(Frozen):

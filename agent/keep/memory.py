@@ -38,7 +38,7 @@ class Memory:
         self._clock = clock
         self._elapsed = elapsed
         self.lock = threading.Lock()
-        self.kept = store.load()
+        self.kept = leases.with_known_addresses(store.load())
         # Whether the disk lags behind `kept`, and when a save was last tried.
         self.unsaved = False
         self._tried_at = elapsed()

@@ -60,7 +60,7 @@ def difference(
         if kind is Sysctl:
             leaving.append(_sysctls_back(target, current, ledger))
         else:
-            leaving.append([EntryStep(e, None) for k, e in current.items() if k not in target])
+            leaving.append([_leaving(e, ledger) for k, e in current.items() if k not in target])
     leaving.append([EntryStep(row, None) for row in observed.unused_rows])
     backwards = [step for group in reversed(leaving) for step in reversed(group)]
     return (*appearing, *backwards, *_nics_back(wanted.bridges, observed, ledger))
@@ -85,16 +85,30 @@ def extend_ledger(desired: DesiredState, observed: ObservedState, ledger: Ledger
         if nic.name in new_nics
     )
     sysctls = (sysctl for sysctl in observed.sysctls if sysctl.name in new_sysctls)
-    return Ledger(nics=(*ledger.nics, *nics), sysctls=(*ledger.sysctls, *sysctls))
+    extended = Ledger(
+        nics=(*ledger.nics, *nics),
+        sysctls=(*ledger.sysctls, *sysctls),
+        addresses=ledger.addresses,
+    )
+    return with_addresses([desired], extended)
+
+
+def with_addresses(states: Iterable[DesiredState], ledger: Ledger) -> Ledger:
+    """The ledger with the addresses that these states give to bridges."""
+    given = (address for state in states for address in state.addresses)
+    addresses = tuple(dict.fromkeys((*ledger.addresses, *given)))
+    return ledger.model_copy(update={"addresses": addresses})
 
 
 def prune_ledger(states: Collection[DesiredState], ledger: Ledger) -> Ledger:
     """The part of the ledger that one of these states covers; the rest has been put back."""
     nics = {bridge.nic for state in states for bridge in state.bridges}
     names = {sysctl.name for state in states for sysctl in state.sysctls}
+    addresses = {address for state in states for address in state.addresses}
     return Ledger(
         nics=tuple(taken for taken in ledger.nics if taken.nic in nics),
         sysctls=tuple(sysctl for sysctl in ledger.sysctls if sysctl.name in names),
+        addresses=tuple(address for address in ledger.addresses if address in addresses),
     )
 
 
@@ -113,6 +127,16 @@ def _appearing(
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
         or (isinstance(entry, Bridge) and entry.name in broken)
     ]
+
+
+def _leaving(entry: Entry, ledger: Ledger) -> EntryStep:
+    if not isinstance(entry, (Bridge, Address)):
+        return EntryStep(entry, None)
+    name = entry.name if isinstance(entry, Bridge) else entry.interface
+    given = (a.address for a in ledger.addresses if a.interface == name)
+    # Those of the NIC too, where an agent ended before it had moved them.
+    routes = (r for taken in ledger.nics if taken.bridge == name for r in taken.routes)
+    return EntryStep(entry, None, (*given, *moved_routes(name, ledger), *routes))
 
 
 def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
@@ -173,6 +197,16 @@ def over_bridge(route: str, nic: str, bridge: str) -> str:
     words = route.split()
     at = words.index("dev") + 1
     return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])
+
+
+def moved_routes(bridge: str, ledger: Ledger) -> tuple[str, ...]:
+    """The routes of the NIC that the bridge has taken over, as they are over the bridge."""
+    return tuple(
+        over_bridge(route, taken.nic, bridge)
+        for taken in ledger.nics
+        if taken.bridge == bridge
+        for route in taken.routes
+    )
 
 
 def _sysctls_back(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from placewire.agent.contract.state import DesiredState, LeaseState, Ledger, refuse
-from placewire.agent.reconcile.diff import prune_ledger
+from placewire.agent.reconcile.diff import prune_ledger, with_addresses
 from placewire.frozen import Frozen
 
 RETRY_SECONDS = 5.0
@@ -50,6 +50,14 @@ class LeaseRefusedError(ValueError):
     def __init__(self, where: str, what: str, remedy: str) -> None:
         self.refusal = refuse(where, what, remedy)
         super().__init__(self.refusal.sentence)
+
+
+def with_known_addresses(kept: Kept) -> Kept:
+    """The ledger of an agent that did not note which addresses it gives: completed from its
+    states."""
+    states = [baseline.desired for baseline in kept.baselines]
+    states += [kept.desired] if kept.desired else []
+    return kept.model_copy(update={"ledger": with_addresses(states, kept.ledger)})
 
 
 def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
